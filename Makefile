@@ -1,0 +1,45 @@
+# Every target builds what it needs in .venv: Python >= 3.11, make and PyPI are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench chaos docs clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Windlass needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 1; }
+	@echo "Setting up $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . --group dev
+	@touch $@
+
+demo: $(READY) ## Watch a queue survive a kill -9, and account for every job
+	@$(BIN)/windlass demo $(ARGS)
+
+test: lint types ## Run everything that must hold: lint, types, tests (ARGS="-k lease" to choose)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY) ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types, strictly
+	@$(BIN)/mypy
+
+bench: $(READY) ## Measure raw queues beside bare LPUSH/RPOP on the same server
+	@$(BIN)/python -m bench $(ARGS)
+
+chaos: $(READY) ## Long fault runs: model steps, torn logs, lost replies
+	@$(BIN)/python -m chaos $(ARGS)
+
+docs: $(READY) ## Check that the docs are true: conformance table, links, snippets
+	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+clean: ## Remove what was built
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,138 @@
+"""Every error that Windlass raises, as one small tree.
+
+    WindlassError
+    ├── InvalidInput (also ValueError)     what was passed cannot be used; nothing was sent
+    │   ├── InvalidName                      a queue or holder name
+    │   ├── InvalidId                        a job id
+    │   ├── InvalidPayload                   data that is not bytes
+    │   ├── PayloadTooLarge                  data over the limit
+    │   ├── InvalidOption                    priority, counts, flags, durations, URLs
+    │   ├── InvalidTime                      run_at or delay that is no moment in time
+    │   └── ForeignLease                     a lease of another queue
+    ├── UnsupportedByLayout                the queue's layout has no such operation
+    ├── NotApplied                         the operation did not happen: safe to try again
+    │   ├── ServerUnreachable                no connection could be made
+    │   ├── ServerLoading                    the server is still reading its data
+    │   ├── ServerReadOnly                   it is a replica, or refuses writes
+    │   ├── ServerBusy                       it answers nobody for now, or the cluster is not whole
+    │   ├── QueueFull                        the server has no memory left for new jobs
+    │   └── AccessDenied                     wrong password, or the user may not do this
+    ├── OutcomeUnknown                     the reply was lost and could not be asked for again
+    ├── ServerUnfit                        the server must not be used
+    │   ├── ServerTooOld                     older than Redis 7.0 or Valkey 7.2
+    │   └── ServerMayEvict                   its eviction policy may throw jobs away
+    ├── KeyConflict                        one of the queue's keys holds something that is not ours
+    ├── ServerFault                        the server answered with an error we do not know
+    └── EmbeddedError                      the embedded server could not be found, started or stopped
+        ├── ServerBinaryMissing              no valkey-server or redis-server anywhere
+        └── ServerWillNotStart               it was started and did not come up
+
+Each message says what happened, to what, and what to do next. `NotApplied` and `OutcomeUnknown`
+answer the one question that matters after a connection error: did it happen?
+"""
+
+from __future__ import annotations
+
+
+class WindlassError(Exception):
+    """Anything that Windlass raises on purpose."""
+
+
+class InvalidInput(WindlassError, ValueError):
+    """What was passed cannot be used; nothing was sent to the server."""
+
+
+class InvalidName(InvalidInput):
+    """A queue or holder name that is not `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`."""
+
+
+class InvalidId(InvalidInput):
+    """A job id that is not a string of 1 to 512 bytes."""
+
+
+class InvalidPayload(InvalidInput):
+    """Data that is not bytes."""
+
+
+class PayloadTooLarge(InvalidInput):
+    """Data over the payload limit."""
+
+
+class InvalidOption(InvalidInput):
+    """An option outside the values it may take."""
+
+
+class InvalidTime(InvalidInput):
+    """A run time or delay that is no moment in time."""
+
+
+class ForeignLease(InvalidInput):
+    """A lease that was given out by another queue."""
+
+
+class UnsupportedByLayout(WindlassError):
+    """The layout of this queue has no such operation."""
+
+
+class NotApplied(WindlassError):
+    """The operation did not happen; it is safe to try it again."""
+
+
+class ServerUnreachable(NotApplied):
+    """No connection could be made."""
+
+
+class ServerLoading(NotApplied):
+    """The server is still reading its data from disk."""
+
+
+class ServerReadOnly(NotApplied):
+    """The server is a replica, or refuses writes for now."""
+
+
+class ServerBusy(NotApplied):
+    """The server answers nobody for now, or the cluster is not whole."""
+
+
+class QueueFull(NotApplied):
+    """The server has no memory left for new jobs."""
+
+
+class AccessDenied(NotApplied):
+    """The password is wrong, or this user may not do this."""
+
+
+class OutcomeUnknown(WindlassError):
+    """The reply was lost and could not be asked for again: the operation may or may not have happened."""
+
+
+class ServerUnfit(WindlassError):
+    """The server must not be used for a queue as it is."""
+
+
+class ServerTooOld(ServerUnfit):
+    """Older than Redis 7.0 or Valkey 7.2."""
+
+
+class ServerMayEvict(ServerUnfit):
+    """Its eviction policy may throw jobs away when memory runs short."""
+
+
+class KeyConflict(WindlassError):
+    """One of the queue's keys holds something that Windlass did not put there."""
+
+
+class ServerFault(WindlassError):
+    """The server answered with an error that Windlass does not know."""
+
+
+class EmbeddedError(WindlassError):
+    """The embedded server could not be found, started or stopped."""
+
+
+class ServerBinaryMissing(EmbeddedError):
+    """There is no valkey-server or redis-server to run."""
+
+
+class ServerWillNotStart(EmbeddedError):
+    """The embedded server was started and did not come up."""
