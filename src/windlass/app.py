@@ -1,0 +1,175 @@
+"""The app: one program's way to its queues. It owns the sessions and says goodbye when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from windlass.embedded import EmbeddedServer
+from windlass.errors import InvalidOption, WindlassError
+from windlass.layout import Layout
+from windlass.layouts.native import NativeLayout
+from windlass.layouts.native import scripts as native_scripts
+from windlass.limits import MAX_PAYLOAD, check_name, check_whole
+from windlass.queue import Queue
+from windlass.times import Duration, seconds
+from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
+
+T = TypeVar("T")
+
+
+class Windlass:
+    """An app: `Windlass()` uses a durable embedded server, `Windlass("redis://…")` or `WINDLASS_URL` another.
+
+    `retry_for` is how long a call is repeated while the server cannot be reached; then it raises.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        home: str | os.PathLike[str] | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        max_dead: int = 1000,
+        retry_for: Duration = 10,
+        call_timeout: Duration = 10,
+        allow_eviction: bool = False,
+    ) -> None:
+        url = url or os.environ.get("WINDLASS_URL") or "embedded://"
+        if home is not None and not url.startswith("embedded:"):
+            raise InvalidOption("home is the data folder of the embedded server: leave the URL away, or the home")
+        self._endpoint = Endpoint.parse(url)
+        self._embedded = EmbeddedServer(Path(home) if home is not None else None) if self._is_embedded else None
+        self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+        self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
+        self._options = SessionOptions(
+            scripts=native_scripts.ALL,
+            retry_for=seconds(retry_for, "retry_for"),
+            call_timeout=seconds(call_timeout, "call_timeout"),
+            allow_eviction=allow_eviction,
+            locate=self._embedded.ensure if self._embedded else None,
+        )
+        self._blocking = BlockingRunner(self._endpoint, self._options.call_timeout)
+        self._awaitable = AwaitableRunner(self._endpoint, self._options.call_timeout)
+        self._layouts: dict[str, Layout] = {}
+        self._lock = threading.Lock()
+        self._start_afresh()
+        _apps.add(self)
+
+    @property
+    def _is_embedded(self) -> bool:
+        return self._endpoint.kind == "embedded"
+
+    def __repr__(self) -> str:
+        return f"<Windlass on {'the embedded server' if self._is_embedded else self._endpoint}>"
+
+    def queue(self, name: str) -> Queue:
+        """A queue by its name; it comes into being with its first job."""
+        check_name(name)
+        # All handles of a queue share one layout, and so what is known of the queue's clock.
+        layout = self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
+        return Queue(layout, self, max_payload=self._max_payload)
+
+    # -- running flows ---------------------------------------------------------------------------
+
+    def run(self, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow in this thread."""
+        return self._blocking.run(flow(self._session()))
+
+    async def arun(self, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow on this event loop."""
+        return await self._awaitable.run(flow(self._loop_session()))
+
+    def _session(self) -> Session:
+        self._guard()
+        return self._thread_session
+
+    def _loop_session(self) -> Session:
+        self._guard()
+        loop = asyncio.get_running_loop()
+        session = self._loop_sessions.get(loop)
+        if session is None:
+            session = self._loop_sessions[loop] = Session(self._endpoint, self._options)
+        return session
+
+    def _guard(self) -> None:
+        """After a fork the child must not speak on its parent's connections, nor as its lanes."""
+        if self._pid != os.getpid():
+            self._start_afresh()
+        if self._closed:
+            raise InvalidOption("this app is closed: make a new Windlass()")
+
+    def _start_afresh(self) -> None:
+        self._pid = os.getpid()
+        self._closed = False
+        self._thread_session = Session(self._endpoint, self._options)
+        self._loop_sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = weakref.WeakKeyDictionary()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Say goodbye to the server and close all connections. The embedded server goes on for the next program."""
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closed = True
+        session = self._thread_session
+        flows = [self._goodbye(session)]
+        # Lanes of event loops are ended over a blocking connection: their own loop may be gone.
+        flows += [self._goodbye(session, other) for other in self._loop_sessions.values()]
+        for flow in flows:
+            self._blocking.run(flow)
+        session.drop()
+        for loop, other in self._loop_sessions.items():
+            if not loop.is_closed() and not loop.is_running():
+                other.drop()
+
+    async def aclose(self) -> None:
+        """Awaitable `close`."""
+        loop = asyncio.get_running_loop()
+        own = self._loop_sessions.pop(loop, None)
+        if own is not None and self._pid == os.getpid():
+            await self._awaitable.run(self._goodbye(own))
+            own.drop()
+        await asyncio.to_thread(self.close)
+
+    def _goodbye(self, session: Session, of: Session | None = None) -> Flow[None]:
+        farewells = (of or session).farewells()
+        layouts = {layout.counts().keys: layout for layout in list(self._layouts.values())}
+        for keys, lanes in farewells.items():
+            try:
+                yield from session.perform(layouts[keys].leave(lanes=lanes), retry_for=0.5)
+            except WindlassError:
+                return  # a goodbye that is not heard is only untidy: lanes are forgotten by themselves
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+_apps: weakref.WeakSet[Windlass] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for app in list(_apps):
+        app.close()

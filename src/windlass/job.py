@@ -1,0 +1,127 @@
+"""The plain values that go in and out of a queue: jobs, leases, receipts, counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a job is."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    BLOCKED = "blocked"
+    LEASED = "leased"
+    DEAD = "dead"
+
+
+class Status(StrEnum):
+    """What an enqueue did."""
+
+    ADDED = "added"
+    UPDATED = "updated"
+    KEPT = "kept"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The server has the job: under which id, and what became of the request."""
+
+    id: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often a job may fail or stall, and how long it waits between tries (seconds)."""
+
+    max_failures: int = 10
+    max_stalls: int = 3
+    min_backoff: float = 2.0
+    max_backoff: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on one job until it is settled or the lease ends.
+
+    `fence` only rises: of two leases on the same job the later has the greater number. Give it to
+    whatever the job writes to, so that a worker that was long asleep cannot overwrite its successor.
+    """
+
+    queue: str
+    id: str
+    data: bytes = field(repr=False)
+    fence: int
+    priority: int = 5
+    failures: int = 0
+    stalls: int = 0
+    limits: Limits = Limits()
+    holder: str | None = None
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first try."""
+        return self.failures + self.stalls + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the server knows of one job."""
+
+    queue: str
+    id: str
+    state: State
+    data: bytes = field(repr=False)
+    priority: int = 5
+    run_at: float | None = None
+    failures: int = 0
+    stalls: int = 0
+    limits: Limits = Limits()
+    progress: float | None = None
+    holder: str | None = None
+    fence: int | None = None
+    cancelled: bool = False
+    reason: str | None = None
+    message: str | None = None
+    died_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some jobs, and the cursor with which to ask for the next ones (`None` at the end)."""
+
+    jobs: tuple[Job, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many jobs there are in each state, all at one moment.
+
+    `inbox` counts what was pushed by hand and is not yet taken in.
+    """
+
+    ready: int
+    scheduled: int
+    blocked: int
+    leased: int
+    dead: int
+    inbox: int = 0
+    holders: int = 0
+    paused: bool = False
+
+    @property
+    def waiting(self) -> int:
+        """What is still to be run."""
+        return self.ready + self.scheduled + self.blocked + self.inbox
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a clean found: jobs taken back from lost holders, and things mended by a deep clean."""
+
+    recovered: int
+    mended: int = 0

@@ -1,0 +1,54 @@
+"""The keys of a native queue: the only place where they are spelled.
+
+Every key of queue `q` is `windlass:{q}:<name>`. The braces make the server hash the queue's name alone, so all
+keys of one queue lie in one cluster slot and a script may touch any of them.
+"""
+
+from __future__ import annotations
+
+PREFIX = "windlass"
+
+# The order in which every script gets them; lua/prelude.lua unpacks the same order.
+NAMES = (
+    "state",  # hash    counters, clocks, pause flag, and the last operation of each lane
+    "ready",  # zset    id → priority and sequence
+    "scheduled",  # zset    sequence + id → run time in ms
+    "leases",  # hash    id → fence, place to return to, holder
+    "held",  # zset    holder, NUL, id; all scores 0, so it is read by range of names
+    "holders",  # zset    holder → when its leases end, in ms of the queue's clock
+    "data",  # hash    id → the payload as it was given
+    "meta",  # hash    id → options and counters; absent while all are plain
+    "blocked",  # hash    id → what waits behind a running job of the same id
+    "progress",  # hash    id → 0 to 1
+    "notes",  # hash    id → message of the last failure
+    "dead",  # zset    id → time of death in ms
+    "graves",  # hash    id → why, and what the job was
+    "inbox",  # list    payloads pushed by hand, from any language
+    "idle",  # zset    waiter → when its registration ends
+)
+
+
+def queue_keys(queue: str) -> tuple[str, ...]:
+    """All keys of a queue, in the order that the scripts expect."""
+    return tuple(f"{PREFIX}:{{{queue}}}:{name}" for name in NAMES)
+
+
+def queue_key(queue: str, name: str) -> str:
+    """One key of a queue."""
+    return f"{PREFIX}:{{{queue}}}:{name}"
+
+
+def wake_channel(waiter: str) -> str:
+    """Where a waiter listens while it has nothing to do."""
+    return f"{PREFIX}:wake:{waiter}"
+
+
+def cancel_channel(holder: str) -> str:
+    """Where a holder hears of its running jobs that were cancelled."""
+    return f"{PREFIX}:cancel:{holder}"
+
+
+def queue_of_state_key(key: str) -> str | None:
+    """The queue's name, if this is the state key of one."""
+    head, tail = f"{PREFIX}:{{", "}:state"
+    return key[len(head) : -len(tail)] if key.startswith(head) and key.endswith(tail) else None

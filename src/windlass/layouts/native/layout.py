@@ -1,0 +1,201 @@
+"""The native layout: requests turned into calls of the Lua scripts, and replies turned into values."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+from windlass.job import Counts, Job, Lease, Page, State, Status
+from windlass.layout import Argument, Call, NewJob, Script, Turn
+from windlass.layouts.native import keys, scripts
+from windlass.layouts.native.records import pack_change, pack_when, priority_of, read_meta, read_row
+from windlass.outcome import Completed, Failed, Outcome, Released, Retried
+
+T = TypeVar("T")
+_STATUSES = {
+    "a": Status.ADDED,
+    "u": Status.UPDATED,
+    "k": Status.KEPT,
+    "b": Status.BLOCKED,
+    "m": None,
+}
+
+
+class NativeLayout:
+    """One queue in Windlass's own layout."""
+
+    name = "native"
+    audit_parts: tuple[str, ...] = (
+        "data",
+        "ready",
+        "scheduled",
+        "leases",
+        "held",
+        "blocked",
+        "meta",
+        "progress",
+        "notes",
+        "dead",
+        "graves",
+        "idle",
+        "state",
+    )
+
+    def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
+        self.queue = queue
+        self.max_dead = max_dead
+        self._keys = keys.queue_keys(queue)
+        # The queue's clock as last heard, and when that was by our own clock: what we can vouch for.
+        self._heard: tuple[int, float] | None = None
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+        args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
+        for job in jobs:
+            args += (job.id, job.data, pack_change(job))
+        return self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
+
+    def turn(
+        self,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        want: int = 0,
+        seconds: float = 0,
+        holder: str | None = None,
+        waiter: str | None = None,
+    ) -> Call[Turn]:
+        completed = [o.lease for o in outcomes if isinstance(o, Completed)]
+        others = [o for o in outcomes if not isinstance(o, Completed)]
+        args: list[Argument] = [
+            holder or "",
+            round(seconds * 1000),
+            want,
+            self.max_dead,
+            waiter or "",
+            len(completed),
+        ]
+        args += [lease.id for lease in completed]
+        args += [lease.fence for lease in completed]
+        args.append(len(others))
+        for outcome in others:
+            args += _pack_outcome(outcome)
+        # The script answers the completed ones first; the caller wants them in the order given.
+        order = [i for i, o in enumerate(outcomes) if isinstance(o, Completed)]
+        order += [i for i, o in enumerate(outcomes) if not isinstance(o, Completed)]
+        return self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, order, holder))
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
+        args: list[Argument] = [round(seconds * 1000), len(leases)]
+        args += [lease.id for lease in leases]
+        args += [lease.fence for lease in leases]
+        return self._write(scripts.EXTEND, "extend", args, _read_digits)
+
+    def beat(self, holder: str, seconds: float, *, register: bool) -> Call[bool]:
+        return self._write(scripts.BEAT, "beat", [holder, round(seconds * 1000), int(register)], _read_digit)
+
+    def progress(self, lease: Lease, value: float) -> Call[bool]:
+        return self._write(scripts.PROGRESS, "progress", [lease.id, lease.fence, repr(value)], _read_digit)
+
+    def cancel(self, ids: Sequence[str], *, running: bool) -> Call[list[bool]]:
+        return self._write(scripts.CANCEL, "cancel", [int(running), *ids], _read_digits)
+
+    def pause(self, paused: bool) -> Call[bool]:
+        return self._write(scripts.PAUSE, "pause" if paused else "resume", [int(paused)], _read_digit)
+
+    def purge(self, state: State | None) -> Call[tuple[int, int]]:
+        what = state.value if state else "all"
+        return self._write(scripts.PURGE, "purge", [what], lambda reply: (int(reply[1]), int(reply[2])))
+
+    def audit(self, part: str, cursor: str) -> Call[tuple[str | None, int]]:
+        def read(reply: list[Any]) -> tuple[str | None, int]:
+            following = reply[1].decode()
+            return (None if following == "0" else following), int(reply[2])
+
+        return self._write(scripts.AUDIT, "clean", [part, cursor], read)
+
+    def leave(self, *, waiter: str | None = None, lanes: Sequence[str] = ()) -> Call[bool]:
+        return self._call(scripts.GOODBYE, "leave", [waiter or "", *lanes], lambda reply: reply == 1)
+
+    def counts(self) -> Call[Counts]:
+        def read(reply: list[Any]) -> Counts:
+            ready, scheduled, blocked, leased, dead, inbox, holders, paused = reply
+            return Counts(ready, scheduled, blocked, leased, dead, inbox, holders, paused == b"1")
+
+        return self._call(scripts.COUNTS, "counts", [], read)
+
+    def get(self, id: str) -> Call[Job | None]:
+        return self._call(scripts.GET, "get", [id], lambda row: read_row(self.queue, row) if row else None)
+
+    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+        def read(reply: list[Any]) -> Page:
+            following, rows = reply
+            jobs = tuple(read_row(self.queue, row) for row in rows)
+            return Page(jobs, base64.urlsafe_b64encode(following).decode() if following else None)
+
+        position = base64.urlsafe_b64decode(cursor) if cursor else b""
+        return self._call(scripts.PAGE, "jobs", [state.value, position, limit], read)
+
+    def wake_channel(self, waiter: str) -> str:
+        return keys.wake_channel(waiter)
+
+    def _read_turn(self, reply: list[Any], order: list[int], holder: str | None) -> Turn:
+        _, verdicts, base, ids, data, metas, scores, wait, recovered = reply
+        settled = [False] * len(order)
+        for place, digit in zip(order, verdicts, strict=True):
+            settled[place] = digit == ord("1")
+        metas = metas or [None] * len(ids)
+        fences = range(int(base) + 1, int(base) + 1 + len(ids))
+        leases = tuple(
+            self._read_lease(id, payload, fence, meta, score, holder)
+            for id, payload, fence, meta, score in zip(ids, data, fences, metas, scores, strict=True)
+            if payload is not None  # an empty place in a repeated answer: not ours any more
+        )
+        return Turn(tuple(settled), leases, None if wait < 0 else wait / 1000, recovered)
+
+    def _read_lease(
+        self, id: bytes, data: bytes, fence: int, meta: bytes | None, score: bytes, holder: str | None
+    ) -> Lease:
+        _, failures, stalls, limits = read_meta(meta)
+        return Lease(self.queue, id.decode(), data, fence, priority_of(score), failures, stalls, limits, holder)
+
+    def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
+        """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""
+
+        def hear(reply: list[Any]) -> T:
+            self._heard = (reply[0], monotonic())
+            return read(reply)
+
+        return Call(script, self._keys, (self._vouched(), *args), hear, True, self._about(verb))
+
+    def _call(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
+        return Call(script, self._keys, tuple(args), read, False, self._about(verb))
+
+    def _about(self, verb: str) -> str:
+        return f"{verb} on queue {self.queue!r}"
+
+    def _vouched(self) -> int:
+        if self._heard is None:
+            return 0
+        clock, heard_at = self._heard
+        return clock + int((monotonic() - heard_at) * 1000)
+
+
+def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
+    lease = outcome.lease
+    match outcome:
+        case Released():
+            return (lease.id, lease.fence, "l", 0, 0, "")
+        case Retried(when=when, message=message):
+            return (lease.id, lease.fence, "r", *pack_when(when), message)
+        case Failed(message=message):
+            return (lease.id, lease.fence, "f", 0, 0, message)
+    raise TypeError(f"not an outcome: {outcome!r}")
+
+
+def _read_digits(reply: list[Any]) -> list[bool]:
+    return [digit != ord("0") for digit in reply[1]]
+
+
+def _read_digit(reply: list[Any]) -> bool:
+    return bool(reply[1] != b"0")

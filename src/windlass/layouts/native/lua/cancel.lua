@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- Takes waiting jobs away; on request also tells those who run them to drop them. A running job that was
+-- cancelled keeps its lease, so that nobody else starts the same id, but never comes back: however its
+-- attempt ends, it is gone, and `extend` and `progress` answer 0 from now on.
+--
+-- ARGV     [4] "1" to cancel running jobs too  [5…] ids
+-- returns  { now, a digit for each id: 0 nothing, 1 a waiting job was removed, 2 a running one was told, 3 both }
+-- errors   STALEOP, WRONGTYPE; nothing is written then.
+
+local replayed = open()
+if replayed then
+  return type(replayed) == 'table' and replayed or { now, replayed }
+end
+measure(READY, SCHEDULED, LEASES, DATA, META, NOTES, BLOCKED)
+
+local verdicts = {}
+for i = 5, #ARGV do
+  local id = ARGV[i]
+  local text = call('HGET', LEASES, id)
+  local verdict = 0
+  if text then
+    verdict = call('HDEL', BLOCKED, id)
+    local lease = read_lease(text)
+    if ARGV[4] == '1' and not lease.cancelled then
+      call('HSET', LEASES, id, write_lease(1, lease.fence, lease.score, lease.holder))
+      call('PUBLISH', 'windlass:cancel:' .. lease.holder, id)
+      verdict = verdict + 2
+    end
+  else
+    local m = read_meta(call('HGET', META, id))
+    verdict = call('ZREM', READY, id)
+    if m.seq > 0 then
+      verdict = math.max(verdict, call('ZREM', SCHEDULED, scheduled_member(m.seq, id)))
+    end
+    if verdict == 1 then
+      call('HDEL', DATA, id)
+      call('HDEL', META, id)
+      call('HDEL', NOTES, id)
+    end
+  end
+  verdicts[#verdicts + 1] = string.format('%d', verdict)
+end
+verdicts = table.concat(verdicts)
+close(verdicts)
+return { now, verdicts }

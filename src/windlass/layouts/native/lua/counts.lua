@@ -1,0 +1,14 @@
+#!lua flags=no-writes
+-- How many jobs there are in each state, all at one moment. What is due counts as ready, promoted or not.
+--
+-- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" when paused }
+-- errors   WRONGTYPE
+
+read_state()
+measure(READY, SCHEDULED, LEASES, BLOCKED, DEAD, INBOX, HOLDERS)
+wall_clock()
+local overdue = call('ZCOUNT', SCHEDULED, '-inf', wall - state.skew)
+return {
+  size[READY] + overdue, size[SCHEDULED] - overdue, size[BLOCKED], size[LEASES], size[DEAD], size[INBOX], size[HOLDERS],
+  state.paused and '1' or '0',
+}

@@ -1,0 +1,20 @@
+#!lua flags=no-writes
+-- Everything about one job: the running or waiting one of this id, else the dead one.
+--
+-- ARGV     [1] id
+-- returns  a row (see the end of the prelude), or an empty array
+-- errors   WRONGTYPE
+
+read_state()
+wall_clock()
+due = wall - state.skew
+local id = ARGV[1]
+local lease = call('HGET', LEASES, id)
+if lease then return leased_row(id, lease) end
+local score = call('ZSCORE', READY, id)
+if score then return ready_row(id, score) end
+local m = read_meta(call('HGET', META, id))
+local run_at = m.seq > 0 and call('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
+if run_at then return scheduled_row(id, run_at) end
+if call('HEXISTS', GRAVES, id) == 1 then return dead_row(id) end
+return {}

@@ -1,0 +1,25 @@
+#!lua flags=allow-oom
+-- Stops or resumes the giving out of jobs. What is leased goes on, what is enqueued waits.
+--
+-- ARGV     [4] "1" pause, "0" resume
+-- returns  { now, "1" when that changed anything, "0" when it was so already }
+-- errors   STALEOP, WRONGTYPE; nothing is written then.
+
+local replayed = open()
+if replayed then
+  return type(replayed) == 'table' and replayed or { now, replayed }
+end
+measure(READY, IDLE)
+
+local changed = state.paused ~= (ARGV[4] == '1')
+if ARGV[4] == '1' then
+  call('HSET', STATE, 'paused', '1')
+else
+  call('HDEL', STATE, 'paused')
+end
+close(changed and '1' or '0')
+if changed and ARGV[4] == '0' then
+  -- Run times may have passed meanwhile: at least one waiter must look.
+  wake(math.max(1, size[READY]))
+end
+return { now, changed and '1' or '0' }

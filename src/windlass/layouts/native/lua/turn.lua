@@ -1,0 +1,252 @@
+#!lua flags=allow-oom
+-- One turn of a worker's wheel in one step: settle what is done, take in what came from outside, promote
+-- what is due, take back what was abandoned, lease the next jobs. Any part may be empty.
+--
+-- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+--          [5] lease time in ms  [6] how many jobs are wanted  [7] bound of the dead set
+--          [8] waiter: "" or the name to wake when jobs come; registered while idle, taken off when jobs were leased
+--          [9] n completed jobs, then n ids, then n fences
+--          […] m other outcomes, then for each: id, fence, verb (r retry, l release, f fail), kind of time and ms
+--              (retry; see CHANGE), message
+-- returns  { now, a digit for each outcome: 1 it was still ours, 0 it was not,
+--            fence before the first lease, ids, data, META records, ready scores,
+--            ms until something happens by itself or -1, jobs taken back from lost holders }
+-- errors   STALEOP, WRONGTYPE; nothing is written then.
+
+local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
+local lease_ms, wanted, most_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local completed = tonumber(ARGV[9])
+local others_at = 10 + 2 * completed
+local others = tonumber(ARGV[others_at])
+
+local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
+  local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
+  return { now, verdicts, base, ids, data, metas, scores, wait, taken_back }
+end
+
+local replayed = open()
+measure(READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE)
+if replayed then
+  if type(replayed) == 'table' then return replayed end
+  -- The answer names the fences that were given out; what is still held of them is the reply.
+  local verdicts, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
+  base, count = tonumber(base), tonumber(count)
+  local ids, scores, data = {}, {}, {}
+  if count > 0 then
+    for _, member in ipairs(held_by(holder, 8 * MOST)) do
+      local id = string.sub(member, #holder + 2)
+      local lease = read_lease(call('HGET', LEASES, id))
+      if lease.fence > base and lease.fence <= base + count then
+        ids[lease.fence - base] = id
+        scores[lease.fence - base] = string.format('%.0f', lease.score)
+      end
+    end
+    -- The n-th id has the n-th fence: one that is not held any more leaves an empty place (no id is empty, so no data).
+    for i = 1, count do
+      ids[i], scores[i] = ids[i] or '', scores[i] or '0'
+    end
+    data = call('HMGET', DATA, unpack(ids))
+  end
+  return hand_out(verdicts, base, ids, data, scores, -1, tonumber(taken_back))
+end
+
+local changed = false
+
+---------------------------------------------------------------------------------------------------
+-- Settle
+
+local verdicts = {}
+local touched = {} -- raw holders that may be done
+
+-- The lease on this job if it is the one with this fence.
+local function owned(text, fence)
+  local lease = text and read_lease(text)
+  return lease and lease.fence == tonumber(fence) and lease
+end
+
+if completed > 0 then
+  local ids = {}
+  for i = 1, completed do ids[i] = ARGV[9 + i] end
+  local texts = call('HMGET', LEASES, unpack(ids))
+  local done, members, seen = {}, {}, {}
+  for i, id in ipairs(ids) do
+    local lease = not seen[id] and owned(texts[i], ARGV[9 + completed + i])
+    verdicts[i] = lease and '1' or '0'
+    if lease then
+      seen[id] = true
+      touched[lease.holder] = true
+      done[#done + 1] = id
+      members[#members + 1] = lease.holder .. '\0' .. id
+    end
+  end
+  if #done > 0 then
+    changed = true
+    call('HDEL', LEASES, unpack(done))
+    call('ZREM', HELD, unpack(members))
+    call('HDEL', DATA, unpack(done))
+    if size[META] > 0 then call('HDEL', META, unpack(done)) end
+    if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
+    if size[NOTES] > 0 then call('HDEL', NOTES, unpack(done)) end
+    if size[BLOCKED] > 0 then
+      for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
+        if text then release_blocked(done[i], text) end
+      end
+    end
+  end
+end
+
+for i = 1, others do
+  local at = others_at + 6 * (i - 1)
+  local id, fence, verb, kind, ms, message =
+    ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
+  local lease = owned(call('HGET', LEASES, id), fence)
+  verdicts[completed + i] = lease and '1' or '0'
+  if lease then
+    changed = true
+    touched[lease.holder] = true
+    end_lease(id, lease)
+    local m = read_meta(call('HGET', META, id))
+    m.priority = math.floor(lease.score / PRIORITY_STEP)
+    if lease.cancelled then
+      remove(id)
+    elseif verb == 'l' then
+      put_back(id, m, 0, lease.score)
+    elseif verb == 'r' then
+      m.failures = m.failures + 1
+      if message ~= '' then call('HSET', NOTES, id, message) end
+      put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or due + ms)
+    else
+      m.failures = m.failures + 1
+      bury(id, m, 1, message, most_dead)
+    end
+  end
+end
+
+for name in pairs(touched) do drop_holder_if_done(name) end
+
+---------------------------------------------------------------------------------------------------
+-- Take in what was pushed by hand: each element of the inbox becomes a plain job
+
+if size[INBOX] > 0 then
+  changed = true
+  for _, data in ipairs(call('RPOP', INBOX, math.min(size[INBOX], 100))) do
+    local id
+    repeat id = 'inbox-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, id) == 0
+    call('HSET', DATA, id, data)
+    call('ZADD', READY, 5 * PRIORITY_STEP + state.seq, id)
+    came = came + 1
+  end
+end
+
+---------------------------------------------------------------------------------------------------
+-- Promote what is due
+
+local before = came
+promote(MOST)
+changed = changed or came > before
+
+---------------------------------------------------------------------------------------------------
+-- Sweep: take back what lost holders held, to the front, in the old order. A holder with a name beats
+-- regularly; after a silence of the whole queue it gets time to do so before it is called lost.
+
+local taken_back = 0
+for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}) do
+  if is_raw(lost) or now >= state.grace then
+    changed = true
+    local budget = MOST - taken_back
+    local members = budget > 0 and held_by(lost, budget) or {}
+    for _, member in ipairs(members) do
+      local id = string.sub(member, #lost + 2)
+      local text = call('HGET', LEASES, id)
+      local lease = text and read_lease(text)
+      if not lease or lease.holder ~= lost then
+        call('ZREM', HELD, member) -- an index entry with no lease behind it
+      else
+        end_lease(id, lease)
+        local m = read_meta(call('HGET', META, id))
+        m.priority = math.floor(lease.score / PRIORITY_STEP)
+        m.stalls = m.stalls + 1
+        if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
+          remove(id)
+        elseif m.stalls > m.max_stalls then
+          bury(id, m, 2, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)
+        else
+          put_back(id, m, 0, lease.score)
+        end
+      end
+      taken_back = taken_back + 1
+    end
+    if #members < budget then call('ZREM', HOLDERS, lost) end
+  end
+end
+
+---------------------------------------------------------------------------------------------------
+-- Lease
+
+local ids, scores, payloads = {}, {}, {}
+local base = math.max(state.fence, wall_us)
+if not state.paused then
+  while #ids < wanted do
+    local popped = call('ZPOPMIN', READY, math.min(wanted - #ids, MOST))
+    if #popped == 0 then break end
+    changed = true
+    local names = {}
+    for i = 1, #popped, 2 do names[#names + 1] = popped[i] end
+    for i, data in ipairs(call('HMGET', DATA, unpack(names))) do
+      if data then
+        ids[#ids + 1] = names[i]
+        scores[#scores + 1] = popped[2 * i]
+        payloads[#payloads + 1] = data
+      else
+        call('HDEL', META, names[i]) -- an index entry with no job: let it go
+      end
+    end
+  end
+end
+if #ids > 0 then
+  local leases, members = {}, {}
+  for i, id in ipairs(ids) do
+    leases[2 * i - 1] = id
+    leases[2 * i] = write_lease(0, base + i, tonumber(scores[i]), holder)
+    members[2 * i - 1] = 0
+    members[2 * i] = holder .. '\0' .. id
+  end
+  call('HSET', LEASES, unpack(leases))
+  call('ZADD', HELD, unpack(members))
+  call('ZADD', HOLDERS, 'GT', now + lease_ms, holder)
+  state.fence = base + #ids
+end
+
+---------------------------------------------------------------------------------------------------
+-- Idle: register to be woken, and say when to look again without being told
+
+local wait = -1
+if waiter ~= '' then
+  if #ids > 0 then
+    if size[IDLE] > 0 then call('ZREM', IDLE, waiter) end
+  else
+    local until_ms = tonumber(size[IDLE] > 0 and call('ZSCORE', IDLE, waiter) or 0) or 0
+    if until_ms < now + 30000 then
+      call('ZREMRANGEBYSCORE', IDLE, '-inf', '(' .. string.format('%.0f', now))
+      call('ZADD', IDLE, now + 60000, waiter)
+    end
+    if not state.paused then
+      local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
+      local expiry = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]
+      if first then wait = math.max(0, tonumber(first) - due) end
+      if expiry then
+        local left = math.max(0, tonumber(expiry) + 1 - now)
+        wait = (wait < 0 or left < wait) and left or wait
+      end
+    end
+  end
+end
+
+-- An idle look writes nothing; but while there are holders the clock is kept, so that a silence can be told from a quiet hour.
+if changed or state.jumped or (size[HOLDERS] > 0 and now - (state.clock or 0) >= STEP_CAP) then
+  close(table.concat(verdicts) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
+end
+if came > #ids and not state.paused then
+  wake(math.min(came, call('ZCARD', READY)))
+end
+return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)

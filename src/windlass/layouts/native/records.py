@@ -1,0 +1,148 @@
+"""The packed records of the native layout, as the Lua prelude writes and reads them (see its section "Records")."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from windlass.job import Job, Limits, State
+from windlass.layout import NewJob
+
+_META = struct.Struct(">BBIIIIQQQ")
+_LEASE = struct.Struct(">BQQ")
+_CHANGE = struct.Struct(">BBQIIQQH")
+_GRAVE = struct.Struct(">BQ")
+_LENGTH = struct.Struct(">I")
+
+PRIORITY_STEP = 2**49
+_RUN_AT_MODES = {"never": 0, "always": 1, "later": 2, "earlier": 3}
+_WHEN_KINDS = {"at": 1, "in": 2}
+_REASONS = {1: "failed", 2: "stalled"}
+_PLAIN_LIMITS = Limits()
+
+
+def pack_change(job: NewJob) -> bytes:
+    """What an enqueue asks for; empty for a plain job, which is most of them."""
+    flags = (
+        job.update_data
+        | _RUN_AT_MODES[job.update_run_at] << 1
+        | job.update_max_failures << 3
+        | job.update_max_stalls << 4
+        | job.update_min_backoff << 5
+        | job.update_max_backoff << 6
+        | job.reset_counts << 7
+        | job.update_priority << 8
+        | job.keep << 9
+        | job.must_exist << 10
+    )
+    kind, ms = pack_when(job.when)
+    record = _CHANGE.pack(
+        job.priority,
+        kind,
+        ms,
+        job.max_failures,
+        job.max_stalls,
+        job.min_backoff,
+        job.max_backoff,
+        flags,
+    )
+    return b"" if record == _PLAIN_CHANGE else record
+
+
+def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
+    """The kind of a time and its milliseconds."""
+    return (_WHEN_KINDS[when[0]], when[1]) if when else (0, 0)
+
+
+_PLAIN_CHANGE = b""
+_PLAIN_CHANGE = pack_change(NewJob("", b""))
+
+
+def read_meta(record: bytes | None) -> tuple[int, int, int, Limits]:
+    """Priority, failures, stalls and limits; the plain ones where there is no record."""
+    if not record or len(record) != _META.size:
+        return 5, 0, 0, _PLAIN_LIMITS
+    _, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _ = _META.unpack(record)
+    return (
+        priority,
+        failures,
+        stalls,
+        Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),
+    )
+
+
+def priority_of(score: bytes | str) -> int:
+    """The priority in a ready score."""
+    return int(float(score)) // PRIORITY_STEP
+
+
+def read_row(queue: str, row: list[Any]) -> Job:
+    """A job as the reading scripts describe it (see "Rows" in the prelude)."""
+    state, id, data = row[:3]
+    name = State(state.decode())
+    if name is State.DEAD:
+        return _read_grave(queue, id.decode(), data)
+    if name is State.BLOCKED:
+        return _read_blocked(queue, id.decode(), data)
+    meta, score, run_at, lease, progress, note = row[3:]
+    priority, failures, stalls, limits = read_meta(meta)
+    holder = fence = None
+    cancelled = False
+    if score is not None:
+        priority = priority_of(score)
+    if lease is not None and len(lease) >= _LEASE.size:
+        flag, fence, place = _LEASE.unpack_from(lease)
+        cancelled = flag == 1
+        priority = place // PRIORITY_STEP
+        holder = lease[_LEASE.size :].decode()
+    return Job(
+        queue=queue,
+        id=id.decode(),
+        state=name,
+        data=data or b"",
+        priority=priority,
+        run_at=None if run_at is None else float(run_at) / 1000,
+        failures=failures,
+        stalls=stalls,
+        limits=limits,
+        progress=None if progress is None else float(progress),
+        holder=None if holder is None or holder.startswith(".") else holder,
+        fence=fence,
+        cancelled=cancelled,
+        message=None if note is None else note.decode(errors="replace"),
+    )
+
+
+def _read_grave(queue: str, id: str, grave: bytes) -> Job:
+    reason, died_at = _GRAVE.unpack_from(grave)
+    at = _GRAVE.size
+    priority, failures, stalls, limits = read_meta(grave[at : at + _META.size])
+    at += _META.size
+    (length,) = _LENGTH.unpack_from(grave, at)
+    at += _LENGTH.size
+    return Job(
+        queue=queue,
+        id=id,
+        state=State.DEAD,
+        data=grave[at + length :],
+        priority=priority,
+        failures=failures,
+        stalls=stalls,
+        limits=limits,
+        reason=_REASONS[reason],
+        message=grave[at : at + length].decode(errors="replace"),
+        died_at=died_at / 1000,
+    )
+
+
+def _read_blocked(queue: str, id: str, record: bytes) -> Job:
+    priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = _CHANGE.unpack_from(record)
+    return Job(
+        queue=queue,
+        id=id,
+        state=State.BLOCKED,
+        data=record[_CHANGE.size :],
+        priority=priority,
+        run_at=ms / 1000 if kind else None,
+        limits=Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),
+    )

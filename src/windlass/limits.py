@@ -1,0 +1,58 @@
+"""What names, ids, payloads and numbers may be: checked here, before anything is sent."""
+
+from __future__ import annotations
+
+import re
+
+from windlass.errors import InvalidId, InvalidName, InvalidOption, InvalidPayload, PayloadTooLarge
+
+MAX_PAYLOAD = 1024 * 1024
+MAX_ID_BYTES = 512
+MAX_COUNT = 2**32 - 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_name(name: object, what: str = "queue") -> str:
+    """A name that is safe inside a key, a channel and a URL."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        shown = repr(name) if len(repr(name)) <= 80 else repr(name)[:77] + "…"
+        raise InvalidName(
+            f"{shown} is no {what} name: use 1 to 128 letters, digits, dots, underscores and hyphens, "
+            "beginning with a letter or digit"
+        )
+    return name
+
+
+def check_id(id: object) -> str:
+    """A job id: any text of 1 to 512 bytes."""
+    if not isinstance(id, str):
+        raise InvalidId(f"a job id must be a string, not {type(id).__name__}")
+    try:
+        size = len(id.encode())
+    except UnicodeEncodeError:
+        raise InvalidId("a job id must be valid Unicode text") from None
+    if not 1 <= size <= MAX_ID_BYTES:
+        raise InvalidId(f"a job id must have 1 to {MAX_ID_BYTES} bytes, not {size}: hash a longer one")
+    return id
+
+
+def check_payload(data: object, limit: int) -> bytes:
+    """A payload: bytes, no longer than the limit."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InvalidPayload(
+            f"data must be bytes, not {type(data).__name__}: encode it first, for example with json.dumps(…).encode()"
+        )
+    payload = bytes(data)
+    if len(payload) > limit:
+        raise PayloadTooLarge(
+            f"data has {len(payload):,} bytes and the limit is {limit:,}: store it elsewhere and enqueue a "
+            "reference, or raise max_payload"
+        )
+    return payload
+
+
+def check_whole(value: object, what: str, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidOption(f"{what} must be a whole number from {least} to {most}, not {value!r}")
+    return value

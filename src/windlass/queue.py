@@ -1,0 +1,646 @@
+"""A queue's raw face: bytes in, leases out. Every blocking verb `x` has an awaitable twin `ax`.
+
+Each verb is written once, as a flow: a generator that asks its session for calls. The public method of a
+verb runs that flow blocking or awaited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
+
+from windlass.errors import ForeignLease, InvalidOption, NotApplied
+from windlass.ids import random_id, random_ids
+from windlass.job import Cleaned, Counts, Job, Lease, Page, Receipt, State, Status
+from windlass.layout import Call, Layout, NewJob, Turn
+from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_id, check_name, check_payload, check_whole
+from windlass.outcome import Completed, Failed, Outcome, Released
+from windlass.retry import after_failure
+from windlass.times import Duration, Moment, milliseconds, run_time
+from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.transport.session import Listener, Session
+from windlass.transport.wire import Flow, Sleep
+
+T = TypeVar("T")
+
+BATCH = 1000  # jobs in one call: keeps every script at a few milliseconds
+BATCH_BYTES = 8 * 1024 * 1024
+POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
+MAX_MESSAGE = 4096
+
+UpdateRunAt = bool | Literal["later", "earlier"]
+_RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "earlier"}
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said of a job when it is enqueued."""
+
+    id: str
+    priority: int
+    run_at: Moment | None
+    delay: Duration | None
+    max_failures: int
+    max_stalls: int
+    min_backoff: Duration
+    max_backoff: Duration
+    if_exists: Literal["update", "keep"]
+    update_data: bool
+    update_run_at: UpdateRunAt
+    update_priority: bool
+    update_max_failures: bool
+    update_max_stalls: bool
+    update_min_backoff: bool
+    update_max_backoff: bool
+    reset_counts: bool
+
+
+class UpdateOptions(TypedDict, total=False):
+    """What can be changed of a job that waits."""
+
+    data: bytes
+    run_at: Moment | None
+    delay: Duration | None
+    when: Literal["always", "later", "earlier"]
+    priority: int
+    max_failures: int
+    max_stalls: int
+    min_backoff: Duration
+    max_backoff: Duration
+    reset_counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RawJob:
+    """Data and options of one job, for `enqueue_many`."""
+
+    data: bytes
+    options: JobOptions
+
+    def __init__(self, data: bytes, **options: Unpack[JobOptions]) -> None:
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "options", options)
+
+
+class Runners(Protocol):
+    """What a queue needs of its app: to have a flow run, blocking or awaited."""
+
+    def run(self, flow: Callable[[Session], Flow[T]]) -> T: ...
+
+    async def arun(self, flow: Callable[[Session], Flow[T]]) -> T: ...
+
+
+class Queue:
+    """One queue of raw jobs."""
+
+    def __init__(self, layout: Layout, runners: Runners, *, max_payload: int = MAX_PAYLOAD) -> None:
+        self._layout = layout
+        self._runners = runners
+        self._max_payload = max_payload
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._layout.queue
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} ({self._layout.name})>"
+
+    # -- putting jobs on the queue ---------------------------------------------------------------
+
+    def enqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
+        """Put a job on the queue, or change the one that has this id. When it returns, the server has it.
+
+        A job of the same id that waits is updated (`update_…` say in what); while one runs, this one waits
+        behind it, `blocked`. With `if_exists="keep"` whatever is there stays as it is.
+        """
+        return self._one(self._runners.run(self._enqueue([self._new_job(data, options)])))
+
+    async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
+        """Awaitable `enqueue`."""
+        return self._one(await self._runners.arun(self._enqueue([self._new_job(data, options)])))
+
+    def enqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
+        """Put many jobs on the queue: payloads, or `RawJob(data, **options)`. Atomic for each 1,000 of them."""
+        return self._runners.run(self._enqueue(self._new_jobs(jobs)))
+
+    async def aenqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
+        """Awaitable `enqueue_many`."""
+        return await self._runners.arun(self._enqueue(self._new_jobs(jobs)))
+
+    def _enqueue(self, jobs: list[NewJob]) -> Callable[[Session], Flow[list[Receipt]]]:
+        def flow(session: Session) -> Flow[list[Receipt]]:
+            receipts: list[Receipt] = []
+            for batch in _batches(jobs):
+                statuses = yield from session.perform(self._layout.enqueue(batch))
+                receipts += [Receipt(job.id, cast(Status, s)) for job, s in zip(batch, statuses, strict=True)]
+            return receipts
+
+        return flow
+
+    @staticmethod
+    def _one(receipts: list[Receipt]) -> Receipt:
+        return receipts[0]
+
+    def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
+        given = list(jobs)
+        return [
+            self._new_job(job.data, job.options) if isinstance(job, RawJob) else self._new_job(job, {}, spare)
+            for job, spare in zip(given, random_ids(len(given)), strict=True)
+        ]
+
+    def _new_job(self, data: bytes, options: JobOptions, spare_id: str | None = None) -> NewJob:
+        payload = check_payload(data, self._max_payload)
+        if not options:
+            return NewJob(spare_id or random_id(), payload, fresh=True)
+        unknown = options.keys() - JobOptions.__annotations__.keys()
+        if unknown:
+            raise InvalidOption(f"enqueue has no option {sorted(unknown)[0]!r}")
+        given_id = options.get("id")
+        update_data = _flag(options, "update_data", True)
+        return NewJob(
+            id=check_id(given_id) if given_id is not None else random_id(),
+            data=payload,
+            fresh=given_id is None,
+            when=run_time(options.get("run_at"), options.get("delay")),
+            **_numbers(options),
+            update_data=update_data,
+            update_run_at=_run_at_mode(options.get("update_run_at", True)),
+            update_priority=_flag(options, "update_priority", True),
+            update_max_failures=_flag(options, "update_max_failures", True),
+            update_max_stalls=_flag(options, "update_max_stalls", True),
+            update_min_backoff=_flag(options, "update_min_backoff", True),
+            update_max_backoff=_flag(options, "update_max_backoff", True),
+            reset_counts=_flag(options, "reset_counts", update_data),
+            keep=_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
+        )
+
+    def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
+        """Change a job that waits (or is blocked behind a running one); false when there is none.
+
+        `when="later"` or `"earlier"` changes the run time only if the new one is that.
+        """
+        return self._runners.run(self._update(id, changes))
+
+    async def aupdate(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
+        """Awaitable `update`."""
+        return await self._runners.arun(self._update(id, changes))
+
+    def _update(self, id: str, changes: UpdateOptions) -> Callable[[Session], Flow[bool]]:
+        unknown = changes.keys() - UpdateOptions.__annotations__.keys()
+        if unknown or not changes:
+            raise InvalidOption(f"update has no option {sorted(unknown)[0]!r}" if unknown else "update needs a change")
+        timed = "run_at" in changes or "delay" in changes
+        mode = _choice(changes.get("when", "always"), "when", ("always", "later", "earlier"))
+        if "when" in changes and not timed:
+            raise InvalidOption("when= says how to treat a run time: give run_at or delay with it")
+        job = NewJob(
+            id=check_id(id),
+            data=check_payload(changes["data"], self._max_payload) if "data" in changes else b"",
+            when=run_time(changes.get("run_at"), changes.get("delay")),
+            **_numbers(changes),
+            update_data="data" in changes,
+            update_run_at=mode if timed else "never",
+            update_priority="priority" in changes,
+            update_max_failures="max_failures" in changes,
+            update_max_stalls="max_stalls" in changes,
+            update_min_backoff="min_backoff" in changes,
+            update_max_backoff="max_backoff" in changes,
+            reset_counts=_flag(changes, "reset_counts", False),
+            must_exist=True,
+        )
+
+        def flow(session: Session) -> Flow[bool]:
+            (status,) = yield from session.perform(self._layout.enqueue([job]))
+            return status is not None
+
+        return flow
+
+    # -- leasing ---------------------------------------------------------------------------------
+
+    def lease(self, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None) -> Lease | None:
+        """Take the next job, for so many seconds. `wait` blocks until there is one, so long at most."""
+        leases = self.lease_many(1, seconds, wait, holder=holder)
+        return leases[0] if leases else None
+
+    async def alease(self, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None) -> Lease | None:
+        """Awaitable `lease`."""
+        leases = await self.alease_many(1, seconds, wait, holder=holder)
+        return leases[0] if leases else None
+
+    def lease_many(
+        self, n: int, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None
+    ) -> list[Lease]:
+        """Take up to `n` jobs in one step.
+
+        With a `holder` the leases live as long as that holder beats (`beat`), however many they are; without
+        one they end after `seconds` unless extended.
+        """
+        return self._runners.run(self._lease(n, seconds, wait, holder))
+
+    async def alease_many(
+        self, n: int, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None
+    ) -> list[Lease]:
+        """Awaitable `lease_many`."""
+        return await self._runners.arun(self._lease(n, seconds, wait, holder))
+
+    def _lease(
+        self, n: int, seconds: Duration, wait: Duration, holder: str | None
+    ) -> Callable[[Session], Flow[list[Lease]]]:
+        check_whole(n, "n", 1, BATCH)
+        length = _lease_seconds(seconds)
+        patience = milliseconds(wait, "wait") / 1000
+        if holder is not None:
+            check_name(holder, "holder")
+
+        def turn(waiter: str | None = None) -> Call[Turn]:
+            return self._layout.turn(want=n, seconds=length, holder=holder, waiter=waiter)
+
+        def flow(session: Session) -> Flow[list[Lease]]:
+            deadline = monotonic() + patience
+            found = yield from session.perform(turn())
+            if found.leases or not patience:
+                return list(found.leases)
+            return (yield from self._await_turn(session, turn, deadline))
+
+        return flow
+
+    def _await_turn(
+        self, session: Session, turn: Callable[[str | None], Call[Turn]], deadline: float
+    ) -> Flow[list[Lease]]:
+        """Look, register as idle, sleep until woken or until something is due by itself; again until time is up."""
+        keys = turn(None).keys
+        listener: Listener | None = None
+        try:
+            while True:
+                if listener is None:
+                    listener = yield from self._listen(session, keys)
+                found = yield from session.perform(turn(listener.name if listener else None))
+                left = deadline - monotonic()
+                if found.leases or left <= 0:
+                    break
+                pause = min(left, POLL_FLOOR, math.inf if found.idle_for is None else found.idle_for)
+                if listener is None:
+                    yield Sleep(pause)
+                    continue
+                try:
+                    yield from session.hear(listener, pause)
+                except WireLost:
+                    listener.wire.abort()
+                    listener = None
+            if listener is not None:
+                if not found.leases:
+                    yield from session.perform(self._layout.leave(waiter=listener.name))
+                session.keep_listener(listener)
+                listener = None
+            return list(found.leases)
+        finally:
+            if listener is not None:  # interrupted: without its wire nobody counts on this waiter
+                listener.wire.abort()
+
+    def _listen(self, session: Session, keys: tuple[str, ...]) -> Flow[Listener | None]:
+        """A listener; none while the server cannot be reached, then the poll floor has to do."""
+        try:
+            return (yield from session.listen(keys, self._layout.wake_channel))
+        except (ConnectFailed, WireLost, NotApplied):
+            return None
+
+    # -- settling --------------------------------------------------------------------------------
+
+    def complete(self, lease: Lease) -> bool:
+        """The job is done and leaves the queue. True exactly once for a job; false if the lease was lost."""
+        return self._runners.run(self._settle([Completed(lease)]))[0]
+
+    async def acomplete(self, lease: Lease) -> bool:
+        """Awaitable `complete`."""
+        return (await self._runners.arun(self._settle([Completed(lease)])))[0]
+
+    def complete_many(self, leases: Iterable[Lease]) -> list[bool]:
+        """Complete many jobs in one step."""
+        return self._runners.run(self._settle([Completed(lease) for lease in leases]))
+
+    async def acomplete_many(self, leases: Iterable[Lease]) -> list[bool]:
+        """Awaitable `complete_many`."""
+        return await self._runners.arun(self._settle([Completed(lease) for lease in leases]))
+
+    def release(self, lease: Lease) -> bool:
+        """Give the job back, unharmed and uncharged: it is at the front again."""
+        return self._runners.run(self._settle([Released(lease)]))[0]
+
+    async def arelease(self, lease: Lease) -> bool:
+        """Awaitable `release`."""
+        return (await self._runners.arun(self._settle([Released(lease)])))[0]
+
+    def retry(
+        self, lease: Lease, *, delay: Duration | None = None, run_at: Moment | None = None, message: str = ""
+    ) -> bool:
+        """The attempt failed; try again, after the job's backoff or when told. After `max_failures` it is dead."""
+        return self._runners.run(self._settle([self._retried(lease, delay, run_at, message)]))[0]
+
+    async def aretry(
+        self, lease: Lease, *, delay: Duration | None = None, run_at: Moment | None = None, message: str = ""
+    ) -> bool:
+        """Awaitable `retry`."""
+        return (await self._runners.arun(self._settle([self._retried(lease, delay, run_at, message)])))[0]
+
+    def fail(self, lease: Lease, message: str = "") -> bool:
+        """The job failed for good; it is kept among the dead."""
+        return self._runners.run(self._settle([Failed(lease, _message(message))]))[0]
+
+    async def afail(self, lease: Lease, message: str = "") -> bool:
+        """Awaitable `fail`."""
+        return (await self._runners.arun(self._settle([Failed(lease, _message(message))])))[0]
+
+    def _settle(self, outcomes: Sequence[Outcome]) -> Callable[[Session], Flow[list[bool]]]:
+        for outcome in outcomes:
+            self._check_lease(outcome.lease)
+
+        def flow(session: Session) -> Flow[list[bool]]:
+            settled: list[bool] = []
+            for start in range(0, len(outcomes), BATCH):
+                turn = yield from session.perform(self._layout.turn(outcomes[start : start + BATCH]))
+                settled += turn.settled
+            return settled
+
+        return flow
+
+    @staticmethod
+    def _retried(lease: Lease, delay: Duration | None, run_at: Moment | None, message: str) -> Outcome:
+        when = run_time(run_at, delay)
+        if when is None and (delay is not None or run_at is not None):
+            when = ("in", 0)  # an explicit "at once" is not "by the backoff"
+        return after_failure(lease, when, _message(message))
+
+    def _check_lease(self, lease: Lease) -> None:
+        if not isinstance(lease, Lease):
+            raise ForeignLease(f"{lease!r} is no lease: pass what lease() returned")
+        if lease.queue != self.name:
+            raise ForeignLease(
+                f"the lease on job {lease.id!r} belongs to queue {lease.queue!r}, not to {self.name!r}: settle it there"
+            )
+
+    # -- while a job runs ------------------------------------------------------------------------
+
+    def extend(self, lease: Lease, seconds: Duration) -> bool:
+        """More time for a lease, counted from now. False when it is lost or the job was cancelled: drop it."""
+        return self._runners.run(self._extend(lease, seconds))
+
+    async def aextend(self, lease: Lease, seconds: Duration) -> bool:
+        """Awaitable `extend`."""
+        return await self._runners.arun(self._extend(lease, seconds))
+
+    def _extend(self, lease: Lease, seconds: Duration) -> Callable[[Session], Flow[bool]]:
+        self._check_lease(lease)
+        call = self._layout.extend([lease], _lease_seconds(seconds))
+
+        def flow(session: Session) -> Flow[bool]:
+            (kept,) = yield from session.perform(call)
+            return kept
+
+        return flow
+
+    def progress(self, lease: Lease, value: float) -> bool:
+        """Say how far a job has come, 0 to 1. False when the lease is lost or the job was cancelled: drop it."""
+        return self._runners.run(self._progress(lease, value))
+
+    async def aprogress(self, lease: Lease, value: float) -> bool:
+        """Awaitable `progress`."""
+        return await self._runners.arun(self._progress(lease, value))
+
+    def _progress(self, lease: Lease, value: float) -> Callable[[Session], Flow[bool]]:
+        self._check_lease(lease)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise InvalidOption(f"progress must be a number from 0 to 1, not {value!r}")
+        return self._call(lambda: self._layout.progress(lease, float(value)))
+
+    def beat(self, holder: str, seconds: Duration = 15, *, register: bool = False) -> bool:
+        """A holder's sign of life: all it holds is safe for so many seconds more.
+
+        False when the holder is not known: it was lost, and so are its leases. `register` makes it known.
+        """
+        return self._runners.run(self._beat(holder, seconds, register))
+
+    async def abeat(self, holder: str, seconds: Duration = 15, *, register: bool = False) -> bool:
+        """Awaitable `beat`."""
+        return await self._runners.arun(self._beat(holder, seconds, register))
+
+    def _beat(self, holder: str, seconds: Duration, register: bool) -> Callable[[Session], Flow[bool]]:
+        check_name(holder, "holder")
+        length = _lease_seconds(seconds)
+        return self._call(lambda: self._layout.beat(holder, length, register=register))
+
+    # -- orders ----------------------------------------------------------------------------------
+
+    def cancel(self, id: str, *, running: bool = False) -> bool:
+        """Take a waiting job away; true if there was one.
+
+        With `running` a job that runs is cancelled too: it keeps its lease, but is gone however its attempt
+        ends, and its next `extend` or `progress` says so.
+        """
+        return self._runners.run(self._cancel(id, running))
+
+    async def acancel(self, id: str, *, running: bool = False) -> bool:
+        """Awaitable `cancel`."""
+        return await self._runners.arun(self._cancel(id, running))
+
+    def _cancel(self, id: str, running: bool) -> Callable[[Session], Flow[bool]]:
+        call = self._layout.cancel([check_id(id)], running=running)
+
+        def flow(session: Session) -> Flow[bool]:
+            (found,) = yield from session.perform(call)
+            return found
+
+        return flow
+
+    def pause(self) -> bool:
+        """Stop giving out jobs; false if it was paused already."""
+        return self._runners.run(self._call(lambda: self._layout.pause(True)))
+
+    async def apause(self) -> bool:
+        """Awaitable `pause`."""
+        return await self._runners.arun(self._call(lambda: self._layout.pause(True)))
+
+    def resume(self) -> bool:
+        """Give out jobs again; false if it was not paused."""
+        return self._runners.run(self._call(lambda: self._layout.pause(False)))
+
+    async def aresume(self) -> bool:
+        """Awaitable `resume`."""
+        return await self._runners.arun(self._call(lambda: self._layout.pause(False)))
+
+    def purge(self, state: State | str | None = None) -> int:
+        """Delete all jobs of a state, or the whole queue, running jobs included; how many there were."""
+        return self._runners.run(self._purge(state))
+
+    async def apurge(self, state: State | str | None = None) -> int:
+        """Awaitable `purge`."""
+        return await self._runners.arun(self._purge(state))
+
+    def _purge(self, state: State | str | None) -> Callable[[Session], Flow[int]]:
+        chosen = None if state is None else _state(state)
+        if chosen is State.LEASED:
+            raise InvalidOption("leased jobs cannot be purged by themselves: cancel them, or purge the whole queue")
+
+        def flow(session: Session) -> Flow[int]:
+            deleted = 0
+            while True:
+                gone, left = yield from session.perform(self._layout.purge(chosen))
+                deleted += gone
+                if not left or not gone:
+                    return deleted
+
+        return flow
+
+    def clean(self, *, deep: bool = False) -> Cleaned:
+        """Take back what lost holders held. `deep` also compares every index with every job and mends what differs.
+
+        Workers do the first by themselves, so a healthy queue needs neither. Safe at any time, beside live workers.
+        """
+        return self._runners.run(self._clean(deep))
+
+    async def aclean(self, *, deep: bool = False) -> Cleaned:
+        """Awaitable `clean`."""
+        return await self._runners.arun(self._clean(deep))
+
+    def _clean(self, deep: bool) -> Callable[[Session], Flow[Cleaned]]:
+        def flow(session: Session) -> Flow[Cleaned]:
+            recovered = mended = 0
+            for part in self._layout.audit_parts if deep else ():
+                cursor: str | None = "0"
+                while cursor is not None:
+                    cursor, count = yield from session.perform(self._layout.audit(part, cursor))
+                    mended += count
+            while True:
+                turn = yield from session.perform(self._layout.turn())
+                recovered += turn.recovered
+                if not turn.recovered:
+                    return Cleaned(recovered, mended)
+
+        return flow
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def counts(self) -> Counts:
+        """How many jobs there are in each state."""
+        return self._runners.run(self._call(self._layout.counts))
+
+    async def acounts(self) -> Counts:
+        """Awaitable `counts`."""
+        return await self._runners.arun(self._call(self._layout.counts))
+
+    def get(self, id: str) -> Job | None:
+        """Everything about one job: the one that waits or runs, else the dead one of this id."""
+        return self._runners.run(self._get(id))
+
+    async def aget(self, id: str) -> Job | None:
+        """Awaitable `get`."""
+        return await self._runners.arun(self._get(id))
+
+    def _get(self, id: str) -> Callable[[Session], Flow[Job | None]]:
+        check_id(id)
+        return self._call(lambda: self._layout.get(id))
+
+    def jobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """One page of the jobs of a state, in their order; `page.cursor` asks for the next."""
+        return self._runners.run(self._jobs(state, cursor, limit))
+
+    async def ajobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Awaitable `jobs`."""
+        return await self._runners.arun(self._jobs(state, cursor, limit))
+
+    def _jobs(self, state: State | str, cursor: str | None, limit: int) -> Callable[[Session], Flow[Page]]:
+        chosen = _state(state)
+        check_whole(limit, "limit", 1, BATCH)
+        return self._call(lambda: self._layout.page(chosen, cursor, limit))
+
+    def all_jobs(self, state: State | str) -> Iterator[Job]:
+        """Every job of a state, page after page."""
+        page = self.jobs(state)
+        yield from page.jobs
+        while page.cursor:
+            page = self.jobs(state, cursor=page.cursor)
+            yield from page.jobs
+
+    async def aall_jobs(self, state: State | str) -> AsyncIterator[Job]:
+        """Awaitable `all_jobs`."""
+        page = await self.ajobs(state)
+        while True:
+            for job in page.jobs:
+                yield job
+            if not page.cursor:
+                return
+            page = await self.ajobs(state, cursor=page.cursor)
+
+    @staticmethod
+    def _call(make: Callable[[], Call[T]]) -> Callable[[Session], Flow[T]]:
+        return lambda session: session.perform(make())
+
+
+def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """Batches that one call can take: bounded in number and bytes, and no id twice in one of them."""
+    batch: list[NewJob] = []
+    ids: set[str] = set()
+    size = 0
+    for job in jobs:
+        if batch and (len(batch) == BATCH or size + len(job.data) > BATCH_BYTES or job.id in ids):
+            yield batch
+            batch, ids, size = [], set(), 0
+        batch.append(job)
+        ids.add(job.id)
+        size += len(job.data)
+    if batch:
+        yield batch
+
+
+def _numbers(options: JobOptions | UpdateOptions) -> dict[str, Any]:
+    """Priority and limits, checked; the plain ones where nothing is said."""
+    numbers: dict[str, Any] = {}
+    if "priority" in options:
+        numbers["priority"] = check_whole(options["priority"], "priority", 0, 9)
+    if "max_failures" in options:
+        numbers["max_failures"] = check_whole(options["max_failures"], "max_failures", 0, MAX_COUNT)
+    if "max_stalls" in options:
+        numbers["max_stalls"] = check_whole(options["max_stalls"], "max_stalls", 0, MAX_COUNT)
+    if "min_backoff" in options:
+        numbers["min_backoff"] = milliseconds(options["min_backoff"], "min_backoff")
+    if "max_backoff" in options:
+        numbers["max_backoff"] = milliseconds(options["max_backoff"], "max_backoff")
+    return numbers
+
+
+def _flag(options: JobOptions | UpdateOptions, name: str, default: bool) -> bool:
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _choice(value: object, name: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InvalidOption(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+    return str(value)
+
+
+def _run_at_mode(value: object) -> str:
+    if value not in ("later", "earlier") and not isinstance(value, bool):
+        raise InvalidOption(f'update_run_at must be True, False, "later" or "earlier", not {value!r}')
+    return _RUN_AT_MODES[value]
+
+
+def _state(state: State | str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        raise InvalidOption(f"there is no state {state!r}: use one of {', '.join(State)}") from None
+
+
+def _lease_seconds(seconds: Duration) -> float:
+    return milliseconds(seconds, "seconds", least=0.001, most=30 * 86400.0) / 1000
+
+
+def _message(message: object) -> str:
+    if not isinstance(message, str):
+        raise InvalidOption(f"message must be text, not {type(message).__name__}")
+    return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")

@@ -1,0 +1,75 @@
+"""Durations and moments as people write them, turned into milliseconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta
+
+from windlass.errors import InvalidOption, InvalidTime
+
+Duration = float | int | str | timedelta
+Moment = float | int | datetime
+
+LATEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+
+
+def seconds(value: Duration, what: str) -> float:
+    """A duration in seconds: a number, a timedelta, or text like "30s", "5m", "1h30m"."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        text = value.strip()
+        parts = _DURATION.findall(text)
+        if not parts or _DURATION.sub("", text).strip():
+            raise InvalidOption(f'{what}={value!r} is no duration: write "500ms", "30s", "5m", "1h30m" or a number')
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidOption(f'{what} must be a number of seconds, a timedelta or text like "5m", not {value!r}')
+    if not math.isfinite(value):
+        raise InvalidOption(f"{what}={value!r} is no duration: pass a finite number of seconds")
+    return float(value)
+
+
+def milliseconds(value: Duration, what: str, *, least: float = 0.0, most: float = 10 * 365 * 86400.0) -> int:
+    """A duration in whole milliseconds, within bounds given in seconds."""
+    length = seconds(value, what)
+    if not least <= length <= most:
+        raise InvalidOption(f"{what}={value!r} is out of range: it must be from {least:g} to {most:g} seconds")
+    return math.ceil(length * 1000)
+
+
+def run_time(run_at: Moment | None, delay: Duration | None) -> tuple[str, int] | None:
+    """When a job may run: `None` for now, ("at", ms since 1970) or ("in", ms from now)."""
+    if run_at is not None and delay is not None:
+        raise InvalidTime("give run_at or delay, not both")
+    if delay is not None:
+        try:
+            length = seconds(delay, "delay")
+        except InvalidOption as error:
+            raise InvalidTime(str(error)) from None
+        if length * 1000 > LATEST_MS:
+            raise InvalidTime(f"delay={delay!r} is beyond the year 9999")
+        return ("in", math.ceil(length * 1000)) if length > 0 else None
+    if run_at is None:
+        return None
+    return ("at", _moment(run_at))
+
+
+def _moment(run_at: Moment) -> int:
+    if isinstance(run_at, datetime):
+        if run_at.tzinfo is None:
+            raise InvalidTime(
+                f"run_at={run_at!r} has no time zone, so it is no moment in time: "
+                "use datetime.now(timezone.utc) or .astimezone()"
+            )
+        run_at = run_at.timestamp()
+    if isinstance(run_at, bool) or not isinstance(run_at, int | float):
+        raise InvalidTime(f"run_at must be seconds since 1970 or a datetime with a time zone, not {run_at!r}")
+    if not math.isfinite(run_at):
+        raise InvalidTime(f"run_at={run_at!r} is no moment in time: pass seconds since 1970")
+    if run_at * 1000 > LATEST_MS:
+        raise InvalidTime(f"run_at={run_at!r} is beyond the year 9999 (it is seconds since 1970, not milliseconds)")
+    return max(1, math.ceil(run_at * 1000))

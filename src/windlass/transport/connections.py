@@ -1,0 +1,43 @@
+"""How the client library's connections are made: which class, and with which arguments.
+
+Only its connections are used, not its clients: those retry by themselves, and a retried script runs twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from windlass import __version__
+from windlass.transport.endpoint import Address, Endpoint
+
+
+def arguments(endpoint: Endpoint, address: Address, timeout: float, *, sentinel: bool) -> dict[str, Any]:
+    """The arguments common to blocking and asyncio connections."""
+    chosen: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": min(timeout, 5.0),
+        "health_check_interval": 0,
+        "protocol": 2,
+        "client_name": "windlass",
+        "lib_name": "windlass",
+        "lib_version": __version__,
+    }
+    if sentinel:
+        chosen["password"] = endpoint.sentinel_password
+    else:
+        chosen |= {"username": endpoint.username, "password": endpoint.password, "db": endpoint.db}
+    if address.path:
+        return chosen | {"path": address.path}
+    chosen |= {"host": address.host, "port": address.port, "socket_keepalive": True}
+    if endpoint.tls:
+        chosen |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+        for name, value in endpoint.tls_options:
+            chosen[name] = value.lower() not in ("0", "no", "false") if name == "ssl_check_hostname" else value
+    return chosen
+
+
+def is_reply(error: RedisError) -> bool:
+    """Whether the error is one that the server wrote, not one of the connection."""
+    return getattr(error, "status_code", None) is not None

@@ -1,0 +1,56 @@
+"""What a server says of itself (INFO), and whether a queue may be trusted to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windlass.errors import ServerMayEvict, ServerTooOld
+
+OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The few facts of INFO that decide."""
+
+    kind: str
+    version: tuple[int, ...]
+    eviction: str
+    cluster: bool
+    primary: bool
+
+    @classmethod
+    def read(cls, info: bytes) -> ServerFacts:
+        """Read an INFO reply."""
+        lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+        fields = {name: value.strip() for name, separator, value in lines if separator}
+        kind = "valkey" if "valkey_version" in fields else "redis"
+        return cls(
+            kind=kind,
+            version=_version(fields.get(f"{kind}_version", "")),
+            eviction=fields.get("maxmemory_policy", "noeviction"),
+            cluster=fields.get("cluster_enabled") == "1",
+            primary=fields.get("role", "master") == "master",
+        )
+
+    def check(self, where: str, *, allow_eviction: bool) -> None:
+        """Raise if a queue must not be kept here."""
+        oldest = OLDEST[self.kind]
+        if self.version < oldest:
+            raise ServerTooOld(
+                f"the server at {where} is {self.kind} {_dotted(self.version)}: Windlass needs Redis 7.0 or Valkey 7.2 "
+                "or newer; upgrade it, or leave the URL away to use the embedded server"
+            )
+        if self.eviction != "noeviction" and not allow_eviction:
+            raise ServerMayEvict(
+                f"the server at {where} has maxmemory-policy {self.eviction}: it may throw jobs away in silence when "
+                "memory runs short; set `maxmemory-policy noeviction`, or pass allow_eviction=True to take the risk"
+            )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version)) or "of unknown version"

@@ -1,0 +1,62 @@
+"""What a session asks its runner to do: the only steps at which blocking and asyncio programs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from windlass.transport.endpoint import Address
+
+T = TypeVar("T")
+
+
+class Wire(Protocol):
+    """An open connection."""
+
+    def abort(self) -> None:
+        """Close at once, without waiting: nothing more is read from it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a connection and authenticate. Answer: the wire. Raises ConnectFailed, or an error reply as value."""
+
+    address: Address
+    sentinel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Send packed commands and read as many replies. Answer: the replies, errors among them. Raises WireLost."""
+
+    wire: Wire
+    packed: bytes
+    replies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """Wait for a message on a subscribed wire. Answer: whether one came. Raises WireLost."""
+
+    wire: Wire
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Run a function that may block. Answer: what it returns."""
+
+    function: Callable[[], Any]
+
+
+Step = Connect | Exchange | Hear | Sleep | Work
+Flow = Generator[Step, Any, T]
