@@ -52,13 +52,16 @@ def launch(home: Home, binary: Path, lock: Lock) -> subprocess.Popen[bytes]:
     proper is on its way, or fails if the server cannot begin at all."""
     _remove_leftovers(home)
     _write_config(home)
+    # Read from its input, never by name: a server takes the full path for a pattern, and where a `*` or `[` in it
+    # matches nothing it runs without a word on its defaults, with a TCP port open and no data kept.
+    config = os.open(home.config, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     # What is said before the server opens its log, such as that a library is missing, goes there as well.
     log = os.open(home.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
-            [binary, names.CONFIG],
+            [binary, "-"],
             cwd=home.path,
-            stdin=subprocess.DEVNULL,
+            stdin=config,
             stdout=log,
             stderr=log,
             pass_fds=(lock.fd,),
@@ -66,6 +69,7 @@ def launch(home: Home, binary: Path, lock: Lock) -> subprocess.Popen[bytes]:
             umask=0o077,
         )
     finally:
+        os.close(config)
         os.close(log)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 
 from windlass import __version__
@@ -21,8 +22,7 @@ def arguments(endpoint: Endpoint, address: Address, timeout: float, *, sentinel:
         "health_check_interval": 0,
         "protocol": 2,
         "client_name": "windlass",
-        "lib_name": "windlass",
-        "lib_version": __version__,
+        "driver_info": DriverInfo(name="windlass", lib_version=__version__),
     }
     if sentinel:
         chosen["password"] = endpoint.sentinel_password

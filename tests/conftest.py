@@ -1,0 +1,91 @@
+"""Real servers for every test, and a check under every test that it leaves no key behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import redis
+
+from tests.support.faces import FACES, Face
+from tests.support.servers import Server, redis_binary, valkey_binary
+from windlass import Queue, Windlass
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Server]:
+    """The bundled Valkey, without persistence: tests that are about durability start their own."""
+    with Server(valkey_binary(), config={"appendonly": "no"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[Server]:
+    """The oldest server that is supported, where one is installed."""
+    binary = redis_binary()
+    if binary is None:
+        pytest.skip("redis-server is not installed")
+    with Server(binary, config={"appendonly": "no"}) as server:
+        yield server
+
+
+@pytest.fixture
+def server(valkey: Server) -> Server:
+    """The server that a test runs on; `both_servers` makes it each in turn."""
+    return valkey
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A plain client, to look behind the curtain; under it the check that every key is gone in the end."""
+    with server.client() as client:
+        before = set(client.keys("*"))
+        yield client
+        left = set(client.keys("*")) - before
+        for key in left:
+            client.delete(key)
+        assert not left, f"keys left behind: {sorted(left)}"
+
+
+@pytest.fixture
+def app(server: Server, client: redis.Redis) -> Iterator[Windlass]:
+    """An app on that server, closed before the check."""
+    with Windlass(server.url, retry_for=5) as app:
+        yield app
+
+
+@pytest.fixture
+def raw_queue(app: Windlass, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    """A queue named after the test; what a test leaves on it is purged."""
+    queue = app.queue(_name(request))
+    yield queue
+    queue.purge()
+
+
+@pytest.fixture(params=FACES)
+def queue(raw_queue: Queue, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    """The same queue seen through its blocking and through its awaitable verbs."""
+    face: Face = request.param(raw_queue)
+    yield cast(Queue, face)
+    face.close()
+
+
+@pytest.fixture
+def later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
+    """Let time pass for a queue, without waiting for it."""
+
+    def pass_time(seconds: float) -> None:
+        key = f"windlass:{{{raw_queue.name}}}:state"
+        milliseconds = round(seconds * 1000)
+        assert client.hexists(key, "clock"), "the queue has no clock yet: use it first"
+        client.hincrby(key, "clock", milliseconds)
+        client.hincrby(key, "skew", -milliseconds)
+        client.hset(key, "skew_until", 2**52)
+
+    return pass_time
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    name: Any = request.node.originalname or request.node.name
+    return str(name)[:100]
