@@ -96,7 +96,10 @@ class Windlass:
         loop = asyncio.get_running_loop()
         session = self._loop_sessions.get(loop)
         if session is None:
-            session = self._loop_sessions[loop] = Session(self._endpoint, self._options)
+            session = Session(self._endpoint, self._options)
+            for ended in [each for each in self._loop_sessions if each.is_closed()]:
+                session.adopt(self._loop_sessions.pop(ended))
+            self._loop_sessions[loop] = session
         return session
 
     def _guard(self) -> None:
@@ -110,7 +113,7 @@ class Windlass:
         self._pid = os.getpid()
         self._closed = False
         self._thread_session = Session(self._endpoint, self._options)
-        self._loop_sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = weakref.WeakKeyDictionary()
+        self._loop_sessions: dict[asyncio.AbstractEventLoop, Session] = {}
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -127,9 +130,8 @@ class Windlass:
         for flow in flows:
             self._blocking.run(flow)
         session.drop()
-        for loop, other in self._loop_sessions.items():
-            if not loop.is_closed() and not loop.is_running():
-                other.drop()
+        for other in self._loop_sessions.values():
+            other.drop()
 
     async def aclose(self) -> None:
         """Awaitable `close`."""

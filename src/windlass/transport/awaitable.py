@@ -26,7 +26,10 @@ class AwaitableWire:
 
     def abort(self) -> None:
         # The library's public way to close is a coroutine; a call that was cancelled must not wait for it.
-        self.connection._close()
+        try:
+            self.connection._close()
+        except RuntimeError:
+            pass  # its event loop is closed: the socket goes with it
 
 
 class AwaitableRunner:

@@ -333,6 +333,13 @@ class Session:
                 spoken.setdefault(keys, []).append(lane.name)
         return spoken
 
+    def adopt(self, ended: Session) -> None:
+        """Take over the lanes of a session whose event loop has ended: their names live on, their wires do not."""
+        lanes = list(ended.lanes)
+        ended.drop()
+        self.lanes += lanes
+        self._idle.extend(lanes)
+
     def drop(self) -> None:
         """Close every connection at once."""
         for lane in self.lanes:
