@@ -20,6 +20,8 @@ from windlass.embedded.launch import launch
 from windlass.embedded.probe import Answer
 from windlass.errors import EmbeddedError, ServerBinaryMissing, ServerWillNotStart
 
+State = Literal["running", "loading", "stopped", "unreachable"]
+
 POLL = 0.02  # seconds between two looks at a server that is on its way
 LOG_LINES = 12  # of the log, in the message about a server that did not come up
 
@@ -28,7 +30,7 @@ LOG_LINES = 12  # of the log, in the message about a server that did not come up
 class ServerStatus:
     """What is known about the server of a home. What only a server can tell is None where none answers."""
 
-    state: Literal["running", "loading", "stopped", "unreachable"]
+    state: State
     """`unreachable`: a process has the lock, but nothing answers at the socket."""
     home: Path
     socket: Path
@@ -157,13 +159,15 @@ class EmbeddedServer:
 
     def _status(self) -> ServerStatus:
         if not self._reach():
-            return self._without_server("stopped")
+            return self._without_facts("stopped")
         facts = probe.info(self.socket_path)
         if facts is not None:
-            return self._with_server(facts)
-        if lock.is_held(self._home.lock):
-            return self._without_server("unreachable", pid=_pid_of_holder(self._home))
-        return self._without_server("stopped")
+            return self._with_facts(facts)
+        if not lock.is_held(self._home.lock):
+            return self._without_facts("stopped")
+        # In the midst of a long script, or with all its connections taken, it runs without telling anything.
+        busy = probe.ping(self.socket_path) is Answer.READY
+        return self._without_facts("running" if busy else "unreachable", pid=_pid_of_holder(self._home))
 
     def _stop(self, timeout: float) -> bool:
         if not self._reach():
@@ -188,7 +192,7 @@ class EmbeddedServer:
             f"Read {self.log_path}; `windlass server restart` ends it cleanly and starts another."
         )
 
-    def _with_server(self, facts: dict[str, Any]) -> ServerStatus:
+    def _with_facts(self, facts: dict[str, Any]) -> ServerStatus:
         name = "Valkey" if "valkey_version" in facts else "Redis"
         return ServerStatus(
             state="loading" if facts.get("loading") else "running",
@@ -204,7 +208,7 @@ class EmbeddedServer:
             aof_size=int(facts.get("aof_current_size", 0)),
         )
 
-    def _without_server(self, state: Literal["stopped", "unreachable"], pid: int | None = None) -> ServerStatus:
+    def _without_facts(self, state: State, pid: int | None = None) -> ServerStatus:
         try:
             binary = find_server_binary()
         except ServerBinaryMissing:

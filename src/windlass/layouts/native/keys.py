@@ -21,7 +21,7 @@ NAMES = (
     "blocked",  # hash    id → what waits behind a running job of the same id
     "progress",  # hash    id → 0 to 1
     "notes",  # hash    id → message of the last failure
-    "dead",  # zset    id → time of death in ms
+    "dead",  # zset    id → time of death in µs
     "graves",  # hash    id → why, and what the job was
     "inbox",  # list    payloads pushed by hand, from any language
     "idle",  # zset    waiter → when its registration ends

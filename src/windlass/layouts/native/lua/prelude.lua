@@ -319,11 +319,14 @@ local function remove(id)
   if text then release_blocked(id, text) end
 end
 
+local buried = 0 -- several deaths in one call keep their order
+
 -- Moves a job to the bounded set of the dead. Reason: 1 failed, 2 stalled. GRAVES: reason, time, priority, the META record, message, data.
 local function bury(id, m, reason, message, most)
   local data = call('HGET', DATA, id) or ''
   if most > 0 then
-    call('ZADD', DEAD, wall, id)
+    buried = buried + 1
+    call('ZADD', DEAD, wall_us + buried, id)
     call('HSET', GRAVES, id, struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message .. data)
     local excess = call('ZCARD', DEAD) - most
     if excess > 0 then

@@ -1,0 +1,221 @@
+"""The run as a live picture in a terminal."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from windlass.demo import lines
+from windlass.demo.frame import Event, Frame, WorkerView
+from windlass.demo.result import Result
+
+WIDEST = 100
+MOST_EVENTS, FEWEST_EVENTS = 8, 4
+OTHER_ROWS = 13  # of the picture, beside the workers, the events and the padding
+SPARKS = "▁▂▃▄▅▆▇█"
+DONE, LEASED, READY, SCHEDULED = "green", "yellow", "bright_blue", "bright_black"
+STATES = {
+    "starting": ("·", "dim"),
+    "working": ("●", "green"),
+    "idle": ("○", "dim"),
+    "killed": ("✖", "bold red"),
+    "fallen": ("✖", "bold red"),
+}
+TOPICS = {"kill -9": "bold red", "recover": "bold green", "stop": "bold red", "worker": "bold red"}
+
+
+class Screen:
+    """A picture that is drawn over with each frame; its last state stays."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._paces: deque[float] = deque(maxlen=24)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, frame: Frame) -> None:
+        """Draw this frame."""
+        self._events.extend(frame.events)
+        self._paces.append(frame.pace)
+        self._live.update(self._picture(frame), refresh=True)
+
+    def _picture(self, frame: Frame) -> RenderableType:
+        width = min(WIDEST, self._console.width)
+        inner = width - 6
+        free = self._console.height - OTHER_ROWS - 1  # the last row of a terminal is where the cursor rests
+        workers = _those_that_fit(frame.workers, free - FEWEST_EVENTS)
+        events = max(FEWEST_EVENTS, min(MOST_EVENTS, free - len(workers)))
+        return Panel(
+            Group(
+                _all_jobs(frame, inner),
+                _legend(frame),
+                Text(),
+                _workers(workers, frame.batch, inner),
+                Text(),
+                _two_sides(_priorities(frame), self._pace(frame)),
+                Text(),
+                *self._told(events),
+            ),
+            title="[bold]windlass demo[/]",
+            subtitle=f"[dim]{frame.server}[/]" if frame.server else None,
+            title_align="left",
+            subtitle_align="right",
+            box=box.ROUNDED,
+            border_style="cyan",
+            padding=(1 if free >= len(workers) + events + 2 else 0, 2),
+            width=width,
+        )
+
+    def _pace(self, frame: Frame) -> RenderableType:
+        top = max(*self._paces, 1.0)
+        sparks = "".join(SPARKS[round(pace / top * (len(SPARKS) - 1))] for pace in self._paces)
+        return Group(
+            Text.assemble((f"{frame.pace:,.0f}", "bold"), " jobs/s", justify="right"),
+            Text(sparks, style=DONE, justify="right"),
+            Text(f"{frame.at:.1f} s", style="dim", justify="right"),
+        )
+
+    def _told(self, rows: int) -> list[Text]:
+        told = [
+            Text.assemble(
+                (f"{event.at:5.1f} s  ", "dim"),
+                (f"{event.topic:<8} ", TOPICS.get(event.topic, "cyan")),
+                event.text,
+                overflow="ellipsis",
+                no_wrap=True,
+            )
+            for event in list(self._events)[-rows:]
+        ]
+        return told + [Text()] * (rows - len(told))  # so that the picture keeps its height
+
+
+def _all_jobs(frame: Frame, width: int) -> Text:
+    """One bar for all jobs: whatever happens to the parts, the whole stays whole."""
+    counts = frame.counts
+    return _bar(
+        [(frame.completed, DONE), (counts.leased, LEASED), (counts.ready, READY), (counts.scheduled, SCHEDULED)],
+        frame.jobs,
+        width,
+        ink="█",
+    )
+
+
+def _bar(parts: Iterable[tuple[int, str]], whole: int, width: int, *, ink: str = "━", empty: str = " ") -> Text:
+    bar, drawn, total = Text(no_wrap=True), 0, 0
+    for amount, style in parts:
+        total += amount
+        reach = min(width, round(total / whole * width))
+        bar.append(ink * (reach - drawn), style)
+        drawn = max(drawn, reach)
+    return bar.append(empty * (width - drawn), "bright_black")
+
+
+def _legend(frame: Frame) -> Text:
+    counts = frame.counts
+    legend = Text(no_wrap=True)
+    for name, amount, style in (
+        ("completed", frame.completed, DONE),
+        ("leased", counts.leased, LEASED),
+        ("ready", counts.ready, READY),
+        ("scheduled", counts.scheduled, SCHEDULED),
+        ("dead", counts.dead, "red"),
+    ):
+        if name != "dead" or amount:
+            legend.append("■ ", style).append(f"{name} ", "dim").append(f"{amount:,}".ljust(8))
+    return legend
+
+
+def _those_that_fit(workers: Sequence[WorkerView], rows: int) -> Sequence[WorkerView]:
+    """On a low terminal some workers are left out, but never one that is gone."""
+    by_interest = sorted(workers, key=lambda worker: worker.state not in ("killed", "fallen"))
+    return sorted(by_interest[: max(1, rows)], key=workers.index)
+
+
+def _workers(workers: Sequence[WorkerView], batch: int, width: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="dim")
+    table.add_column("worker", no_wrap=True)
+    table.add_column("process", justify="right", style="dim")
+    table.add_column("", no_wrap=True, width=10)
+    table.add_column("holds", justify="right", width=5)
+    table.add_column("", ratio=1, no_wrap=True)
+    table.add_column("completed", justify="right")
+    table.add_column("rescued", justify="right")
+    for worker in workers:
+        table.add_row(*_worker(worker, batch, max(4, width - 66)))
+    return table
+
+
+def _worker(worker: WorkerView, batch: int, width: int) -> list[RenderableType]:
+    mark, style = STATES[worker.state]
+    gone = worker.state in ("killed", "fallen")
+    return [
+        Text(worker.name, style="strike dim" if gone else ""),
+        str(worker.pid),
+        Text(f"{mark} {worker.state}", style=style),
+        Text(str(worker.holding), style="bold red" if gone and worker.holding else ""),
+        _bar([(worker.holding, "red" if gone else LEASED)], batch, width),
+        f"{worker.completed:,}",
+        Text(f"+{worker.rescued}", style="bold green") if worker.rescued else "",
+    ]
+
+
+def _priorities(frame: Frame) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, done, whole in frame.priorities:
+        table.add_row(
+            Text(name, style="dim"),
+            _bar([(done, DONE)], max(whole, 1), 20, empty="━"),
+            Text(f"{done:,}/{whole:,}", style="green" if done == whole else ""),
+        )
+    return table
+
+
+def _two_sides(left: RenderableType, right: RenderableType) -> Table:
+    table = Table.grid(expand=True)
+    table.add_column(ratio=1)
+    table.add_column(justify="right")
+    table.add_row(left, right)
+    return table
+
+
+def print_result(console: Console, result: Result) -> None:
+    """The account, and where to go from here."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    styles = {"recovered": "bold green", "lost": "bold red" if result.account.lost else "bold green"}
+    for what, amount, meaning in lines.rows(result):
+        table.add_row(what, Text(amount, style=styles.get(what, "bold")), meaning)
+    mark, style = ("✔", "bold green") if result.ok else ("✖", "bold red")
+    width = min(WIDEST, console.width)
+    console.print()
+    console.print(Text(f"  {mark} {lines.verdict(result)}", style=style))
+    console.print()
+    console.print(Padding(table, (0, 4)), width=width)
+    console.print()
+    for line in lines.where_next(result):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+    console.print(Rule("your first job", align="left", style="cyan"), width=width)
+    console.print(Padding(Syntax(lines.FIRST_JOB, "python", theme="ansi_dark", background_color="default"), (1, 4)))

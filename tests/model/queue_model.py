@@ -1,0 +1,290 @@
+"""What a queue should do, in plain Python: the model that the real one is compared with, step by step.
+
+Time is a number that only the test moves. Nothing here knows of keys, scores or scripts; the order of jobs
+is a list of (priority, turn) pairs, and each turn number is given out once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+RunAtMode = Literal["always", "never", "later", "earlier"]
+DEFAULT_LIMITS = (10, 3)
+
+
+@dataclass
+class Change:
+    """What an enqueue or update asks for. `run_at` 0 is now."""
+
+    data: bytes
+    priority: int = 5
+    run_at: float = 0
+    limits: tuple[int, int] = DEFAULT_LIMITS
+    update_data: bool = True
+    run_at_mode: RunAtMode = "always"
+    update_priority: bool = True
+    update_limits: bool = True
+    reset_counts: bool = True
+    keep: bool = False
+    must_exist: bool = False
+
+
+@dataclass
+class Entry:
+    """A job that waits, runs or is dead."""
+
+    id: str
+    data: bytes
+    priority: int
+    limits: tuple[int, int]
+    run_at: float = 0
+    turn: int = 0
+    failures: int = 0
+    stalls: int = 0
+    fence: int = 0
+    holder: str = ""
+    cancelled: bool = False
+    progress: float | None = None
+
+
+@dataclass
+class QueueModel:
+    """One queue."""
+
+    max_dead: int
+    now: float = 0
+    turns: int = 0
+    ticks: int = 0
+    paused: bool = False
+    ready: dict[str, Entry] = field(default_factory=dict)
+    scheduled: dict[str, Entry] = field(default_factory=dict)
+    leased: dict[str, Entry] = field(default_factory=dict)
+    blocked: dict[str, Change] = field(default_factory=dict)
+    dead: dict[str, Entry] = field(default_factory=dict)
+    holders: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    # -- moves -----------------------------------------------------------------------------------
+
+    def _next_turn(self) -> int:
+        self.turns += 1
+        return self.turns
+
+    def _tick(self) -> int:
+        self.ticks += 1
+        return self.ticks
+
+    def _place(self, job: Entry, keep_turn: bool = False) -> None:
+        if job.run_at > self.now:
+            job.turn = self._next_turn()
+            self.scheduled[job.id] = job
+            return
+        if not keep_turn:
+            job.turn = self._next_turn()
+        job.run_at = 0
+        self.ready[job.id] = job
+
+    def _promote(self) -> None:
+        due = [job for job in self.scheduled.values() if job.run_at <= self.now]
+        for job in sorted(due, key=lambda job: (job.run_at, job.turn)):
+            del self.scheduled[job.id]
+            self._place(job)
+
+    @staticmethod
+    def _merge(job: Entry, change: Change) -> None:
+        if change.update_data:
+            job.data = change.data
+        if change.update_limits:
+            job.limits = change.limits
+        if change.update_priority:
+            job.priority = change.priority
+        if change.reset_counts:
+            job.failures = job.stalls = 0
+        job.run_at = _run_at(job.run_at, change.run_at, change.run_at_mode)
+
+    def _put_back(self, job: Entry, keep_turn: bool) -> None:
+        change = self.blocked.pop(job.id, None)
+        if change:
+            self._merge(job, change)
+        job.holder, job.fence, job.progress, job.cancelled = "", 0, None, False
+        self._place(job, keep_turn)
+
+    def _gone(self, id: str) -> None:
+        change = self.blocked.pop(id, None)
+        if change:
+            self._place(Entry(id, change.data, change.priority, change.limits, change.run_at))
+
+    def _bury(self, job: Entry) -> None:
+        self.dead.pop(job.id, None)
+        self.dead[job.id] = job
+        while len(self.dead) > self.max_dead:
+            del self.dead[next(iter(self.dead))]
+        self._gone(job.id)
+
+    def _end_lease(self, job: Entry) -> None:
+        del self.leased[job.id]
+
+    def _drop_raw_holder(self, holder: str) -> None:
+        if holder.startswith(".") and not any(job.holder == holder for job in self.leased.values()):
+            self.holders.pop(holder, None)
+
+    # -- verbs -----------------------------------------------------------------------------------
+
+    def enqueue(self, id: str, change: Change) -> str | None:
+        """Add or change a job; the status."""
+        self._promote()
+        waiting = self.ready.get(id) or self.scheduled.get(id)
+        running = self.leased.get(id)
+        if (waiting or running) and change.keep:
+            return "kept"
+        if running:
+            return self._block(id, change)
+        if waiting:
+            self._update(waiting, change)
+            return "updated"
+        if change.must_exist:
+            return None
+        self._place(Entry(id, change.data, change.priority, change.limits, change.run_at))
+        return "added"
+
+    def _update(self, job: Entry, change: Change) -> None:
+        was_scheduled, old_run_at = job.id in self.scheduled, job.run_at
+        self._merge(job, change)
+        if was_scheduled and job.run_at == old_run_at:
+            return
+        if was_scheduled:
+            del self.scheduled[job.id]
+            self._place(job)
+        elif job.run_at > self.now:
+            del self.ready[job.id]
+            self._place(job)
+        else:
+            job.run_at = 0
+
+    def _block(self, id: str, change: Change) -> str | None:
+        first = self.blocked.get(id)
+        if first is None:
+            if change.must_exist:
+                return None
+            self.blocked[id] = replace(change)
+            return "blocked"
+        mode = change.run_at_mode
+        folded: RunAtMode = (
+            first.run_at_mode if mode == "never" else "always" if first.run_at_mode == "always" else mode
+        )
+        self.blocked[id] = Change(
+            data=change.data if change.update_data else first.data,
+            priority=change.priority if change.update_priority else first.priority,
+            run_at=_run_at(first.run_at, change.run_at, mode),
+            limits=change.limits if change.update_limits else first.limits,
+            update_data=first.update_data or change.update_data,
+            run_at_mode=folded,
+            update_priority=first.update_priority or change.update_priority,
+            update_limits=first.update_limits or change.update_limits,
+            reset_counts=first.reset_counts or change.reset_counts,
+        )
+        return "blocked"
+
+    def upkeep(self) -> None:
+        """What every turn does between settling and leasing: promote, and take back from lost holders."""
+        self._promote()
+        lost = [name for name, (ends, _) in self.holders.items() if ends <= self.now]
+        for name in sorted(lost, key=lambda name: self.holders[name]):
+            held = [job for job in self.leased.values() if job.holder == name]
+            for job in sorted(held, key=lambda job: job.id.encode()):
+                self._end_lease(job)
+                job.stalls += 1
+                if job.cancelled:
+                    self._gone(job.id)
+                elif job.stalls > job.limits[1]:
+                    self._bury(job)
+                else:
+                    self._put_back(job, keep_turn=True)
+            del self.holders[name]
+
+    def settle(self, id: str, fence: int, verb: str, run_at: float = 0) -> bool:
+        """One outcome; whether it was still ours."""
+        job = self.leased.get(id)
+        if job is None or job.fence != fence:
+            return False
+        holder = job.holder
+        self._end_lease(job)
+        if verb == "complete" or job.cancelled:
+            self._gone(id)
+        elif verb == "release":
+            self._put_back(job, keep_turn=True)
+        elif verb == "retry" and job.failures < job.limits[0]:
+            job.failures += 1
+            job.run_at = run_at
+            self._put_back(job, keep_turn=False)
+        else:
+            job.failures += 1
+            self._bury(job)
+        self._drop_raw_holder(holder)
+        return True
+
+    def lease(self, n: int, seconds: float, holder: str) -> list[Entry]:
+        """The jobs that must come now, in their order."""
+        if self.paused:
+            return []
+        chosen = sorted(self.ready.values(), key=lambda job: (job.priority, job.turn))[:n]
+        for job in chosen:
+            del self.ready[job.id]
+            job.holder = holder
+            self.leased[job.id] = job
+        if chosen:
+            self._sign_of_life(holder, seconds)
+        return chosen
+
+    def _sign_of_life(self, holder: str, seconds: float) -> None:
+        ends = (self.now + seconds, self._tick())
+        self.holders[holder] = max(ends, self.holders.get(holder, ends))
+
+    def extend(self, id: str, fence: int, seconds: float, raw_holder: str) -> bool:
+        """More time."""
+        job = self.leased.get(id)
+        if job is None or job.fence != fence or job.cancelled:
+            return False
+        if job.holder.startswith("."):
+            old, job.holder = job.holder, raw_holder
+            self._sign_of_life(raw_holder, seconds)
+            self._drop_raw_holder(old)
+        elif job.holder in self.holders:
+            self._sign_of_life(job.holder, seconds)
+        return True
+
+    def beat(self, holder: str, seconds: float, register: bool) -> bool:
+        """A sign of life."""
+        known = holder in self.holders
+        if known or register:
+            self._sign_of_life(holder, seconds)
+        return known
+
+    def progress(self, id: str, fence: int, value: float) -> bool:
+        """How far it has come."""
+        job = self.leased.get(id)
+        if job is None or job.fence != fence or job.cancelled:
+            return False
+        job.progress = value
+        return True
+
+    def cancel(self, id: str, running: bool) -> bool:
+        """Take a job away."""
+        job = self.leased.get(id)
+        if job:
+            found = self.blocked.pop(id, None) is not None
+            if running and not job.cancelled:
+                job.cancelled = found = True
+            return found
+        return bool(self.ready.pop(id, None) or self.scheduled.pop(id, None))
+
+    def purge(self, state: str) -> int:
+        """Delete what is in one state."""
+        jobs: dict[str, object] = getattr(self, state)
+        count = len(jobs)
+        jobs.clear()
+        return count
+
+
+def _run_at(old: float, new: float, mode: RunAtMode) -> float:
+    return {"always": new, "never": old, "later": max(old, new), "earlier": min(old, new)}[mode]

@@ -1,0 +1,302 @@
+"""Random lives of a queue on a real server, compared with the model after every step.
+
+Every step is a verb, time passing, a fault, or a look from the side. `WINDLASS_MODEL_STEPS` sets how many steps
+are made at least (10,000 by default; a million takes about an hour), `WINDLASS_MODEL_SEED` where they begin.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as with_seed
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
+from tests.support.servers import Server
+from windlass import Lease, Queue, RawJob, Windlass
+from windlass.layouts.native.keys import queue_key
+
+STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "10000"))
+SEED = int(os.environ.get("WINDLASS_MODEL_SEED", "1"))
+
+IDS = st.sampled_from(["a", "b", "c", "d", "é"])
+LENGTHS = st.sampled_from([1050, 2050])  # with the delays below, no two moments come closer than real time can blur
+HOLDERS = st.sampled_from([None, None, "w1", "w2"])
+RUN_AT = st.sampled_from(["always", "never", "later", "earlier"])
+PUBLIC_MODE = {"always": True, "never": False, "later": "later", "earlier": "earlier"}
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """The real queue and the model, side by side."""
+
+    server: Server
+    steps = 0
+
+    @initialize()
+    def begin(self) -> None:
+        self.client = self.server.client()
+        self.client.flushall()
+        self.app = Windlass(self.server.url, max_dead=3, retry_for=20)
+        self.queue: Queue = self.app.queue("model")
+        self.model = QueueModel(max_dead=3)
+        self.leases: list[Lease] = []
+        self.operations = 0
+        self.restarts = 0
+        self.raw_holders = 0
+        self.queue.beat("w0", 10**6, register=True)  # so that the queue has a clock from the first step on
+        self.model.beat("w0", 10**6, register=True)
+
+    def teardown(self) -> None:
+        if hasattr(self, "app"):
+            self.app.close()
+            self.client.close()
+
+    def _delay(self, thousands: int) -> float:
+        """A delay whose end no other moment of this run comes near."""
+        self.operations += 1
+        return thousands * 1000 + 20 + self.operations % 100 * 0.5 if thousands else 0
+
+    def _run_at(self, delay: float) -> float:
+        return self.model.now + delay if delay else 0
+
+    def _raw_holder(self) -> str:
+        self.raw_holders += 1
+        return f".{self.raw_holders}"
+
+    def _pick(self, index: int) -> Lease | None:
+        return self.leases[index % len(self.leases)] if self.leases else None
+
+    # -- putting jobs on the queue ---------------------------------------------------------------
+
+    @rule(
+        id=IDS,
+        data=st.binary(max_size=8),
+        priority=st.sampled_from([5, 5, 0, 9, 4]),
+        delay=st.sampled_from([0, 0, 0, 1, 2]),
+        limits=st.sampled_from([DEFAULT_LIMITS, (0, 0), (1, 1)]),
+        update_data=st.booleans(),
+        mode=RUN_AT,
+        update_priority=st.booleans(),
+        update_limits=st.booleans(),
+        reset=st.sampled_from([None, True, False]),
+        keep=st.sampled_from([False, False, True]),
+    )
+    def enqueue(
+        self, id: str, data: bytes, priority: int, delay: int, limits: tuple[int, int], update_data: bool, mode: Any,
+        update_priority: bool, update_limits: bool, reset: bool | None, keep: bool,
+    ) -> None:  # fmt: skip
+        after = self._delay(delay)
+        options: dict[str, Any] = {} if reset is None else {"reset_counts": reset}
+        receipt = self.queue.enqueue(
+            data,
+            id=id,
+            priority=priority,
+            delay=after,
+            max_failures=limits[0],
+            max_stalls=limits[1],
+            update_data=update_data,
+            update_run_at=PUBLIC_MODE[mode],
+            update_priority=update_priority,
+            update_max_failures=update_limits,
+            update_max_stalls=update_limits,
+            if_exists="keep" if keep else "update",
+            **options,
+        )
+        change = Change(
+            data, priority, self._run_at(after), limits, update_data, mode, update_priority, update_limits,
+            update_data if reset is None else reset, keep,
+        )  # fmt: skip
+        assert receipt.status == self.model.enqueue(id, change)
+
+    @rule(ids=st.lists(IDS, max_size=6), plain=st.booleans())
+    def enqueue_many(self, ids: list[str], plain: bool) -> None:
+        jobs = [RawJob(id.encode(), id=id) if plain else RawJob(id.encode(), id=id, priority=3) for id in ids]
+        statuses = [receipt.status for receipt in self.queue.enqueue_many(jobs)]
+        assert statuses == [
+            self.model.enqueue(id, Change(id.encode(), priority=5 if plain else 3)) for id in ids
+        ]
+
+    @rule(count=st.integers(1, 3))
+    def enqueue_anonymous(self, count: int) -> None:
+        for receipt in self.queue.enqueue_many([b"anonymous"] * count):
+            assert self.model.enqueue(receipt.id, Change(b"anonymous")) == "added"
+
+    @rule(id=IDS, data=st.none() | st.binary(max_size=4), delay=st.sampled_from([0, 1, 3]), mode=RUN_AT, priority=st.none() | st.just(1))
+    def update(self, id: str, data: bytes | None, delay: int, mode: Any, priority: int | None) -> None:
+        changes: dict[str, Any] = {}
+        after = self._delay(delay)
+        if data is not None:
+            changes["data"] = data
+        if mode != "never":
+            changes |= {"delay": after, "when": mode}
+        if priority is not None:
+            changes["priority"] = priority
+        if not changes:
+            return
+        change = Change(
+            data or b"", priority or 5, self._run_at(after), DEFAULT_LIMITS, data is not None, mode,
+            priority is not None, False, False, must_exist=True,
+        )  # fmt: skip
+        assert self.queue.update(id, **changes) == (self.model.enqueue(id, change) is not None)
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    @rule(n=st.integers(1, 4), seconds=LENGTHS, holder=HOLDERS)
+    def lease(self, n: int, seconds: int, holder: str | None) -> None:
+        leases = self.queue.lease_many(n, seconds, holder=holder)
+        self.model.upkeep()
+        expected = self.model.lease(n, seconds, holder or self._raw_holder())
+        assert [lease.id for lease in leases] == [job.id for job in expected]
+        for lease, job in zip(leases, expected, strict=True):
+            assert (lease.data, lease.priority, lease.failures, lease.stalls) == (
+                job.data, job.priority, job.failures, job.stalls,
+            )  # fmt: skip
+            assert all(lease.fence > older.fence for older in self.leases)
+            job.fence = lease.fence
+            self.leases.append(lease)
+
+    @rule(index=st.integers(0, 50), verb=st.sampled_from(["complete", "complete", "release", "retry", "fail"]), delay=st.integers(0, 2))
+    def settle(self, index: int, verb: str, delay: int) -> None:
+        lease = self._pick(index)
+        if lease is None:
+            return
+        after = self._delay(delay)
+        kept = {
+            "complete": lambda: self.queue.complete(lease),
+            "release": lambda: self.queue.release(lease),
+            "retry": lambda: self.queue.retry(lease, delay=after),
+            "fail": lambda: self.queue.fail(lease, "no"),
+        }[verb]()
+        run_at = self._run_at(after)
+        assert kept == self.model.settle(lease.id, lease.fence, verb, run_at)
+        self.model.upkeep()
+
+    @rule()
+    def complete_everything(self) -> None:
+        expected = [self.model.settle(lease.id, lease.fence, "complete") for lease in self.leases]
+        assert self.queue.complete_many(self.leases) == expected
+        self.leases.clear()
+        self.model.upkeep()
+
+    @rule(index=st.integers(0, 50), seconds=LENGTHS)
+    def extend(self, index: int, seconds: int) -> None:
+        lease = self._pick(index)
+        if lease is not None:
+            expected = self.model.extend(lease.id, lease.fence, seconds, self._raw_holder())
+            assert self.queue.extend(lease, seconds) == expected
+
+    @rule(index=st.integers(0, 50), value=st.sampled_from([0.0, 0.25, 1.0]))
+    def progress(self, index: int, value: float) -> None:
+        lease = self._pick(index)
+        if lease is not None:
+            assert self.queue.progress(lease, value) == self.model.progress(lease.id, lease.fence, value)
+
+    @rule(holder=st.sampled_from(["w1", "w2"]), seconds=LENGTHS, register=st.booleans())
+    def beat(self, holder: str, seconds: int, register: bool) -> None:
+        expected = self.model.beat(holder, seconds, register)
+        assert self.queue.beat(holder, seconds, register=register) == expected
+
+    # -- orders ----------------------------------------------------------------------------------
+
+    @rule(id=IDS, running=st.booleans())
+    def cancel(self, id: str, running: bool) -> None:
+        assert self.queue.cancel(id, running=running) == self.model.cancel(id, running)
+
+    @rule()
+    def pause(self) -> None:
+        assert self.queue.pause() == (not self.model.paused)
+        self.model.paused = True
+
+    @rule()
+    def resume(self) -> None:
+        assert self.queue.resume() == self.model.paused
+        self.model.paused = False
+
+    @rule(deep=st.booleans())
+    def clean(self, deep: bool) -> None:
+        cleaned = self.queue.clean(deep=deep)
+        assert cleaned.mended == 0, "a healthy queue has nothing to mend"
+        self.model.upkeep()
+
+    @precondition(lambda self: self.operations % 7 == 0)
+    @rule(state=st.sampled_from(["ready", "scheduled", "blocked", "dead"]))
+    def purge(self, state: str) -> None:
+        assert self.queue.purge(state) == self.model.purge(state)
+
+    # -- time and faults -------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([400, 900, 1500, 2600]))
+    def time_passes(self, seconds: int) -> None:
+        key = queue_key("model", "state")
+        self.client.hincrby(key, "clock", seconds * 1000)
+        self.client.hincrby(key, "skew", -seconds * 1000)
+        self.client.hset(key, "skew_until", 2**52)
+        self.model.now += seconds
+
+    @rule()
+    def flush_scripts(self) -> None:
+        self.client.script_flush()
+
+    @rule()
+    def cut_connections(self) -> None:
+        self.client.execute_command("CLIENT", "KILL", "SKIPME", "yes")
+
+    @precondition(lambda self: self.restarts < 1 and self.operations > 12)
+    @rule()
+    def kill_server(self) -> None:
+        self.restarts += 1
+        self.server.kill()
+        self.server.start()
+        self.client.close()
+        self.client = self.server.client()
+
+    # -- what must hold after every step ---------------------------------------------------------
+
+    @invariant()
+    def same_as_model(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        QueueMachine.steps += 1
+        queue, model = self.queue, self.model
+        counts = queue.counts()
+        overdue = sum(job.run_at <= model.now for job in model.scheduled.values())
+        assert (counts.ready, counts.scheduled) == (len(model.ready) + overdue, len(model.scheduled) - overdue)
+        assert (counts.leased, counts.blocked, counts.dead) == (len(model.leased), len(model.blocked), len(model.dead))
+        assert (counts.holders, counts.paused) == (len(model.holders), model.paused)
+        ready = sorted(model.ready.values(), key=lambda job: (job.priority, job.turn))
+        seen = [(job.id, job.data, job.priority, job.failures, job.stalls) for job in queue.all_jobs("ready")]
+        assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls) for job in ready]
+        scheduled = sorted(model.scheduled.values(), key=lambda job: (job.run_at, job.turn))
+        assert [job.id for job in queue.all_jobs("scheduled")] == [job.id for job in scheduled]
+        leased = {job.id: (job.fence, job.progress, job.cancelled) for job in queue.all_jobs("leased")}
+        assert leased == {job.id: (job.fence, job.progress, job.cancelled) for job in model.leased.values()}
+        blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
+        assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}
+        dead = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs("dead")}
+        assert dead == {job.id: (job.data, job.failures, job.stalls) for job in model.dead.values()}
+        assert self.client.hlen(queue_key("model", "data")) == len(model.ready) + len(model.scheduled) + len(model.leased)
+
+
+def test_the_queue_does_what_the_model_does() -> None:
+    examples = max(20, min(STEPS // 20, 2000))
+    with Server(appendonly=True, appendfsync="always") as server:
+        QueueMachine.server = server
+        QueueMachine.steps = 0
+        round = 0
+        while QueueMachine.steps < STEPS:
+            run_state_machine_as_test(
+                with_seed(SEED + round)(QueueMachine),
+                settings=settings(
+                    max_examples=examples,
+                    stateful_step_count=60,
+                    deadline=None,
+                    database=None,
+                    phases=[Phase.generate, Phase.shrink],
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+            round += 1
+    print(f"{QueueMachine.steps:,} steps, 0 divergences (seed {SEED})")
