@@ -63,19 +63,18 @@ def _complain(message: str) -> None:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="windlass %(version)s")
+@click.rich_config({"text_paragraph_linebreaks": "\n\n"})
 def main() -> None:
     """Windlass: a job queue on Redis or Valkey that does not let a job slip.
-
-    \b
-    Begin here:
-      windlass demo              thousands of jobs, a worker killed half-way, nothing lost
-      windlass demo --json       the same, with the account as JSON
-      windlass server status     where your jobs are kept when you name no server
-      windlass COMMAND --help    all about one command
 
     No server has to be set up: without a URL, Windlass keeps its jobs in a durable Valkey of its own.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the server cannot be reached.
+
+    \b
+      windlass demo             a worker is killed half-way; nothing is lost
+      windlass server status    where your jobs are if you name no server
+      windlass COMMAND --help   all about one command
     """
 
 

@@ -52,14 +52,14 @@ def demo(
     back, and the others finish them. Every worker writes down what it does in a file outside the server;
     from these files every single job is accounted for.
 
+    The work is simulated (it sleeps, some milliseconds a job); all else is real, and so are the figures.
+    Exits with 1 if a job is lost or not accounted for, and with 130 if interrupted.
+
     \b
       windlass demo                              about ten seconds
       windlass demo --jobs 20000 --workers 8     more of it
       windlass demo --url redis://localhost      on a server of yours
       windlass demo --json | jq .lost            for scripts
-
-    The work is simulated (it sleeps, some milliseconds a job); all else is real, and so are the figures.
-    Exits with 1 if a job is lost or not accounted for, and with 130 if interrupted.
     """
     if url and (home or keep):
         raise click.UsageError("--home and --keep are about the embedded server: leave them away, or --url")
@@ -70,7 +70,7 @@ def demo(
         with _signals_interrupt(), DemoRun(options) as run:
             _show(run, as_json=as_json, plain=plain)
     except KeyboardInterrupt:
-        click.echo("\nwindlass: interrupted; nothing is left running", err=True)
+        click.echo("\nwindlass: interrupted" + ("" if keep else "; nothing is left running"), err=True)
         sys.exit(INTERRUPTED)
     result = run.result
     assert result is not None

@@ -10,7 +10,9 @@ append-only file for each worker, and the account is drawn up from those files.
     crew      starting, killing and dismissing the worker processes
     tally     what the ledgers say so far, for whoever watches
     account   what became of every job, from the ledgers
-    run       the run itself: a stream of frames, then the account
+    run       the run itself: a stream of frames, then the result
+    frame     a run at one moment
+    result    how a run ended
     screen    frames as a live picture in a terminal
     lines     frames as plain lines, and the account in words
 """

@@ -34,6 +34,8 @@ class Account:
     """Completed by a worker that fell before it could write that down."""
     ran_twice: int
     """Jobs whose work ran more than once."""
+    refused: int
+    """Times that work ran in vain because its lease had ended: the server refused to complete the job."""
     unexplained: int
     """Times that work ran with no word on whether it counted, or the other way round."""
     completed_twice: int
@@ -77,6 +79,7 @@ def draw_up(
         recovered=len(abandoned & _ids(by_others, Deed.COMPLETED)),
         cut_off=len(cut_off),
         ran_twice=sum(times > 1 for times in runs.values()),
+        refused=sum(entry.deed is Deed.REFUSED for entry in every),
         unexplained=sum(_unexplained(ledger) for name, ledger in ledgers.items() if name not in fallen),
         completed_twice=sum(times > 1 for times in confirmed.values()),
         unknown=len({entry.id for entry in every} - known),

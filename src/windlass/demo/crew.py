@@ -14,14 +14,18 @@ from typing import Self
 class Member:
     """One worker process, with its ledger."""
 
-    def __init__(self, name: str, folder: Path, arguments: list[str], url: str) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.ledger = folder / f"{name}.ledger"
         self._complaints = folder / f"{name}.stderr"
-        queue, *rest = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, url: str, queue: str, batch: int, lease_seconds: float) -> None:
+        """Start the process."""
+        arguments = [queue, self.name, str(self.ledger), str(batch), str(lease_seconds)]
         with open(self._complaints, "wb") as complaints:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "windlass.demo.worker", queue, name, str(self.ledger), *rest],
+                [sys.executable, "-P", "-m", "windlass.demo.worker", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=complaints,
@@ -31,62 +35,60 @@ class Member:
             )
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
         """Its process."""
-        return self._process.pid
+        return self._process.pid if self._process else None
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
-        return self._process.poll() is None
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def fell(self) -> bool:
         """Whether it ended in the midst of its work, killed or by a fault of its own."""
-        return self._process.poll() not in (None, 0)
+        return self._process is not None and self._process.poll() not in (None, 0)
 
     @property
     def last_words(self) -> str:
-        """The last line it wrote to stderr."""
+        """The last line it wrote to stderr, or else how it ended."""
         lines = self._complaints.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else f"exit code {self._process.returncode}"
+        return lines[-1] if lines else f"exit code {self._process.poll() if self._process else None}"
 
     def kill(self) -> None:
         """`kill -9`, and wait until it is gone."""
-        self._process.kill()
-        self._process.wait()
+        if self._process:
+            self._process.kill()
+            self._process.wait()
 
     def dismiss(self) -> None:
         """Tell it to end when the job at hand is done."""
-        if self._process.stdin and not self._process.stdin.closed:
+        if self._process and self._process.stdin:
             self._process.stdin.close()
 
     def await_end(self, deadline: float) -> None:
-        """Wait for it to end; what has not ended by then is killed."""
+        """Wait for it to end; if it has not ended by then it is killed."""
         try:
-            self._process.wait(max(0.0, deadline - time.monotonic()))
+            if self._process:
+                self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
 
 class Crew:
     """All workers of one run."""
 
-    def __init__(self, folder: Path, url: str, queue: str, batch: int, lease_seconds: float) -> None:
-        self.members: list[Member] = []
-        self._folder = folder
-        self._url = url
-        self._arguments = [queue, str(batch), str(lease_seconds)]
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.members = [Member(f"worker-{number}", folder) for number in range(1, workers + 1)]
 
-    def start(self, workers: int) -> None:
-        """Start so many worker processes."""
-        for number in range(1, workers + 1):
-            self.members.append(Member(f"worker-{number}", self._folder, self._arguments, self._url))
+    def start(self, url: str, queue: str, batch: int, lease_seconds: float) -> None:
+        """Start the worker processes."""
+        for member in self.members:
+            member.start(url, queue, batch, lease_seconds)
 
     @property
     def alive(self) -> list[Member]:
-        """Those that still run."""
+        """Those that run."""
         return [member for member in self.members if member.alive]
 
     def dismiss(self, patience: float = 5.0) -> None:

@@ -21,7 +21,7 @@ class WorkerView:
     """One worker as it is seen from outside."""
 
     name: str
-    pid: int
+    pid: int | None
     state: str
     """starting, working, idle, killed, or fallen: ended by a fault of its own."""
     holding: int

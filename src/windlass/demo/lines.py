@@ -28,8 +28,6 @@ class Lines:
 
     def show(self, frame: Frame) -> None:
         """Tell what is new in this frame."""
-        for event in frame.events:
-            self._write(f"{event.at:6.2f} s  {event.topic:<8} {event.text}")
         if frame.at >= self._next and frame.completed:
             self._next = frame.at + EVERY
             counts = frame.counts
@@ -37,6 +35,8 @@ class Lines:
                 f"{frame.at:6.2f} s  {'progress':<8} {frame.completed:,} of {frame.jobs:,} completed, "
                 f"{frame.pace:,.0f}/s; {counts.ready:,} ready, {counts.scheduled:,} scheduled, {counts.leased:,} leased"
             )
+        for event in frame.events:
+            self._write(f"{event.at:6.2f} s  {event.topic:<8} {event.text}")
 
 
 def verdict(result: Result) -> str:
@@ -66,7 +66,7 @@ def rows(result: Result) -> Iterator[tuple[str, str, str]]:
         yield (
             "cut off",
             f"{account.cut_off:,}",
-            "of the completed: the worker was killed before it could note the answer",
+            "completed as the worker was killed, and not noted",
         )
     yield "ran twice", f"{account.ran_twice:,}", _ran_twice(result)
     yield "lost", f"{account.lost:,}", ""
@@ -86,7 +86,7 @@ def rows(result: Result) -> Iterator[tuple[str, str, str]]:
 
 def _recovered(result: Result, killed: str) -> str:
     took = result.timing.recovery
-    return f"held by {killed} when it was killed, done by others" + (f" within {took:.1f} s" if took else "")
+    return f"held by {killed} when killed, done by others" + (f" in {took:.1f} s" if took else "")
 
 
 def _ran_twice(result: Result) -> str:
@@ -95,8 +95,12 @@ def _ran_twice(result: Result) -> str:
         return "no work was in vain"
     if account.unexplained:
         return f"{account.unexplained:,} runs unexplained"
-    who = kill.worker if kill else "a worker"
-    return f"{who} had run them, but lost them before it could say so"
+    reasons = []
+    if account.ran_twice > account.refused:
+        reasons.append(f"{kill.worker if kill else 'a worker'} ran them, and was killed before it said so")
+    if account.refused:
+        reasons.append(f"{account.refused:,} ended after their lease had")
+    return "; ".join(reasons)
 
 
 def _mean_work(result: Result) -> float:

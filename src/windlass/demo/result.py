@@ -17,7 +17,7 @@ class Kill:
     """The kill: who, when, and which jobs the server said it held."""
 
     worker: str
-    pid: int
+    pid: int | None
     at: float
     held: frozenset[str]
 

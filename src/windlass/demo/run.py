@@ -25,6 +25,7 @@ from windlass.app import Windlass
 from windlass.demo.account import draw_up
 from windlass.demo.crew import Crew, Member
 from windlass.demo.frame import Event, Frame, WorkerView
+from windlass.demo.ledger import Deed
 from windlass.demo.plan import PRIORITIES, plan
 from windlass.demo.result import Kill, Result, Timing, drain_seconds, recovery_seconds
 from windlass.demo.tally import Tally
@@ -78,11 +79,10 @@ class DemoRun:
         url = self._find_server()
         app = self._cleanup.enter_context(Windlass(url))
         self._queue = self._cleanup.enter_context(_queue_of_its_own(app))
-        self._crew = self._cleanup.enter_context(Crew(self._folder, url, self._queue.name, self._batch, LEASE_SECONDS))
-        self._crew.start(self._options.workers)
+        self._crew = self._cleanup.enter_context(Crew(self._folder, self._options.workers))
         self._tally = Tally({member.name: member.ledger for member in self._crew.members})
-        yield self._frame()
         yield from self._enqueue()
+        self._crew.start(url, self._queue.name, self._batch, LEASE_SECONDS)
         yield from self._drain()
         self._crew.dismiss()
         self._tally.read()
@@ -136,7 +136,6 @@ class DemoRun:
             for chore, receipt in zip(chunk, receipts, strict=True):
                 if receipt.status is Status.ADDED:
                     self._priority[receipt.id] = chore.priority
-            self._tally.read()
             yield self._frame()
         later = sum(1 for chore in self._chores if chore.delay)
         self._say("queue", f"{len(self._priority):,} jobs acknowledged in {self._enqueue_seconds:.2f} s")
@@ -168,13 +167,16 @@ class DemoRun:
     # -- the kill, and what comes of it ----------------------------------------------------------
 
     def _is_time_to_kill(self) -> bool:
-        """Half-way, when the one that was chosen has just got hold of a good handful of jobs."""
+        """Half-way, when the one that was chosen has its hands full and is in the midst of its work."""
         if self._kill is not None or len(self._tally.finishers) < self._options.jobs / 2:
             return False
         if self._victim is None or not self._victim.alive:
             alive = self._crew.alive
             self._victim = Random(self._options.seed).choice(alive) if len(alive) > 1 else None
-        return self._victim is not None and len(self._tally.holding[self._victim.name]) >= self._batch * 3 // 4
+        if self._victim is None:
+            return False
+        entries, holding = self._tally.entries[self._victim.name], self._tally.holding[self._victim.name]
+        return len(holding) >= self._batch * 3 // 4 and entries[-1].deed is Deed.RAN
 
     def _kill_one(self) -> None:
         victim = self._victim
@@ -213,7 +215,7 @@ class DemoRun:
         for member in self._crew.members:
             if member.fell and member.name not in self._told:
                 self._told.add(member.name)
-                self._say("worker", f"{member.name} ended by itself: {member.last_words}")
+                self._say("worker", f"{member.name} has ended unasked: {member.last_words}")
 
     # -- telling ---------------------------------------------------------------------------------
 

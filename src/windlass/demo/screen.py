@@ -55,12 +55,13 @@ class Screen:
         self._live.stop()
 
     def show(self, frame: Frame) -> None:
-        """Draw this frame."""
+        """Draw this frame over the one before."""
+        self._live.update(self.draw(frame), refresh=True)
+
+    def draw(self, frame: Frame) -> RenderableType:
+        """The picture of this frame, no higher than the terminal."""
         self._events.extend(frame.events)
         self._paces.append(frame.pace)
-        self._live.update(self._picture(frame), refresh=True)
-
-    def _picture(self, frame: Frame) -> RenderableType:
         width = min(WIDEST, self._console.width)
         inner = width - 6
         free = self._console.height - OTHER_ROWS - 1  # the last row of a terminal is where the cursor rests
@@ -153,28 +154,29 @@ def _those_that_fit(workers: Sequence[WorkerView], rows: int) -> Sequence[Worker
 
 
 def _workers(workers: Sequence[WorkerView], batch: int, width: int) -> Table:
+    roomy = width >= 66
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="dim")
     table.add_column("worker", no_wrap=True)
-    table.add_column("process", justify="right", style="dim")
+    table.add_column("process" if roomy else "", justify="right", style="dim", no_wrap=True)
     table.add_column("", no_wrap=True, width=10)
     table.add_column("holds", justify="right", width=5)
     table.add_column("", ratio=1, no_wrap=True)
-    table.add_column("completed", justify="right")
-    table.add_column("rescued", justify="right")
+    table.add_column("completed", justify="right", no_wrap=True)
+    table.add_column("rescued", justify="right", no_wrap=True)
     for worker in workers:
-        table.add_row(*_worker(worker, batch, max(4, width - 66)))
+        table.add_row(*_worker(worker, batch, width - 66 if roomy else 0))
     return table
 
 
-def _worker(worker: WorkerView, batch: int, width: int) -> list[RenderableType]:
+def _worker(worker: WorkerView, batch: int, room: int) -> list[RenderableType]:
     mark, style = STATES[worker.state]
     gone = worker.state in ("killed", "fallen")
     return [
         Text(worker.name, style="strike dim" if gone else ""),
-        str(worker.pid),
+        str(worker.pid) if worker.pid and room else "",
         Text(f"{mark} {worker.state}", style=style),
         Text(str(worker.holding), style="bold red" if gone and worker.holding else ""),
-        _bar([(worker.holding, "red" if gone else LEASED)], batch, width),
+        _bar([(worker.holding, "red" if gone else LEASED)], batch, room),
         f"{worker.completed:,}",
         Text(f"+{worker.rescued}", style="bold green") if worker.rescued else "",
     ]
@@ -213,7 +215,7 @@ def print_result(console: Console, result: Result) -> None:
     console.print()
     console.print(Text(f"  {mark} {lines.verdict(result)}", style=style))
     console.print()
-    console.print(Padding(table, (0, 4)), width=width)
+    console.print(Padding(table, (0, 0, 0, 4)), width=width)
     console.print()
     for line in lines.where_next(result):
         console.print(f"  {line}", highlight=False, soft_wrap=True)

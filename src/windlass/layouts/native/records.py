@@ -105,7 +105,7 @@ def read_row(queue: str, row: list[Any]) -> Job:
         failures=failures,
         stalls=stalls,
         limits=limits,
-        progress=None if progress is None else float(progress),
+        progress=_fraction(progress),
         holder=None if holder is None or holder.startswith(".") else holder,
         fence=fence,
         cancelled=cancelled,
@@ -113,7 +113,16 @@ def read_row(queue: str, row: list[Any]) -> Job:
     )
 
 
+def _fraction(text: bytes | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:  # not written by us
+        return None
+
+
 def _read_grave(queue: str, id: str, grave: bytes) -> Job:
+    if len(grave) < _GRAVE.size + _META.size + _LENGTH.size:  # not written by us
+        return Job(queue=queue, id=id, state=State.DEAD, data=grave)
     reason, died_at = _GRAVE.unpack_from(grave)
     at = _GRAVE.size
     priority, failures, stalls, limits = read_meta(grave[at : at + _META.size])
@@ -129,13 +138,15 @@ def _read_grave(queue: str, id: str, grave: bytes) -> Job:
         failures=failures,
         stalls=stalls,
         limits=limits,
-        reason=_REASONS[reason],
+        reason=_REASONS.get(reason),
         message=grave[at : at + length].decode(errors="replace"),
         died_at=died_at / 1000,
     )
 
 
 def _read_blocked(queue: str, id: str, record: bytes) -> Job:
+    if len(record) < _CHANGE.size:  # not written by us
+        return Job(queue=queue, id=id, state=State.BLOCKED, data=record)
     priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = _CHANGE.unpack_from(record)
     return Job(
         queue=queue,

@@ -10,7 +10,7 @@ read_state()
 wall_clock()
 due = wall - state.skew
 local what, cursor, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local rows, following = {}, ''
+local rows, following, full = {}, '', false
 
 -- Where a page by (score, member) begins: behind the last member, or, when that is gone, at its score.
 local function rank_after(key, rank_command, count_from, count_to)
@@ -23,6 +23,7 @@ end
 local last_score = string.match(cursor, '^([^ ]+) ')
 if what == 'ready' then
   local found = call('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  full = #found == 2 * most
   for i = 1, #found, 2 do
     rows[#rows + 1] = ready_row(found[i], found[i + 1])
     following = found[i + 1]
@@ -30,6 +31,7 @@ if what == 'ready' then
 elseif what == 'scheduled' then
   local from = rank_after(SCHEDULED, 'ZRANK', '-inf', '(' .. (last_score or ''))
   local found = call('ZRANGE', SCHEDULED, from, from + most - 1, 'WITHSCORES')
+  full = #found == 2 * most
   for i = 1, #found, 2 do
     rows[#rows + 1] = scheduled_row(string.sub(found[i], 9), found[i + 1])
     following = found[i + 1] .. ' ' .. found[i]
@@ -37,12 +39,15 @@ elseif what == 'scheduled' then
 elseif what == 'dead' then
   local from = rank_after(DEAD, 'ZREVRANK', '(' .. (last_score or ''), '+inf')
   local found = call('ZRANGE', DEAD, from, from + most - 1, 'REV', 'WITHSCORES')
+  full = #found == 2 * most
   for i = 1, #found, 2 do
-    rows[#rows + 1] = dead_row(found[i])
+    local row = dead_row(found[i])
+    if row[3] then rows[#rows + 1] = row end
     following = found[i + 1] .. ' ' .. found[i]
   end
 elseif what == 'leased' then
   local found = call('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, most)
+  full = #found == most
   for _, member in ipairs(found) do
     local id = string.sub(member, (string.find(member, '%z') or 0) + 1)
     local lease = call('HGET', LEASES, id)
@@ -57,4 +62,4 @@ else
   following = found[1] == '0' and '' or found[1]
   return { following, rows }
 end
-return { #rows < most and '' or following, rows }
+return { full and following or '', rows }

@@ -1,0 +1,148 @@
+"""The queue's clock: a jump of the server's clock neither frees nor freezes a lease, nor starts a job early.
+
+What the server's clock read at the last call is in the queue's state, and run times are by that clock. Moving both back
+by an hour is, for the next call, a server whose clock jumped an hour ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+import pytest
+import redis
+
+from tests.support.servers import Server
+from windlass import Lease, Queue, Windlass
+from windlass.layouts.native.keys import queue_key
+
+HOUR = 3600
+
+
+@pytest.fixture
+def jump(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
+    """Make the server's clock jump, as the next call will see it."""
+
+    def by(seconds: float) -> None:
+        client.hincrby(queue_key(raw_queue.name, "state"), "wall", round(-seconds * 1000))
+        scheduled = queue_key(raw_queue.name, "scheduled")
+        for member in client.zrange(scheduled, 0, -1):
+            client.zincrby(scheduled, -seconds * 1000, member)
+
+    return by
+
+
+@pytest.fixture
+def stranger(server: Server, raw_queue: Queue) -> Iterator[Queue]:
+    """The same queue from a program that has never spoken to it, so it can vouch for no time."""
+    with Windlass(server.url) as app:
+        yield app.queue(raw_queue.name)
+
+
+def one_lease(queue: Queue, seconds: float, holder: str | None = None) -> Lease:
+    queue.enqueue(b"x", id="job")
+    lease = queue.lease(seconds, holder=holder)
+    assert lease is not None
+    return lease
+
+
+@pytest.mark.parametrize("seconds", [HOUR, 24 * HOUR, -HOUR, -24 * HOUR])
+@pytest.mark.parametrize("holder", [None, "w"])
+def test_a_jump_does_not_free_a_lease(
+    raw_queue: Queue, jump: Callable[[float], None], seconds: float, holder: str | None
+) -> None:
+    lease = one_lease(raw_queue, 60, holder)
+    jump(seconds)
+    assert raw_queue.lease() is None
+    assert raw_queue.complete(lease)
+
+
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+def test_a_jump_does_not_free_a_lease_for_a_stranger_either(
+    raw_queue: Queue, stranger: Queue, jump: Callable[[float], None], seconds: float
+) -> None:
+    lease = one_lease(raw_queue, 60)
+    jump(seconds)
+    assert stranger.lease() is None
+    assert raw_queue.complete(lease)
+
+
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+def test_a_jump_does_not_freeze_a_lease(raw_queue: Queue, jump: Callable[[float], None], seconds: float) -> None:
+    one_lease(raw_queue, 0.3)
+    jump(seconds)
+    began = monotonic()
+    again = raw_queue.lease(wait=5)
+    assert again is not None
+    assert again.stalls == 1
+    assert monotonic() - began < 2
+
+
+@pytest.mark.serves("Q8")
+@pytest.mark.parametrize("seconds", [HOUR, 24 * HOUR])
+def test_a_jump_ahead_does_not_start_a_job_early(
+    raw_queue: Queue, jump: Callable[[float], None], seconds: float
+) -> None:
+    raw_queue.enqueue(b"x", delay=HOUR / 2)
+    jump(seconds)
+    assert raw_queue.lease() is None
+    assert raw_queue.counts().scheduled == 1
+
+
+def test_a_clock_that_jumped_is_believed_in_the_end(
+    raw_queue: Queue, jump: Callable[[float], None], client: redis.Redis
+) -> None:
+    raw_queue.enqueue(b"x", delay=HOUR / 2)
+    jump(HOUR)
+    assert raw_queue.lease() is None
+    client.hset(queue_key(raw_queue.name, "state"), "skew_until", 1)
+    assert raw_queue.lease() is not None
+
+
+def test_a_jump_back_delays_no_job_that_was_due_soon(raw_queue: Queue, jump: Callable[[float], None]) -> None:
+    raw_queue.enqueue(b"x", delay=0.2)
+    jump(-HOUR)
+    assert raw_queue.lease(wait=3) is not None
+
+
+def test_after_a_jump_and_back_nothing_starts_early(raw_queue: Queue, jump: Callable[[float], None]) -> None:
+    raw_queue.enqueue(b"x", delay=HOUR / 2)
+    for seconds in (HOUR, -HOUR, -HOUR, HOUR):
+        jump(seconds)
+        assert raw_queue.lease() is None
+
+
+def test_a_stranger_after_a_long_silence_gets_scheduled_jobs_at_once(
+    raw_queue: Queue, stranger: Queue, jump: Callable[[float], None]
+) -> None:
+    """Nobody can tell a quiet hour from a jump; for run times the server's clock is then believed."""
+    raw_queue.enqueue(b"x", id="job", delay=HOUR / 2)
+    jump(HOUR)
+    assert stranger.lease() is not None
+
+
+def test_a_quiet_client_vouches_for_the_time_that_passed(raw_queue: Queue) -> None:
+    """The holder of the only connection comes back after longer than the lease: the lease has ended, at once."""
+    one_lease(raw_queue, 2.2)
+    heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+    raw_queue._layout._heard = (heard[0], heard[1] - 3)  # type: ignore[attr-defined]  # 3 s ago
+    assert raw_queue.clean().recovered == 1
+
+
+def test_after_a_silence_named_holders_get_time_to_beat(raw_queue: Queue, later: Callable[[float], None]) -> None:
+    """A server that stood still is no reason to take every worker's jobs away at once."""
+    lease = one_lease(raw_queue, 15, "w")
+    heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+    raw_queue._layout._heard = (heard[0], heard[1] - 20)  # type: ignore[attr-defined]
+    assert raw_queue.clean().recovered == 0
+    assert raw_queue.beat("w", 15)
+    later(6)
+    assert raw_queue.clean().recovered == 0
+    assert raw_queue.complete(lease)
+
+
+def test_fences_outlast_the_state(raw_queue: Queue) -> None:
+    """Even when a queue was purged and begins anew, its fences go on rising."""
+    first = one_lease(raw_queue, 60)
+    raw_queue.purge()
+    assert one_lease(raw_queue, 60).fence > first.fence

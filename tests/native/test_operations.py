@@ -1,0 +1,185 @@
+"""Operation ids: a call whose reply was lost is repeated and applied once, and answers as it did the first time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.faces import FACES, Awaitable, Blocking
+from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
+from tests.support.servers import Server
+from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
+from windlass.errors import OutcomeUnknown, ServerUnreachable
+from windlass.layouts.native import scripts
+from windlass.layouts.native.keys import queue_keys
+
+SCRIPT_CALLS = {"EVALSHA"}
+
+
+@pytest.fixture
+def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
+    with FaultProxy(server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=FACES)
+def queue(proxy: FaultProxy, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A queue behind the proxy, in both faces."""
+    with Windlass(proxy.url, retry_for=10) as app:
+        queue = app.queue("lossy")
+        face = request.param(queue)
+        yield face
+        proxy.faults = None
+        queue.purge()
+        face.close()
+
+
+def leased(queue: Queue, **options: Any) -> Lease:
+    queue.enqueue(b"x", id="job", **options)
+    lease = queue.lease(60)
+    assert lease is not None
+    return lease
+
+
+# Each verb with what it must answer, although its first reply is dropped after the server has applied it.
+VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any]] = {
+    "enqueue": (lambda q: None, lambda q, _: q.enqueue(b"x", id="job"), Receipt("job", Status.ADDED)),
+    "enqueue twice": (lambda q: q.enqueue(b"x", id="job"), lambda q, _: q.enqueue(b"y", id="job"), Receipt("job", Status.UPDATED)),
+    "enqueue behind": (leased, lambda q, _: q.enqueue(b"y", id="job"), Receipt("job", Status.BLOCKED)),
+    "update": (lambda q: q.enqueue(b"x", id="job"), lambda q, _: q.update("job", priority=1), True),
+    "complete": (leased, lambda q, lease: q.complete(lease), True),
+    "complete_many": (leased, lambda q, lease: q.complete_many([lease, lease]), [True, False]),
+    "release": (leased, lambda q, lease: q.release(lease), True),
+    "retry": (leased, lambda q, lease: q.retry(lease, delay=0), True),
+    "fail": (leased, lambda q, lease: q.fail(lease, "no"), True),
+    "extend": (leased, lambda q, lease: q.extend(lease, 60), True),
+    "progress": (leased, lambda q, lease: q.progress(lease, 0.5), True),
+    "beat": (lambda q: None, lambda q, _: q.beat("w", register=True), False),
+    "cancel": (lambda q: q.enqueue(b"x", id="job"), lambda q, _: q.cancel("job"), True),
+    "cancel running": (leased, lambda q, _: q.cancel("job", running=True), True),
+    "pause": (lambda q: None, lambda q, _: q.pause(), True),
+    "resume": (lambda q: q.pause(), lambda q, _: q.resume(), True),
+    "purge": (lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge(), 3),
+    "purge ready": (lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge("ready"), 3),
+    "clean": (lambda q: q.enqueue(b"x"), lambda q, _: q.clean(deep=True), Cleaned(0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
+)
+def test_a_lost_call_is_repeated_and_answers_as_the_first(
+    queue: Queue, proxy: FaultProxy, verb: str, fault: Any
+) -> None:
+    prepare, act, expected = VERBS[verb]
+    prepared = prepare(queue)
+    proxy.faults = nth(fault, only=SCRIPT_CALLS)
+    assert act(queue, prepared) == expected
+    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
+
+
+def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(queue: Queue, proxy: FaultProxy) -> None:
+    for i in range(5):
+        queue.enqueue(b"%d" % i, id=str(i), priority=i)
+    for holder in (None, "w"):
+        proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+        leases = queue.lease_many(2, 60, holder=holder)
+        proxy.faults = None
+        assert [lease.data for lease in leases] == [b"0", b"1"]
+        assert [lease.priority for lease in leases] == [0, 1]
+        assert queue.counts().leased == 2
+        stored = {job.id: job.fence for job in queue.jobs(State.LEASED).jobs}
+        assert stored == {lease.id: lease.fence for lease in leases}
+        for lease in leases:
+            queue.release(lease)
+
+
+def test_a_lost_retry_charges_one_failure(queue: Queue, proxy: FaultProxy) -> None:
+    lease = leased(queue)
+    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+    assert queue.retry(lease, delay=0, message="again")
+    again = queue.lease(60)
+    assert again is not None
+    assert again.failures == 1
+
+
+def test_when_time_is_up_the_error_says_whether_it_may_have_happened(proxy: FaultProxy) -> None:
+    with Windlass(proxy.url, retry_for=0.3) as app:
+        queue = app.queue("lossy")
+        queue.enqueue(b"first")
+        proxy.faults = lambda request: DROP_REPLY if request[0] == b"EVALSHA" else nth(DROP_REPLY, only=set())(request)
+        with pytest.raises(OutcomeUnknown, match="may have been applied"):
+            queue.enqueue(b"second", id="second")
+        proxy.faults = None
+        proxy.down()
+        with pytest.raises(ServerUnreachable, match="nothing was sent"):
+            queue.enqueue(b"third", id="third")
+        proxy.up()
+        assert queue.get("second") is not None
+        assert queue.get("third") is None
+        queue.purge()
+
+
+def test_an_operation_that_comes_too_late_is_refused(client: redis.Redis, app: Windlass) -> None:
+    queue = app.queue("late")
+    keys = queue_keys("late")
+    client.script_load(scripts.ENQUEUE.text)
+
+    def enqueue(number: int, id: str) -> Any:
+        return client.evalsha(scripts.ENQUEUE.sha, len(keys), *keys, "lane", number, 0, 0, id, b"data", b"")
+
+    first = enqueue(7, "a")
+    assert enqueue(7, "a")[1] == first[1] == b"a"
+    assert queue.counts().ready == 1
+    with pytest.raises(redis.ResponseError, match="STALEOP"):
+        enqueue(6, "b")
+    assert queue.get("b") is None
+    queue.purge()
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_ten_thousand_operations_with_lost_replies_have_no_double_effect(
+    proxy: FaultProxy, face: type[Blocking], seed: int = 20
+) -> None:
+    """5,000 for each face, 1 % of the replies dropped, 1 % of the requests lost or cut."""
+    proxy.faults = random_faults(seed, drop_reply=0.01, drop_request=0.005, cut_request=0.005, only=SCRIPT_CALLS)
+    chance = random.Random(seed)
+    added: set[str] = set()
+    done: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
+    operations = 0
+    with Windlass(proxy.url, retry_for=30) as app:
+        queue: Any = face(app.queue("lossy"))
+        while operations < 5000 or len(done) < len(added):
+            operations += 1
+            if operations < 5000 and chance.random() < 0.4:
+                receipt = queue.enqueue(b"%d" % operations, id=f"job-{operations}")
+                assert receipt.status == Status.ADDED
+                added.add(receipt.id)
+                continue
+            leases = queue.lease_many(chance.randint(1, 3), 600)
+            for lease in leases:
+                operations += 1
+                assert lease.failures == failures[lease.id], "a failure was charged twice, or not at all"
+                if chance.random() < 0.2:
+                    assert queue.retry(lease, delay=0)
+                    failures[lease.id] += 1
+                else:
+                    assert queue.complete(lease)
+                    done[lease.id] += 1
+        assert set(done) == added
+        assert set(done.values()) == {1}
+        assert queue.counts().waiting == queue.counts().leased == 0
+        queue.close()
+    assert proxy.counts["drop_reply"] > 20
+    print(f"{operations:,} operations, {dict(proxy.counts)}, 0 double effects")
+
+
+def test_the_awaitable_face_is_among_them() -> None:
+    assert Awaitable in FACES

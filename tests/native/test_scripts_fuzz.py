@@ -1,0 +1,170 @@
+"""Every script on a damaged queue: keys missing, of a foreign type, or with foreign things in them. All or nothing.
+
+A script that ends with an error must have written nothing at all. A script that does its work on a damaged
+queue must not make it worse: a deep clean brings every job back into exactly one place.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from windlass import Lease, State, Windlass
+from windlass.errors import KeyConflict, WindlassError
+from windlass.layout import Call, NewJob
+from windlass.layouts.native import NativeLayout, scripts
+from windlass.layouts.native.keys import NAMES, queue_key
+from windlass.outcome import Completed, Failed, Released, Retried
+
+ROUNDS = int(os.environ.get("WINDLASS_FUZZ_ROUNDS", "60"))
+QUEUE = "fuzz"
+IDS = [f"id{i}" for i in range(12)]
+FOREIGN: dict[str, Callable[[redis.Redis, str], Any]] = {
+    "string": lambda client, key: client.set(key, b"foreign"),
+    "list": lambda client, key: client.rpush(key, b"foreign"),
+    "set": lambda client, key: client.sadd(key, b"foreign"),
+    "hash": lambda client, key: client.hset(key, "foreign", b"x"),
+    "zset": lambda client, key: client.zadd(key, {b"foreign": 1}),
+    "stream": lambda client, key: client.xadd(key, {b"f": b"x"}),
+}
+
+
+def populate(app: Windlass) -> dict[str, Lease]:
+    """A queue with jobs in every state."""
+    queue = app.queue(QUEUE)
+    for id in IDS[:8]:
+        queue.enqueue(b"data", id=id, max_stalls=2)
+    leases = {lease.id: lease for lease in [*queue.lease_many(3, 600), *queue.lease_many(3, 600, holder="w")]}
+    queue.enqueue(b"behind", id=IDS[0])
+    queue.enqueue(b"behind", id=IDS[4], delay=900)
+    queue.progress(leases[IDS[1]], 0.5)
+    queue.fail(leases[IDS[2]], "dead now")
+    queue.retry(leases[IDS[5]], delay=900, message="again")
+    queue.enqueue(b"later", id=IDS[8], delay=900)
+    return leases
+
+
+def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random) -> dict[str, Call[Any]]:
+    """One plausible call of every script."""
+    lease = chance.choice(list(leases.values()))
+    outcome = chance.choice(
+        [Completed(lease), Released(lease), Retried(lease, chance.choice([None, ("in", 900)]), "m"), Failed(lease, "m")]
+    )
+    some = [NewJob(id, b"new", when=chance.choice([None, ("in", 5000)])) for id in chance.sample(IDS, 3)]
+    return {
+        "native/enqueue": layout.enqueue(some),
+        "native/turn": layout.turn(
+            [outcome], want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])
+        ),
+        "native/extend": layout.extend([lease], 60),
+        "native/beat": layout.beat("w", 60, register=True),
+        "native/progress": layout.progress(lease, 0.75),
+        "native/cancel": layout.cancel(chance.sample(IDS, 2), running=chance.random() < 0.5),
+        "native/pause": layout.pause(chance.random() < 0.5),
+        "native/purge": layout.purge(chance.choice([None, State.READY, State.SCHEDULED, State.BLOCKED, State.DEAD])),
+        "native/audit": layout.audit(chance.choice(layout.audit_parts), "0"),
+        "native/goodbye": layout.leave(waiter="me", lanes=["gone"]),
+        "native/counts": layout.counts(),
+        "native/get": layout.get(chance.choice(IDS)),
+        "native/page": layout.page(chance.choice(list(State)), None, 10),
+    }
+
+
+def dump(client: redis.Redis) -> dict[str, bytes | None]:
+    return {name: client.dump(queue_key(QUEUE, name)) for name in NAMES}
+
+
+def restore(client: redis.Redis, dumped: dict[str, bytes | None]) -> None:
+    client.delete(*(queue_key(QUEUE, name) for name in NAMES))
+    for name, value in dumped.items():
+        if value is not None:
+            client.restore(queue_key(QUEUE, name), 0, value)
+
+
+def test_a_call_of_every_script_is_made() -> None:
+    layout = NativeLayout(QUEUE)
+    made = calls(layout, {"a": Lease(QUEUE, "a", b"", 1)}, random.Random(1))
+    assert set(made) == {script.name for script in scripts.ALL}
+
+
+@pytest.mark.parametrize("script", [script.name for script in scripts.ALL])
+def test_a_foreign_type_stops_a_script_before_it_writes(client: redis.Redis, app: Windlass, script: str) -> None:
+    """Every key in turn holds something of every foreign type."""
+    layout = NativeLayout(QUEUE)
+    chance = random.Random(script)
+    leases = populate(app)
+    healthy = dump(client)
+    errors = 0
+    for name in NAMES:
+        for foreign in FOREIGN.values():
+            restore(client, healthy)
+            client.delete(queue_key(QUEUE, name))
+            foreign(client, queue_key(QUEUE, name))
+            before = dump(client)
+            try:
+                app.run(lambda session: session.perform(calls(layout, leases, chance)[script]))
+            except KeyConflict:
+                errors += 1
+                assert dump(client) == before, f"{script} wrote before it saw that {name} is not ours"
+            except (WindlassError, ValueError, TypeError) as error:
+                assert dump(client) == before, f"{script} with a foreign {name}: {error}"
+    assert errors > 0
+    app.queue(QUEUE).purge() if restore(client, healthy) is None else None
+
+
+@pytest.mark.parametrize("script", [script.name for script in scripts.ALL])
+def test_a_damaged_queue_is_not_made_worse_and_can_be_mended(client: redis.Redis, app: Windlass, script: str) -> None:
+    """Random keys and fields are gone or garbled; the script errs and writes nothing, or a deep clean mends the rest."""
+    layout = NativeLayout(QUEUE)
+    chance = random.Random(script)
+    queue = app.queue(QUEUE)
+    leases = populate(app)
+    healthy = dump(client)
+    for _ in range(ROUNDS):
+        restore(client, healthy)
+        for _ in range(chance.randint(1, 3)):
+            damage(client, chance)
+        before = dump(client)
+        try:
+            app.run(lambda session: session.perform(calls(layout, leases, chance)[script]))
+        except WindlassError as error:
+            assert dump(client) == before, f"{script} wrote half of it: {error}"
+        queue.clean(deep=True)
+        assert queue.clean(deep=True).mended == 0
+        check_conservation(client)
+    restore(client, healthy)
+    queue.purge()
+
+
+def damage(client: redis.Redis, chance: random.Random) -> None:
+    name = chance.choice([name for name in NAMES if name != "state"])
+    key = queue_key(QUEUE, name)
+    kind = client.type(key)
+    if chance.random() < 0.4:
+        client.delete(key)
+    elif kind == b"hash":
+        field = chance.choice(client.hkeys(key))
+        if chance.random() < 0.5 and name in ("meta", "leases", "progress", "notes"):
+            client.hset(key, field, b"garbled")
+        else:
+            client.hdel(key, field)
+    elif kind == b"zset":
+        client.zrem(key, chance.choice(client.zrange(key, 0, -1)))
+
+
+def check_conservation(client: redis.Redis) -> None:
+    """Every job is in exactly one index, and every index entry is a job."""
+    jobs = set(client.hkeys(queue_key(QUEUE, "data")))
+    ready = client.zrange(queue_key(QUEUE, "ready"), 0, -1)
+    scheduled = [member[8:] for member in client.zrange(queue_key(QUEUE, "scheduled"), 0, -1)]
+    leased = client.hkeys(queue_key(QUEUE, "leases"))
+    places = [*ready, *scheduled, *leased]
+    assert len(places) == len(set(places)), "a job is in two places"
+    assert set(places) == jobs
+    held = [member.split(b"\0", 1)[1] for member in client.zrange(queue_key(QUEUE, "held"), 0, -1)]
+    assert sorted(held) == sorted(leased)
