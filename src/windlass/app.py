@@ -42,11 +42,12 @@ class Windlass:
         call_timeout: Duration = 10,
         allow_eviction: bool = False,
     ) -> None:
-        url = url or os.environ.get("WINDLASS_URL") or "embedded://"
-        if home is not None and not url.startswith("embedded:"):
-            raise InvalidOption("home is the data folder of the embedded server: leave the URL away, or the home")
+        url = url or ("embedded://" if home is not None else os.environ.get("WINDLASS_URL")) or "embedded://"
         self._endpoint = Endpoint.parse(url)
-        self._embedded = EmbeddedServer(Path(home) if home is not None else None) if self._is_embedded else None
+        if home is not None and (not self._is_embedded or self._endpoint.addresses[0].path):
+            raise InvalidOption("home is the data folder of the embedded server: give a URL or a home, not both")
+        folder = home or self._endpoint.addresses[0].path
+        self._embedded = EmbeddedServer(Path(folder) if folder else None) if self._is_embedded else None
         self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._options = SessionOptions(

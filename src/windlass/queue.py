@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
-from windlass.errors import ForeignLease, InvalidOption, NotApplied
+from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
 from windlass.ids import random_id, random_ids
 from windlass.job import Cleaned, Counts, Job, Lease, Page, Receipt, State, Status
 from windlass.layout import Call, Layout, NewJob, Turn
@@ -304,6 +304,8 @@ class Queue:
         """A listener; none while the server cannot be reached, then the poll floor has to do."""
         try:
             return (yield from session.listen(keys, self._layout.wake_channel))
+        except AccessDenied:
+            raise  # polling would hide that this user may not subscribe
         except (ConnectFailed, WireLost, NotApplied):
             return None
 

@@ -193,7 +193,7 @@ class DemoRun:
         kill = self._kill
         if kill is None or not kill.held:
             return
-        taken = [self._tally.last_lease[id] for id in kill.held if id in self._rescued()]
+        taken = [self._tally.last_lease[id] for id in self._rescued()]
         if taken and "taken back" not in self._told:
             self._told.add("taken back")
             self._say("recover", f"{min(taken).at - kill.at:.1f} s after the kill its jobs go to the other workers")

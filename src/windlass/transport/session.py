@@ -161,7 +161,7 @@ class Session:
                         if redirections < 10:
                             continue
                     case Next.MOVE | Next.ASK:
-                        asked = self._redirect(reply, fault)
+                        asked = self._redirect(reply, fault, address)
                         redirections += 1
                         if redirections < 10:
                             continue
@@ -217,10 +217,10 @@ class Session:
                 return Address(reply[0].decode(), int(reply[1]))
         raise ConnectFailed(f"no Sentinel names a primary for {self.endpoint.service!r}: {problem}")
 
-    def _redirect(self, reply: RedisError, fault: Fault) -> Address | None:
+    def _redirect(self, reply: RedisError, fault: Fault, sender: Address) -> Address | None:
         """Follow the cluster: a moved slot for good, an asked one for this call only."""
         assert isinstance(reply, AskError)
-        address = Address(reply.host, reply.port)
+        address = Address(reply.host or sender.host, reply.port)  # no host: on the one that answered
         if fault.next is Next.ASK and not isinstance(reply, MovedError):
             return address
         self._cluster = True

@@ -16,7 +16,7 @@ measure(READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, 
 local what = ARGV[4]
 if what == 'all' then
   local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD]
-  call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX)
+  call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE)
   -- Only the answer to this call is kept, for a repeat; without a clock the queue counts as new.
   call('HSET', STATE, lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. deleted .. ' 0')
   return { now, deleted, 0 }

@@ -229,6 +229,7 @@ if waiter ~= '' then
     if until_ms < now + 30000 then
       call('ZREMRANGEBYSCORE', IDLE, '-inf', '(' .. string.format('%.0f', now))
       call('ZADD', IDLE, now + 60000, waiter)
+      call('PEXPIRE', IDLE, 120000) -- waiters that died are no reason to keep a key for ever
     end
     if not state.paused then
       local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]

@@ -1,0 +1,1 @@
+"""Longer runs of the proofs."""

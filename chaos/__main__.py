@@ -1,0 +1,49 @@
+"""`make chaos`: the random proofs of the test suite with longer runs and other seeds.
+
+Each is a test that `make test` runs in a short form: random lives against the model, the log cut at random places,
+damaged queues, lost replies. The seed is printed and can be given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+
+PROOFS = (
+    "tests/model/test_model.py",
+    "tests/native/test_torn_log.py",
+    "tests/native/test_scripts_fuzz.py",
+    "tests/native/test_operations.py",
+)
+
+
+def main() -> int:
+    """Run the proofs; the exit code is theirs."""
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=60_000, help="model steps at least (default %(default)s)")
+    parser.add_argument("--cuts", type=int, default=1_000, help="places at which the log is cut (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=400, help="damaged queues for each script (default %(default)s)")
+    parser.add_argument("--operations", type=int, default=25_000, help="lossy operations a face (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
+    )
+    chosen = parser.parse_args()
+    print(f"seed {chosen.seed}: repeat with --seed {chosen.seed}", flush=True)
+    knobs = {
+        "WINDLASS_MODEL_STEPS": chosen.steps,
+        "WINDLASS_MODEL_SEED": chosen.seed,
+        "WINDLASS_TORN_CUTS": chosen.cuts,
+        "WINDLASS_TORN_SEED": chosen.seed,
+        "WINDLASS_FUZZ_ROUNDS": chosen.rounds,
+        "WINDLASS_LOSSY_OPERATIONS": chosen.operations,
+        "WINDLASS_LOSSY_SEED": chosen.seed,
+    }
+    command = [sys.executable, "-m", "pytest", "-s", "--timeout", "0", *PROOFS]
+    return subprocess.run(command, env=os.environ | {name: str(value) for name, value in knobs.items()}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
