@@ -35,7 +35,7 @@ IDS = st.sampled_from(["a", "b", "c", "d", "é"])
 LENGTHS = st.sampled_from([1050, 2050])  # with the delays below, no two moments come closer than real time can blur
 HOLDERS = st.sampled_from([None, None, "w1", "w2"])
 RUN_AT = st.sampled_from(["always", "never", "later", "earlier"])
-PUBLIC_MODE = {"always": True, "never": False, "later": "later", "earlier": "earlier"}
+PUBLIC_MODE: dict[str, Any] = {"always": True, "never": False, "later": "later", "earlier": "earlier"}
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -46,7 +46,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.client = self.server.client()
+        self.client: Any = self.server.client()
         self.client.flushall()
         self.app = Windlass(self.server.url, max_dead=3, retry_for=20)
         self.queue: Queue = self.app.queue("model")
@@ -120,6 +120,15 @@ class QueueMachine(RuleBasedStateMachine):
         )  # fmt: skip
         assert receipt.status == self.model.enqueue(id, change)
 
+    @rule(index=st.integers(0, 5), delay=st.sampled_from([0, 0, 1, 2]), update_data=st.booleans(), mode=RUN_AT)
+    def enqueue_behind(self, index: int, delay: int, update_data: bool, mode: Any) -> None:
+        """What comes for an id that most likely runs."""
+        lease = self._pick(-1 - index)
+        if lease is not None:
+            self.enqueue(
+                lease.id, b"behind %d" % index, 5, delay, DEFAULT_LIMITS, update_data, mode, False, False, None, False
+            )
+
     @rule(ids=st.lists(IDS, max_size=6), plain=st.booleans())
     def enqueue_many(self, ids: list[str], plain: bool) -> None:
         jobs = [RawJob(id.encode(), id=id) if plain else RawJob(id.encode(), id=id, priority=3) for id in ids]
@@ -157,6 +166,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     # -- leases ----------------------------------------------------------------------------------
 
+    @rule(n=st.integers(1, 2), seconds=LENGTHS)
+    def lease_a_few(self, n: int, seconds: int) -> None:
+        self.lease(n, seconds, None)
+
     @rule(n=st.integers(1, 4), seconds=LENGTHS, holder=HOLDERS)
     def lease(self, n: int, seconds: int, holder: str | None) -> None:
         leases = self.queue.lease_many(n, seconds, holder=holder)
@@ -191,6 +204,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert kept == self.model.settle(lease.id, lease.fence, verb, run_at)
         self.model.upkeep()
 
+    @rule(verb=st.sampled_from(["complete", "release", "retry"]), delay=st.sampled_from([0, 0, 1]))
+    def settle_the_latest(self, verb: str, delay: int) -> None:
+        self.settle(len(self.leases) - 1, verb, delay)
+
     @rule()
     def complete_everything(self) -> None:
         if not self.leases:
@@ -200,23 +217,24 @@ class QueueMachine(RuleBasedStateMachine):
         self.leases.clear()
         self.model.upkeep()
 
-    @rule(index=st.integers(0, 50), seconds=LENGTHS)
-    def extend(self, index: int, seconds: int) -> None:
+    @rule(
+        index=st.integers(0, 50),
+        seconds=LENGTHS,
+        verb=st.sampled_from(["extend", "progress", "beat"]),
+        register=st.booleans(),
+    )
+    def while_it_runs(self, index: int, seconds: int, verb: str, register: bool) -> None:
         lease = self._pick(index)
-        if lease is not None:
+        if verb == "beat":
+            holder = ("w1", "w2")[index % 2]
+            expected = self.model.beat(holder, seconds, register)
+            assert self.queue.beat(holder, seconds, register=register) == expected
+        elif lease is not None and verb == "extend":
             expected = self.model.extend(lease.id, lease.fence, seconds, self._raw_holder())
             assert self.queue.extend(lease, seconds) == expected
-
-    @rule(index=st.integers(0, 50), value=st.sampled_from([0.0, 0.25, 1.0]))
-    def progress(self, index: int, value: float) -> None:
-        lease = self._pick(index)
-        if lease is not None:
+        elif lease is not None:
+            value = index / 50
             assert self.queue.progress(lease, value) == self.model.progress(lease.id, lease.fence, value)
-
-    @rule(holder=st.sampled_from(["w1", "w2"]), seconds=LENGTHS, register=st.booleans())
-    def beat(self, holder: str, seconds: int, register: bool) -> None:
-        expected = self.model.beat(holder, seconds, register)
-        assert self.queue.beat(holder, seconds, register=register) == expected
 
     # -- orders ----------------------------------------------------------------------------------
 
@@ -224,15 +242,11 @@ class QueueMachine(RuleBasedStateMachine):
     def cancel(self, id: str, running: bool) -> None:
         assert self.queue.cancel(id, running=running) == self.model.cancel(id, running)
 
-    @rule()
-    def pause(self) -> None:
-        assert self.queue.pause() == (not self.model.paused)
-        self.model.paused = True
-
-    @rule()
-    def resume(self) -> None:
-        assert self.queue.resume() == self.model.paused
-        self.model.paused = False
+    @rule(paused=st.sampled_from([False, False, True]))
+    def pause_or_resume(self, paused: bool) -> None:
+        changed = self.queue.pause() if paused else self.queue.resume()
+        assert changed == (self.model.paused != paused)
+        self.model.paused = paused
 
     @rule(deep=st.booleans())
     def clean(self, deep: bool) -> None:
@@ -255,22 +269,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.client.hset(key, "skew_until", 2**52)
         self.model.now += seconds
 
-    @rule()
-    def flush_scripts(self) -> None:
-        self.client.script_flush()
-
-    @rule()
-    def cut_connections(self) -> None:
-        self.client.execute_command("CLIENT", "KILL", "SKIPME", "yes")
-
-    @precondition(lambda self: self.restarts < 1 and self.operations > 12)
-    @rule()
-    def kill_server(self) -> None:
-        self.restarts += 1
-        self.server.kill()
-        self.server.start()
-        self.client.close()
-        self.client = self.server.client()
+    @rule(fault=st.sampled_from(["flush scripts", "cut connections", "kill server"]))
+    def fault(self, fault: str) -> None:
+        if fault == "flush scripts":
+            self.client.script_flush()
+        elif fault == "cut connections":
+            self.client.execute_command("CLIENT", "KILL", "SKIPME", "yes")
+        elif not self.restarts:
+            self.restarts += 1
+            self.server.kill()
+            self.server.start()
+            self.client.close()
+            self.client = self.server.client()
 
     # -- what must hold after every step ---------------------------------------------------------
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
-import redis
 
 from tests.support.servers import Server
 from windlass import Lease, Queue, Windlass
@@ -20,7 +20,7 @@ HOUR = 3600
 
 
 @pytest.fixture
-def jump(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
+def jump(client: Any, raw_queue: Queue) -> Callable[[float], None]:
     """Make the server's clock jump, as the next call will see it."""
 
     def by(seconds: float) -> None:
@@ -90,7 +90,7 @@ def test_a_jump_ahead_does_not_start_a_job_early(
 
 
 def test_a_clock_that_jumped_is_believed_in_the_end(
-    raw_queue: Queue, jump: Callable[[float], None], client: redis.Redis
+    raw_queue: Queue, jump: Callable[[float], None], client: Any
 ) -> None:
     raw_queue.enqueue(b"x", delay=HOUR / 2)
     jump(HOUR)

@@ -1,0 +1,132 @@
+"""The documents are true: every snippet runs, every link leads somewhere, every row names a test that serves it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.servers import Server
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("src/**/*.md")])
+CONFORMANCE = ROOT / "docs" / "conformance.md"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def serving_tests() -> dict[str, set[str]]:
+    """Row id → the tests that say they serve it, as `path::name`."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in ROOT.glob("tests/**/test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for decorator in node.decorator_list:
+                    for row in served(decorator):
+                        found[row].add(f"{path.relative_to(ROOT)}::{node.name}")
+    return found
+
+
+def served(decorator: ast.expr) -> list[str]:
+    """The rows of a `@pytest.mark.serves(…)`."""
+    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.serves":
+        return [ast.literal_eval(argument) for argument in decorator.args]
+    return []
+
+
+def conformance_rows() -> dict[str, str]:
+    """Row id → the last cell of its line."""
+    rows = re.findall(r"^\| ([WRQHP]\d+) \|.*\| (.*?) \|$", CONFORMANCE.read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def test_the_conformance_table_has_every_row_once() -> None:
+    sizes = {"W": 14, "R": 9, "Q": 15, "H": 8, "P": 9}
+    expected = [f"{letter}{n}" for letter, count in sizes.items() for n in range(1, count + 1)]
+    listed = re.findall(r"^\| ([WRQHP]\d+) \|", CONFORMANCE.read_text(), re.MULTILINE)
+    assert listed == expected
+
+
+def test_every_row_names_the_tests_that_serve_it_or_is_open() -> None:
+    serving = serving_tests()
+    for row, cell in conformance_rows().items():
+        named = set(re.findall(r"`(tests/\S+?::\w+)`", cell))
+        if not named:
+            assert cell.startswith("open"), f"{row} names no test and is not shown as open"
+            assert not serving[row], f"{row} is shown as open, but {serving[row]} serve it"
+        assert named <= serving[row], f"{row} names tests that do not serve it: {named - serving[row]}"
+
+
+def test_no_test_serves_a_row_that_does_not_exist() -> None:
+    assert set(serving_tests()) <= set(conformance_rows())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_python_snippets_of_the_readme_run(server: Server, client: redis.Redis) -> None:
+    snippets = [code for language, code in FENCE.findall((ROOT / "README.md").read_text()) if language == "python"]
+    assert snippets
+    for code in snippets:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"WINDLASS_URL": server.url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
+def test_the_first_job_in_the_readme_is_the_example() -> None:
+    example = (ROOT / "examples" / "raw_queue.py").read_text()
+    body = example[example.index("from windlass import") :].strip()
+    assert body in (ROOT / "README.md").read_text()
+
+
+def test_commands_in_the_documents_exist() -> None:
+    """`make x` is a target, `windlass x y` is a command with a help page."""
+    makefile = (ROOT / "Makefile").read_text()
+    commands: set[tuple[str, ...]] = set()
+    for page in PAGES:
+        text = page.read_text()
+        for language, code in FENCE.findall(text):
+            if language in ("", "sh", "console"):
+                for target in re.findall(r"^\s*make (\w+)", code, re.MULTILINE):
+                    assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
+                for words in re.findall(r"^\s*windlass ([a-z ]+)", code, re.MULTILINE):
+                    commands.add(tuple(words.split()))
+    for words in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "windlass", *words, "--help"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"windlass {' '.join(words)}: {done.stderr}"
+
+
+def test_every_make_target_explains_itself() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    for target in ("demo", "test", "lint", "types", "bench", "chaos", "docs"):
+        assert f"make {target}" in shown
+
+
+def test_the_repo_is_about_the_project_alone() -> None:
+    """No machine paths, no registry addresses."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in (".md", ".py", ".toml", ".txt", ".lua", "") and path.is_file():
+            text = path.read_text(errors="replace")
+            for stray in ("/" + "root/", "index" + "-url", '"resolved"' + ": "):
+                assert stray not in text, f"{name} has {stray!r}"
