@@ -19,7 +19,7 @@ from windlass.layouts.native import NativeLayout
 from windlass.layouts.native import scripts as native_scripts
 from windlass.limits import MAX_PAYLOAD, check_name, check_whole
 from windlass.queue import Queue
-from windlass.times import Duration, seconds
+from windlass.times import Duration, milliseconds
 from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
 
 T = TypeVar("T")
@@ -52,8 +52,8 @@ class Windlass:
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._options = SessionOptions(
             scripts=native_scripts.ALL,
-            retry_for=seconds(retry_for, "retry_for"),
-            call_timeout=seconds(call_timeout, "call_timeout"),
+            retry_for=milliseconds(retry_for, "retry_for", most=86400.0) / 1000,
+            call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=86400.0) / 1000,
             allow_eviction=allow_eviction,
             locate=self._embedded.ensure if self._embedded else None,
         )
@@ -144,11 +144,12 @@ class Windlass:
         await asyncio.to_thread(self.close)
 
     def _goodbye(self, session: Session, of: Session | None = None) -> Flow[None]:
-        farewells = (of or session).farewells()
-        layouts = {layout.counts().keys: layout for layout in list(self._layouts.values())}
-        for keys, lanes in farewells.items():
+        lanes = (of or session).farewells()
+        for layout in list(self._layouts.values()):
+            call = layout.farewell(lanes.get(layout.counts().keys, []))
             try:
-                yield from session.perform(layouts[keys].leave(lanes=lanes), retry_for=0.5)
+                if call is not None:
+                    yield from session.perform(call, retry_for=0.5)
             except WindlassError:
                 return  # a goodbye that is not heard is only untidy: lanes are forgotten by themselves
 

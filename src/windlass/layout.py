@@ -141,8 +141,12 @@ class Layout(Protocol):
 
     audit_parts: tuple[str, ...]
 
-    def leave(self, *, waiter: str | None = None, lanes: Sequence[str] = ()) -> Call[bool]:
-        """Take a waiter off the list of the idle, and forget lanes that end."""
+    def leave(self, waiter: str) -> Call[bool]:
+        """Take a waiter off the list of the idle."""
+        ...
+
+    def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
+        """The program ends: forget its lanes, waiters and idle holders. `None` when there is nothing to say."""
         ...
 
     def counts(self) -> Call[Counts]:

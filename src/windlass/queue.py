@@ -292,7 +292,7 @@ class Queue:
                     listener = None
             if listener is not None:
                 if not found.leases:
-                    yield from session.perform(self._layout.leave(waiter=listener.name))
+                    yield from session.perform(self._layout.leave(listener.name))
                 session.keep_listener(listener)
                 listener = None
             return list(found.leases)
@@ -368,8 +368,8 @@ class Queue:
 
         return flow
 
-    @staticmethod
-    def _retried(lease: Lease, delay: Duration | None, run_at: Moment | None, message: str) -> Outcome:
+    def _retried(self, lease: Lease, delay: Duration | None, run_at: Moment | None, message: str) -> Outcome:
+        self._check_lease(lease)
         when = run_time(run_at, delay)
         if when is None and (delay is not None or run_at is not None):
             when = ("in", 0)  # an explicit "at once" is not "by the backoff"

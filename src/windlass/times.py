@@ -28,9 +28,10 @@ def seconds(value: Duration, what: str) -> float:
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOption(f'{what} must be a number of seconds, a timedelta or text like "5m", not {value!r}')
-    if not math.isfinite(value):
+    length = _float(value)
+    if not math.isfinite(length):
         raise InvalidOption(f"{what}={value!r} is no duration: pass a finite number of seconds")
-    return float(value)
+    return length
 
 
 def milliseconds(value: Duration, what: str, *, least: float = 0.0, most: float = 10 * 365 * 86400.0) -> int:
@@ -58,6 +59,14 @@ def run_time(run_at: Moment | None, delay: Duration | None) -> tuple[str, int] |
     return ("at", _moment(run_at))
 
 
+def _float(value: float) -> float:
+    """A whole number beyond all floats is a very large one, and out of every range."""
+    try:
+        return float(value)
+    except OverflowError:
+        return 1e300 if value > 0 else -1e300
+
+
 def _moment(run_at: Moment) -> int:
     if isinstance(run_at, datetime):
         if run_at.tzinfo is None:
@@ -68,6 +77,7 @@ def _moment(run_at: Moment) -> int:
         run_at = run_at.timestamp()
     if isinstance(run_at, bool) or not isinstance(run_at, int | float):
         raise InvalidTime(f"run_at must be seconds since 1970 or a datetime with a time zone, not {run_at!r}")
+    run_at = _float(run_at)
     if not math.isfinite(run_at):
         raise InvalidTime(f"run_at={run_at!r} is no moment in time: pass seconds since 1970")
     if run_at * 1000 > LATEST_MS:

@@ -52,14 +52,13 @@ def populate(app: Windlass) -> dict[str, Lease]:
 def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random) -> dict[str, Call[Any]]:
     """One plausible call of every script."""
     lease = chance.choice(list(leases.values()))
-    outcome: Outcome = chance.choice(
-        [Completed(lease), Released(lease), Retried(lease, chance.choice([None, ("in", 900)]), "m"), Failed(lease, "m")]
-    )
+    retried = Retried(lease, chance.choice([None, ("in", 900)]), "m")
+    outcomes: list[Outcome] = [Completed(lease), Released(lease), retried, Failed(lease, "m")]
     some = [NewJob(id, b"new", when=chance.choice([None, ("in", 5000)])) for id in chance.sample(IDS, 3)]
     return {
         "native/enqueue": layout.enqueue(some),
         "native/turn": layout.turn(
-            [outcome], want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])
+            [chance.choice(outcomes)], want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])
         ),
         "native/extend": layout.extend([lease], 60),
         "native/beat": layout.beat("w", 60, register=True),
@@ -68,7 +67,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         "native/pause": layout.pause(chance.random() < 0.5),
         "native/purge": layout.purge(chance.choice([None, State.READY, State.SCHEDULED, State.BLOCKED, State.DEAD])),
         "native/audit": layout.audit(chance.choice(layout.audit_parts), "0"),
-        "native/goodbye": layout.leave(waiter="me", lanes=["gone"]),
+        "native/goodbye": layout.leave("me"),
         "native/counts": layout.counts(),
         "native/get": layout.get(chance.choice(IDS)),
         "native/page": layout.page(chance.choice(list(State)), None, 10),

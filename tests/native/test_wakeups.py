@@ -1,7 +1,7 @@
 """How a waiter hears of work: aimed announcements, a look on time for what is scheduled, and the poll floor below.
 
-Most tests here begin with waiters that are known to be idle: each has just looked, and would look again by
-itself only after the poll floor. What comes much sooner was announced.
+Most tests here begin with waiters that are known to be idle. Where the poll floor is taken away under them, only
+an announcement can wake them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ from windlass.layouts.native.keys import cancel_channel, queue_key, wake_channel
 from windlass.queue import POLL_FLOOR
 
 Later = Callable[[float], None]
-SOON = POLL_FLOOR / 2  # sooner than any poll of a waiter that has just looked
 
 
 class Waiter:
-    """A thread that waits for jobs."""
+    """A thread that waits for a job, five seconds at most."""
 
-    def __init__(self, queue: Queue, n: int = 1, wait: float = 20) -> None:
+    def __init__(self, queue: Queue) -> None:
         self.leases: list[Lease] = []
         self.woke_at = 0.0
-        self._thread = threading.Thread(target=self._run, args=(queue, n, wait), daemon=True)
+        self._deadline = time.monotonic() + 4.5
+        self._thread = threading.Thread(target=self._run, args=(queue,), daemon=True)
         self._thread.start()
 
-    def _run(self, queue: Queue, n: int, wait: float) -> None:
-        self.leases = queue.lease_many(n, wait=wait)
+    def _run(self, queue: Queue) -> None:
+        self.leases = queue.lease_many(1, wait=5)
         self.woke_at = time.monotonic()
 
     @property
     def done(self) -> bool:
         return self.woke_at > 0
 
-    def join(self, timeout: float = 15) -> list[Lease]:
-        self._thread.join(timeout)
+    def join(self) -> Lease:
+        """The lease that it got, before its time was up."""
+        self._thread.join(15)
         assert self.done, "the waiter still waits"
-        return self.leases
+        assert self.woke_at < self._deadline, "nobody woke the waiter"
+        (lease,) = self.leases
+        return lease
 
 
 @pytest.fixture
@@ -57,6 +60,12 @@ def other(server: Server, raw_queue: Queue) -> Iterator[Queue]:
     """The same queue in another program."""
     with Windlass(server.url) as app:
         yield app.queue(raw_queue.name)
+
+
+@pytest.fixture
+def no_poll_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters do not look by themselves: what is not announced is not found."""
+    monkeypatch.setattr("windlass.queue.POLL_FLOOR", 60.0)
 
 
 def idle(client: redis.Redis, queue: Queue, count: int) -> None:
@@ -110,6 +119,7 @@ def test_a_silent_holder_that_is_given_grace_is_not_polled_hot(raw_queue: Queue,
 # -- announcements ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 def test_an_enqueue_of_another_program_wakes_a_waiter_at_once(queue: Queue, other: Queue, client: redis.Redis) -> None:
     delays = []
@@ -118,13 +128,13 @@ def test_an_enqueue_of_another_program_wakes_a_waiter_at_once(queue: Queue, othe
         idle(client, queue, 1)
         began = time.monotonic()
         other.enqueue(b"")
-        (lease,) = waiter.join()
+        lease = waiter.join()
         delays.append(waiter.woke_at - began)
         assert other.complete(lease)
-    assert statistics.median(delays) < 0.05
-    assert max(delays) < SOON
+    assert statistics.median(delays) < 0.05 < POLL_FLOOR / 10
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 @pytest.mark.parametrize("by", ["enqueue", "enqueue_many", "release", "retry", "complete", "fail", "update", "clean"])
 def test_whatever_makes_a_job_ready_wakes_a_waiter(
@@ -140,7 +150,6 @@ def test_whatever_makes_a_job_ready_wakes_a_waiter(
     idle(client, queue, 1)
     if by == "clean":
         later(31)
-    began = time.monotonic()
     match by:
         case "enqueue":
             other.enqueue(b"")
@@ -159,21 +168,20 @@ def test_whatever_makes_a_job_ready_wakes_a_waiter(
         case "clean":
             assert other.clean().recovered == 1
     waiter.join()
-    assert waiter.woke_at - began < SOON
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 def test_a_resumed_queue_wakes_its_waiters(queue: Queue, other: Queue, client: redis.Redis) -> None:
     other.enqueue(b"")
     other.pause()
     waiter = Waiter(queue)
     idle(client, queue, 1)
-    began = time.monotonic()
     assert other.resume()
     waiter.join()
-    assert waiter.woke_at - began < SOON
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_as_many_waiters_are_woken_as_there_are_jobs(
@@ -183,26 +191,24 @@ def test_as_many_waiters_are_woken_as_there_are_jobs(
     idle(client, raw_queue, 10)
     before = calls(client)
     other.enqueue_many([b""] * jobs)
-    wait_until(lambda: sum(waiter.done for waiter in waiters) == jobs, "the woken", interval=0.001)
-    ran = calls(client) - before
-    idle(client, raw_queue, 10 - jobs)
-    assert ran < 1 + 10, "all ten have looked"
+    wait_until(lambda: sum(waiter.done for waiter in waiters) == jobs, "the woken")
+    assert client.zcard(queue_key(raw_queue.name, "idle")) == 10 - jobs
     other.enqueue_many([b""] * (10 - jobs))
-    assert sum(len(waiter.join()) for waiter in waiters) == 10
+    assert len({waiter.join().id for waiter in waiters}) == 10
+    assert calls(client) - before == 2 + 10, "two enqueues, and one look of each waiter"
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 def test_every_waiter_gets_its_job_from_a_burst(raw_queue: Queue, other: Queue, client: redis.Redis) -> None:
     waiters = [Waiter(raw_queue) for _ in range(10)]
     idle(client, raw_queue, 10)
-    began = time.monotonic()
     for _ in range(10):
         other.enqueue(b"")
-    ids = [lease.id for waiter in waiters for lease in waiter.join()]
-    assert len(set(ids)) == 10
-    assert max(waiter.woke_at for waiter in waiters) - began < SOON
+    assert len({waiter.join().id for waiter in waiters}) == 10
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 def test_one_that_takes_less_than_it_brought_up_wakes_another(
     raw_queue: Queue, other: Queue, client: redis.Redis, later: Later
 ) -> None:
@@ -210,16 +216,15 @@ def test_one_that_takes_less_than_it_brought_up_wakes_another(
     waiters = [Waiter(raw_queue), Waiter(raw_queue)]
     idle(client, raw_queue, 2)
     later(3601)
-    began = time.monotonic()
     assert other.lease() is not None  # it brings up all three and takes one
     for waiter in waiters:
-        assert len(waiter.join()) == 1
-        assert waiter.woke_at - began < SOON
+        waiter.join()
 
 
 # -- run times -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7", "Q8")
 @pytest.mark.parametrize("by", ["enqueue", "batch", "retry", "release", "update", "upsert"])
 def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
@@ -252,7 +257,7 @@ def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
     for waiter in waiters:
         waiter.join()
     late = max(waiter.woke_at for waiter in waiters) - due
-    assert -0.05 < late < 0.25
+    assert -0.05 < late < 0.5
 
 
 @pytest.mark.serves("W7", "Q8")
@@ -302,6 +307,7 @@ def test_a_waiter_whose_listening_connection_is_cut_still_gets_its_job(
     assert waiter.woke_at - began < POLL_FLOOR + 0.5
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 def test_a_waiter_that_died_does_not_swallow_the_wake_up(
     queue: Queue, other: Queue, server: Server, client: redis.Redis
@@ -316,10 +322,8 @@ def test_a_waiter_that_died_does_not_swallow_the_wake_up(
     wait_until(lambda: client.pubsub_numsub(channel)[0][1] == 0, "the server to see it go")
     waiter = Waiter(queue)
     idle(client, queue, 2)
-    began = time.monotonic()
     other.enqueue(b"")
     waiter.join()
-    assert waiter.woke_at - began < SOON
 
 
 async def test_a_wait_can_be_cancelled_at_any_moment(raw_queue: Queue) -> None:
@@ -333,6 +337,7 @@ async def test_a_wait_can_be_cancelled_at_any_moment(raw_queue: Queue) -> None:
         assert isinstance(outcome, asyncio.CancelledError), f"after {moment // 3} steps it went on to wait"
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 async def test_a_cancelled_wait_does_not_swallow_the_wake_up(
     raw_queue: Queue, other: Queue, client: redis.Redis
@@ -346,10 +351,8 @@ async def test_a_cancelled_wait_does_not_swallow_the_wake_up(
     left = client.zcard(queue_key(raw_queue.name, "idle"))
     waiting = asyncio.create_task(raw_queue.alease(wait=20))
     await asyncio.to_thread(idle, client, raw_queue, left + 1)
-    began = time.monotonic()
     await other.aenqueue(b"")
-    assert await waiting is not None
-    assert time.monotonic() - began < SOON
+    assert await asyncio.wait_for(waiting, 8) is not None
 
 
 @pytest.mark.serves("W7")

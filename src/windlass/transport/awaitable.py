@@ -70,9 +70,12 @@ class AwaitableRunner:
         address = step.address
         kind: Any = UnixDomainSocketConnection if address.path else SSLConnection if self._endpoint.tls else Connection
         given = connections.arguments(self._endpoint, address, self._timeout, sentinel=step.sentinel)
+        # The library's own time limit goes through asyncio.wait_for, which can swallow a cancellation before Python 3.12.
+        given["socket_timeout"] = None
         connection: Any = kind(retry=Retry(NoBackoff(), 0), **given)
         try:
-            await connection.connect()
+            async with asyncio.timeout(self._timeout):
+                await connection.connect()
         except RedisError as error:
             connection._close()
             if isinstance(error, ResponseError) or connections.is_reply(error):
@@ -80,7 +83,7 @@ class AwaitableRunner:
             raise ConnectFailed(str(error)) from None
         except OSError as error:
             connection._close()
-            raise ConnectFailed(str(error)) from None
+            raise ConnectFailed(str(error) or f"no answer within {self._timeout:g} s") from None
         except BaseException:
             connection._close()
             raise
@@ -92,10 +95,11 @@ class AwaitableRunner:
         if not connection.is_connected:
             raise ConnectFailed("the connection was closed before anything was sent")
         try:
-            await connection.send_packed_command([step.packed], check_health=False)
-            return [await _read(connection) for _ in range(step.replies)]
+            async with asyncio.timeout(self._timeout):
+                await connection.send_packed_command([step.packed], check_health=False)
+                return [await _read(connection) for _ in range(step.replies)]
         except (RedisError, OSError) as error:
-            raise WireLost(str(error)) from None
+            raise WireLost(str(error) or f"no answer within {self._timeout:g} s") from None
 
     async def _hear(self, step: Hear) -> bool:
         assert isinstance(step.wire, AwaitableWire)

@@ -22,6 +22,10 @@ _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", 
 _EXAMPLE = "redis://host:6379/0, rediss://…, unix:///path/to.sock, redis+sentinel://host:26379,host:26379/name/0"
 
 
+class _Unusable(ValueError):
+    """What is wrong with a URL, in words that repeat nothing of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """One server process: a host and port, or the path of a socket."""
@@ -55,12 +59,17 @@ class Endpoint:
             raise InvalidOption(f"the server must be given as a URL, like {_EXAMPLE}")
         scheme, _, rest = url.partition("://")
         if scheme not in _SCHEMES:
-            raise InvalidOption(f"{scheme!r} is no scheme that Windlass knows: use {_EXAMPLE}")
+            raise InvalidOption(f"{scheme[:20]!r} is no scheme that Windlass knows: use {_EXAMPLE}")
         kind, tls = _SCHEMES[scheme]
         try:
             return cls._read(kind, tls, urlsplit("//" + rest))
-        except ValueError as error:
-            raise InvalidOption(f"the server's URL cannot be read ({error}): use {_EXAMPLE}") from None
+        except _Unusable as error:
+            raise InvalidOption(f"the server's URL cannot be used: {error}; write it like {_EXAMPLE}") from None
+        except ValueError:  # its text may hold a part of the password
+            raise InvalidOption(
+                "the server's URL cannot be read: is there a character in it that must be percent-encoded? "
+                f"Write it like {_EXAMPLE}"
+            ) from None
 
     @classmethod
     def _read(cls, kind: str, tls: bool, parts: Any) -> Endpoint:
@@ -72,7 +81,7 @@ class Endpoint:
         db = options.pop("db", None)
         if kind == "unix":
             if not path:
-                raise ValueError("there is no socket path in it")
+                raise _Unusable("there is no socket path in it")
             addresses: tuple[Address, ...] = (Address(path=path),)
         elif kind == "embedded":
             addresses = (Address(path=path),)
@@ -82,14 +91,15 @@ class Endpoint:
             if kind == "sentinel":
                 service, _, tail = tail.partition("/")
                 if not service:
-                    raise ValueError("the name of the Sentinel service is missing")
+                    raise _Unusable("the name of the Sentinel service is missing")
             db = db if db is not None else tail or None
         sentinel_password = options.pop("sentinel_password", None)
         tls_options = tuple((name, options.pop(name)) for name in _TLS_OPTIONS if name in options)
         if tls_options and not tls:
-            raise ValueError(f"{tls_options[0][0]} needs a rediss:// URL")
+            raise _Unusable(f"{tls_options[0][0]} needs a rediss:// URL")
         if options:
-            raise ValueError(f"unknown option {next(iter(options))!r}")
+            known = ", ".join(("db", "sentinel_password", *_TLS_OPTIONS))
+            raise _Unusable(f"it has an option that is not known (known are {known})")
         return cls(
             kind=kind,
             addresses=addresses,
@@ -109,7 +119,7 @@ class Endpoint:
 def _address(host: str, default_port: int) -> Address:
     parts = urlsplit("//" + host)
     if not parts.hostname:
-        raise ValueError("there is no host in it")
+        raise _Unusable("there is no host in it")
     return Address(parts.hostname, parts.port or default_port)
 
 
@@ -117,5 +127,5 @@ def _database(text: str | None) -> int:
     if text is None:
         return 0
     if not text.isascii() or not text.isdigit():
-        raise ValueError(f"the database must be a number, not {text!r}")
+        raise _Unusable("the database must be a number")
     return int(text)

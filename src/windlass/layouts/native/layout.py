@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, TypeVar
@@ -10,7 +9,15 @@ from typing import Any, TypeVar
 from windlass.job import Counts, Job, Lease, Page, State, Status
 from windlass.layout import Argument, Call, NewJob, Script, Turn
 from windlass.layouts.native import keys, scripts
-from windlass.layouts.native.records import pack_change, pack_when, priority_of, read_meta, read_row
+from windlass.layouts.native.records import (
+    pack_change,
+    pack_when,
+    priority_of,
+    read_cursor,
+    read_meta,
+    read_row,
+    write_cursor,
+)
 from windlass.outcome import Completed, Failed, Outcome, Released, Retried
 
 T = TypeVar("T")
@@ -49,6 +56,9 @@ class NativeLayout:
         self._keys = keys.queue_keys(queue)
         # The queue's clock as last heard, and when that was by our own clock: what we can vouch for.
         self._heard: tuple[int, float] | None = None
+        # Names that the server knows from us, to be taken back when we leave.
+        self._waiters: set[str] = set()
+        self._holders: set[str] = set()
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
@@ -65,6 +75,10 @@ class NativeLayout:
         holder: str | None = None,
         waiter: str | None = None,
     ) -> Call[Turn]:
+        if holder:
+            self._holders.add(holder)
+        if waiter:
+            self._waiters.add(waiter)
         completed = [o.lease for o in outcomes if isinstance(o, Completed)]
         others = [o for o in outcomes if not isinstance(o, Completed)]
         args: list[Argument] = [
@@ -92,6 +106,7 @@ class NativeLayout:
         return self._write(scripts.EXTEND, "extend", args, _read_digits)
 
     def beat(self, holder: str, seconds: float, *, register: bool) -> Call[bool]:
+        self._holders.add(holder)
         return self._write(scripts.BEAT, "beat", [holder, round(seconds * 1000), int(register)], _read_digit)
 
     def progress(self, lease: Lease, value: float) -> Call[bool]:
@@ -114,8 +129,18 @@ class NativeLayout:
 
         return self._write(scripts.AUDIT, "clean", [part, cursor], read)
 
-    def leave(self, *, waiter: str | None = None, lanes: Sequence[str] = ()) -> Call[bool]:
-        return self._call(scripts.GOODBYE, "leave", [waiter or "", *lanes], lambda reply: reply == 1)
+    def leave(self, waiter: str) -> Call[bool]:
+        self._waiters.discard(waiter)
+        return self._goodbye([waiter], [], [])
+
+    def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
+        if not (lanes or self._waiters or self._holders):
+            return None
+        return self._goodbye(sorted(self._waiters), sorted(self._holders), lanes)
+
+    def _goodbye(self, waiters: Sequence[str], holders: Sequence[str], lanes: Sequence[str]) -> Call[bool]:
+        args: list[Argument] = [len(waiters), *waiters, len(holders), *holders, len(lanes), *lanes]
+        return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
 
     def counts(self) -> Call[Counts]:
         def read(reply: list[Any]) -> Counts:
@@ -131,9 +156,9 @@ class NativeLayout:
         def read(reply: list[Any]) -> Page:
             following, rows = reply
             jobs = tuple(read_row(self.queue, row) for row in rows)
-            return Page(jobs, base64.urlsafe_b64encode(following).decode() if following else None)
+            return Page(jobs, write_cursor(state, following) if following else None)
 
-        position = base64.urlsafe_b64decode(cursor) if cursor else b""
+        position = read_cursor(state, cursor) if cursor is not None else b""
         return self._call(scripts.PAGE, "jobs", [state.value, position, limit], read)
 
     def wake_channel(self, waiter: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import struct
 from typing import Any
 
+from windlass.errors import InvalidOption
 from windlass.job import Job, Limits, State
 from windlass.layout import NewJob
 
@@ -74,6 +77,31 @@ def read_meta(record: bytes | None) -> tuple[int, int, int, Limits]:
 def priority_of(score: bytes | str) -> int:
     """The priority in a ready score."""
     return int(float(score)) // PRIORITY_STEP
+
+
+_POSITIONS = {
+    State.READY: re.compile(rb"[0-9.e+]+"),
+    State.SCHEDULED: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
+    State.DEAD: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
+    State.LEASED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
+    State.BLOCKED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
+}
+
+
+def write_cursor(state: State, position: bytes) -> str:
+    """A position among the jobs of a state, as text that can be handed around."""
+    return base64.urlsafe_b64encode(state.encode() + b":" + position).decode()
+
+
+def read_cursor(state: State, cursor: str) -> bytes:
+    """The position again; a cursor of another state, or none at all, is refused."""
+    try:
+        kind, _, position = base64.b64decode(cursor, altchars=b"-_", validate=True).partition(b":")
+    except (ValueError, TypeError):
+        kind, position = b"", b""
+    if kind != state.encode() or not _POSITIONS[state].fullmatch(position):
+        raise InvalidOption(f"that is no cursor for {state} jobs: pass what page.cursor was, for the same state")
+    return position
 
 
 def read_row(queue: str, row: list[Any]) -> Job:

@@ -109,11 +109,5 @@ if #payloads > 0 then call('HSET', DATA, unpack(payloads)) end
 
 answer = table.concat(answer)
 close(answer)
-if came > 0 then
-  wake(came)
-elseif size[IDLE] > 0 then
-  -- A waiter sleeps until the first run time it knew of; tell one of them when there is an earlier one.
-  local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
-  if first and tonumber(first) - due < 1500 then wake(1) end
-end
+wake(came)
 return { now, answer }

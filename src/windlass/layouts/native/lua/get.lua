@@ -9,12 +9,12 @@ read_state()
 wall_clock()
 due = wall - state.skew
 local id = ARGV[1]
-local lease = call('HGET', LEASES, id)
+local lease = read('HGET', LEASES, id)
 if lease then return leased_row(id, lease) end
-local score = call('ZSCORE', READY, id)
+local score = read('ZSCORE', READY, id)
 if score then return ready_row(id, score) end
-local m = read_meta(call('HGET', META, id))
-local run_at = m.seq > 0 and call('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
+local m = read_meta(read('HGET', META, id))
+local run_at = m.seq > 0 and read('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
 if run_at then return scheduled_row(id, run_at) end
-if call('HEXISTS', GRAVES, id) == 1 then return dead_row(id) end
+if read('HEXISTS', GRAVES, id) == 1 then return dead_row(id) end
 return {}

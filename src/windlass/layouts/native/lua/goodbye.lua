@@ -1,19 +1,31 @@
 #!lua flags=allow-oom
--- Ends lanes: their last answers will not be asked for again. When the queue is empty and nobody else has a
--- lane, its state goes too, and not one key is left.
+-- A client leaves: its lanes end (their last answers will not be asked for again), its waiters are taken off the
+-- list, and its holders that hold nothing are forgotten. When the queue is empty and nobody else has a lane, its state
+-- goes too, and not one key is left.
 --
--- ARGV     [1] waiter or ""  [2…] lanes
+-- ARGV     three times a number n and then n names: waiters, holders, lanes
 -- returns  1 when the last key went, else 0
 -- errors   WRONGTYPE; nothing is written then.
 
-measure(READY, SCHEDULED, LEASES, HOLDERS, DATA, BLOCKED, DEAD, INBOX, IDLE)
+measure(READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, BLOCKED, DEAD, INBOX, IDLE)
 read_state()
-for i = 2, #ARGV do
-  call('HDEL', STATE, 'lane:' .. ARGV[i])
+
+local at = 1
+local function names()
+  local found = {}
+  for i = 1, tonumber(ARGV[at]) do found[i] = ARGV[at + i] end
+  at = at + #found + 1
+  return found
 end
-if ARGV[1] ~= '' then call('ZREM', IDLE, ARGV[1]) end
-local used = state.paused
-for _, key in ipairs({ READY, SCHEDULED, LEASES, HOLDERS, DATA, BLOCKED, DEAD, INBOX }) do
+
+for _, waiter in ipairs(names()) do call('ZREM', IDLE, waiter) end
+for _, holder in ipairs(names()) do
+  if #held_by(holder, 1) == 0 then call('ZREM', HOLDERS, holder) end
+end
+for _, lane in ipairs(names()) do call('HDEL', STATE, 'lane:' .. lane) end
+
+local used = state.paused or call('ZCARD', HOLDERS) > 0
+for _, key in ipairs({ READY, SCHEDULED, LEASES, DATA, BLOCKED, DEAD, INBOX }) do
   used = used or size[key] > 0
 end
 if used or call('HLEN', STATE) > 12 then return 0 end

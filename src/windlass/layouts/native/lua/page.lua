@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- One page of the jobs of a state, in the order in which they come: ready and scheduled as they will run,
--- leased by holder, dead latest first, blocked in no order.
+-- leased and blocked by holder, dead latest first.
 --
 -- ARGV     [1] state  [2] cursor: "" to begin, else what the page before returned  [3] rows at most
 -- returns  { cursor of the next page or "", rows (see the end of the prelude; blocked: the BLOCKED record as data) }
@@ -12,54 +12,64 @@ due = wall - state.skew
 local what, cursor, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local rows, following, full = {}, '', false
 
--- Where a page by (score, member) begins: behind the last member, or, when that is gone, at its score.
-local function rank_after(key, rank_command, count_from, count_to)
-  if cursor == '' then return 0 end
-  local member = string.match(cursor, '^[^ ]+ (.*)$')
-  local rank = call(rank_command, key, member)
-  return rank and rank + 1 or call('ZCOUNT', key, count_from, count_to)
+-- Compares as the server does, byte for byte (the language's own comparison follows a locale).
+local function before(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then return a < b end
+  end
+  return #one < #other
 end
 
-local last_score = string.match(cursor, '^([^ ]+) ')
+-- How many members come before (score, member): itself it need not be there any more. A search by halves among equals.
+local function rank_of(key, score, member)
+  local low, high = read('ZCOUNT', key, '-inf', '(' .. score), read('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if before(read('ZRANGE', key, middle, middle)[1], member) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local last_score, last_member = string.match(cursor, '^([^ ]+) (.*)$')
+
 if what == 'ready' then
-  local found = call('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  local found = read('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   full = #found == 2 * most
   for i = 1, #found, 2 do
     rows[#rows + 1] = ready_row(found[i], found[i + 1])
     following = found[i + 1]
   end
 elseif what == 'scheduled' then
-  local from = rank_after(SCHEDULED, 'ZRANK', '-inf', '(' .. (last_score or ''))
-  local found = call('ZRANGE', SCHEDULED, from, from + most - 1, 'WITHSCORES')
+  local from = 0
+  if last_score then
+    from = rank_of(SCHEDULED, last_score, last_member)
+    if read('ZSCORE', SCHEDULED, last_member) == last_score then from = from + 1 end
+  end
+  local found = read('ZRANGE', SCHEDULED, from, from + most - 1, 'WITHSCORES')
   full = #found == 2 * most
   for i = 1, #found, 2 do
     rows[#rows + 1] = scheduled_row(string.sub(found[i], 9), found[i + 1])
     following = found[i + 1] .. ' ' .. found[i]
   end
 elseif what == 'dead' then
-  local from = rank_after(DEAD, 'ZREVRANK', '(' .. (last_score or ''), '+inf')
-  local found = call('ZRANGE', DEAD, from, from + most - 1, 'REV', 'WITHSCORES')
+  local from = last_score and read('ZCARD', DEAD) - rank_of(DEAD, last_score, last_member) or 0
+  local found = read('ZRANGE', DEAD, from, from + most - 1, 'REV', 'WITHSCORES')
   full = #found == 2 * most
   for i = 1, #found, 2 do
     local row = dead_row(found[i])
     if row[3] then rows[#rows + 1] = row end
     following = found[i + 1] .. ' ' .. found[i]
   end
-elseif what == 'leased' then
-  local found = call('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, most)
+else
+  -- What is blocked waits behind something leased, so both are read along the holders. A page may have few rows and yet a next one.
+  local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, most)
   full = #found == most
   for _, member in ipairs(found) do
     local id = string.sub(member, (string.find(member, '%z') or 0) + 1)
-    local lease = call('HGET', LEASES, id)
-    if lease then rows[#rows + 1] = leased_row(id, lease) end
+    local record = read('HGET', what == 'leased' and LEASES or BLOCKED, id)
+    if record then rows[#rows + 1] = what == 'leased' and leased_row(id, record) or { 'blocked', id, record } end
     following = member
   end
-else
-  local found = call('HSCAN', BLOCKED, cursor == '' and '0' or cursor, 'COUNT', most)
-  for i = 1, #found[2], 2 do
-    rows[#rows + 1] = { 'blocked', found[2][i], found[2][i + 1] }
-  end
-  following = found[1] == '0' and '' or found[1]
-  return { following, rows }
 end
 return { full and following or '', rows }

@@ -31,9 +31,18 @@ local SIZE_OF = {
 }
 local size = {}
 
+-- A key of a foreign type is an error that names the key.
+local function read(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    error(redis.error_reply('WRONGTYPE ' .. key .. ' does not hold what Windlass keeps there'))
+  end
+  return reply
+end
+
 local function measure(...)
   for _, key in ipairs({ ... }) do
-    size[key] = call(SIZE_OF[key], key)
+    size[key] = read(SIZE_OF[key], key)
   end
 end
 
@@ -87,7 +96,7 @@ local function advance_clock(vouched)
 end
 
 local function read_state(extra)
-  local f = call('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'paused', extra or 'lane')
+  local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'paused', extra or 'lane')
   state.known = f[3] and true or false
   state.seq = tonumber(f[1]) or 0
   state.fence = tonumber(f[2]) or 0
@@ -259,6 +268,7 @@ end
 -- Moves. None of them can fail once `measure` has seen the keys they touch.
 
 local came = 0 -- jobs that became ready in this call, for `wake`
+local soonest = math.huge -- the first run time that was set in this call
 
 local function scheduled_member(seq, id)
   return struct.pack('>I8', seq) .. id
@@ -279,6 +289,7 @@ local function place(id, m, run_at, score)
     m.seq = next_seq()
     call('ZADD', SCHEDULED, run_at, scheduled_member(m.seq, id))
     keep_meta(id, m, true)
+    soonest = math.min(soonest, run_at)
     return
   end
   local seq = score and score % PRIORITY_STEP or next_seq()
@@ -383,9 +394,11 @@ local function promote(most)
   size[READY] = 1
 end
 
--- Wakes idle waiters, longest idle first; one that is gone does not count. Returns nothing: a lost wake-up only delays.
+-- Wakes idle waiters, longest idle first; one that is gone does not count. A lost wake-up only delays. One more is
+-- woken for a run time that comes before the next poll: a waiter sleeps until the first one that it knew of.
 local function wake(count)
   if size[IDLE] == 0 then return end
+  if soonest - due < 1500 then count = count + 1 end
   while count > 0 do
     local waiter = call('ZPOPMIN', IDLE)[1]
     if not waiter then return end
@@ -400,7 +413,7 @@ end
 -- { state, id, data, META record, ready score, run time, LEASES record, progress, last failure's message }
 
 local function row_of(what, id, score, run_at, lease)
-  return { what, id, call('HGET', DATA, id), call('HGET', META, id), score, run_at, lease, call('HGET', PROGRESS, id), call('HGET', NOTES, id) }
+  return { what, id, read('HGET', DATA, id), read('HGET', META, id), score, run_at, lease, read('HGET', PROGRESS, id), read('HGET', NOTES, id) }
 end
 
 local function leased_row(id, lease)
@@ -416,5 +429,5 @@ local function scheduled_row(id, run_at)
 end
 
 local function dead_row(id)
-  return { 'dead', id, call('HGET', GRAVES, id) }
+  return { 'dead', id, read('HGET', GRAVES, id) }
 end

@@ -22,32 +22,40 @@ if what == 'all' then
   return { now, deleted, 0 }
 end
 
-local deleted, key = 0, nil
-if what == 'ready' or what == 'scheduled' then
-  key = what == 'ready' and READY or SCHEDULED
-  local members = call('ZRANGE', key, 0, MOST - 1)
-  if #members > 0 then
-    local ids = {}
-    for i, member in ipairs(members) do ids[i] = what == 'ready' and member or string.sub(member, 9) end
-    call('ZREM', key, unpack(members))
-    call('HDEL', DATA, unpack(ids))
-    call('HDEL', META, unpack(ids))
-    call('HDEL', NOTES, unpack(ids))
-    deleted = #ids
-  end
+promote(MOST) -- what is due counts as ready
+local deleted, left = 0, 0
+
+-- Deletes jobs that wait in an index.
+local function delete(key, members, ids)
+  if #members == 0 then return end
+  call('ZREM', key, unpack(members))
+  call('HDEL', DATA, unpack(ids))
+  call('HDEL', META, unpack(ids))
+  call('HDEL', NOTES, unpack(ids))
+  deleted = #members
+end
+
+if what == 'ready' then
+  local ids = call('ZRANGE', READY, 0, MOST - 1)
+  delete(READY, ids, ids)
+  left = call('ZCARD', READY) + call('ZCOUNT', SCHEDULED, '-inf', due)
+elseif what == 'scheduled' then
+  local ahead = '(' .. string.format('%.0f', due)
+  local members, ids = call('ZRANGE', SCHEDULED, ahead, '+inf', 'BYSCORE', 'LIMIT', 0, MOST), {}
+  for i, member in ipairs(members) do ids[i] = string.sub(member, 9) end
+  delete(SCHEDULED, members, ids)
+  left = call('ZCOUNT', SCHEDULED, ahead, '+inf')
 elseif what == 'dead' then
-  key = DEAD
   local ids = call('ZRANGE', DEAD, 0, MOST - 1)
   if #ids > 0 then
     call('ZREM', DEAD, unpack(ids))
     call('HDEL', GRAVES, unpack(ids))
     deleted = #ids
   end
+  left = call('ZCARD', DEAD)
 else
-  key = BLOCKED
   deleted = size[BLOCKED]
   call('UNLINK', BLOCKED)
 end
-local left = call(SIZE_OF[key], key)
 close(string.format('%d %d', deleted, left))
 return { now, deleted, left }

@@ -236,7 +236,8 @@ if waiter ~= '' then
       local expiry = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]
       if first then wait = math.max(0, tonumber(first) - due) end
       if expiry then
-        local left = math.max(0, tonumber(expiry) + 1 - now)
+        local left = tonumber(expiry) + 1 - now
+        if left <= 0 then left = math.max(50, state.grace - now) end -- lost already, but given grace
         wait = (wait < 0 or left < wait) and left or wait
       end
     end
@@ -247,7 +248,7 @@ end
 if changed or state.jumped or (size[HOLDERS] > 0 and now - (state.clock or 0) >= STEP_CAP) then
   close(table.concat(verdicts) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
 end
-if came > #ids and not state.paused then
-  wake(math.min(came, call('ZCARD', READY)))
+if not state.paused then
+  wake(came > #ids and math.min(came, call('ZCARD', READY)) or 0)
 end
 return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)
