@@ -55,6 +55,8 @@ _TABLE: tuple[tuple[str, Fault], ...] = (
     ("NOAUTH", Fault(Next.GIVE_UP, errors.AccessDenied, "it wants a password: put one into the URL")),
     ("WRONGPASS", Fault(Next.GIVE_UP, errors.AccessDenied, "the user name or password is wrong: check the URL")),
     ("NOPERM", Fault(Next.GIVE_UP, errors.AccessDenied, "this user may not do that: give it the rights named in docs/server.md")),
+    ("ACL failure", Fault(Next.GIVE_UP, errors.AccessDenied, "this user may not do that: give it the rights named in docs/server.md")),
+    ("ERR The user executing the script", Fault(Next.GIVE_UP, errors.AccessDenied, "this user may not do that: give it the rights named in docs/server.md")),
     ("WRONGTYPE", Fault(Next.GIVE_UP, errors.KeyConflict, "a key of this queue holds something else: rename or delete that key")),
     ("STALEOP", Fault(Next.GIVE_UP, errors.OutcomeUnknown, "an older request arrived after a newer one")),
 )  # fmt: skip

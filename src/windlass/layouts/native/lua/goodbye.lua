@@ -7,7 +7,7 @@
 -- returns  1 when the last key went, else 0
 -- errors   WRONGTYPE; nothing is written then.
 
-measure(READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, BLOCKED, DEAD, INBOX, IDLE)
+measure(READY, SCHEDULED, LEASES, HOLDERS, DATA, BLOCKED, DEAD, INBOX, IDLE)
 read_state()
 
 local at = 1
@@ -18,8 +18,10 @@ local function names()
   return found
 end
 
-for _, waiter in ipairs(names()) do call('ZREM', IDLE, waiter) end
-for _, holder in ipairs(names()) do
+local waiters, holders = names(), names()
+if #holders > 0 then measure(HELD) end
+for _, waiter in ipairs(waiters) do call('ZREM', IDLE, waiter) end
+for _, holder in ipairs(holders) do
   if #held_by(holder, 1) == 0 then call('ZREM', HOLDERS, holder) end
 end
 for _, lane in ipairs(names()) do call('HDEL', STATE, 'lane:' .. lane) end

@@ -35,6 +35,7 @@ local size = {}
 local function read(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then
+    if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
     error(redis.error_reply('WRONGTYPE ' .. key .. ' does not hold what Windlass keeps there'))
   end
   return reply

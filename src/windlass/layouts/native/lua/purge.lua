@@ -22,7 +22,6 @@ if what == 'all' then
   return { now, deleted, 0 }
 end
 
-promote(MOST) -- what is due counts as ready
 local deleted, left = 0, 0
 
 -- Deletes jobs that wait in an index.
@@ -36,15 +35,19 @@ local function delete(key, members, ids)
 end
 
 if what == 'ready' then
+  -- What is due counts as ready.
+  local total = size[READY] + call('ZCOUNT', SCHEDULED, '-inf', due)
+  promote(MOST)
   local ids = call('ZRANGE', READY, 0, MOST - 1)
   delete(READY, ids, ids)
-  left = call('ZCARD', READY) + call('ZCOUNT', SCHEDULED, '-inf', due)
+  left = total - deleted
 elseif what == 'scheduled' then
   local ahead = '(' .. string.format('%.0f', due)
+  local total = call('ZCOUNT', SCHEDULED, ahead, '+inf')
   local members, ids = call('ZRANGE', SCHEDULED, ahead, '+inf', 'BYSCORE', 'LIMIT', 0, MOST), {}
   for i, member in ipairs(members) do ids[i] = string.sub(member, 9) end
   delete(SCHEDULED, members, ids)
-  left = call('ZCOUNT', SCHEDULED, ahead, '+inf')
+  left = total - deleted
 elseif what == 'dead' then
   local ids = call('ZRANGE', DEAD, 0, MOST - 1)
   if #ids > 0 then
@@ -52,7 +55,7 @@ elseif what == 'dead' then
     call('HDEL', GRAVES, unpack(ids))
     deleted = #ids
   end
-  left = call('ZCARD', DEAD)
+  left = size[DEAD] - deleted
 else
   deleted = size[BLOCKED]
   call('UNLINK', BLOCKED)
