@@ -120,7 +120,7 @@ def _others_were_busy(before: float | None, own: float, seconds: float) -> bool:
 
 
 def measure(rigs: dict[str, Rig], plan: Plan, calm: Calm, say: Say) -> dict[str, Any]:
-    """All figures, by server and case."""
+    """All figures, by server and case. Beside its own bare, each of ours is set against the first server's."""
     began = time.monotonic()
     for rig in rigs.values():
         _warm_up(rig)
@@ -136,7 +136,17 @@ def measure(rigs: dict[str, Rig], plan: Plan, calm: Calm, say: Say) -> dict[str,
             if len(each.quiet) < plan.runs and time.monotonic() - began < plan.patience:
                 say(f"once more, the machine was busy: {each.case.title}")
                 each.take(plan, calm)
-    return {name: {key: _figures(each, plan) for key, each in of_case.items()} for name, of_case in pairs.items()}
+    first = pairs[next(iter(pairs))]
+    return {
+        name: {key: _figures(each, plan) | {"of_first": _against(each, first[key])} for key, each in of_case.items()}
+        for name, of_case in pairs.items()
+    }
+
+
+def _against(pairs: Pairs, others: Pairs) -> float:
+    """Our rate over our rate on another server: the middle of the rounds, in which both were taken side by side."""
+    rounds = zip(pairs.taken, others.taken, strict=False)
+    return median(ours.rate / theirs.rate for (ours, _), (theirs, _) in rounds)
 
 
 def measure_memory(rig: Rig, jobs: int) -> dict[str, float]:

@@ -30,10 +30,7 @@ def build(
         },
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "figures": figures,
-        "fsync_ratio": {
-            key: figures[FSYNC][key]["ours"]["jobs_per_second"] / case["ours"]["jobs_per_second"]
-            for key, case in figures[PLAIN].items()
-        },
+        "fsync_ratio": {key: case["of_first"] for key, case in figures[FSYNC].items()},
         "fsync_us": 1e6 * fsync_seconds,
         "memory": memory,
         "noise": {

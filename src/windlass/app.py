@@ -42,6 +42,8 @@ class Windlass:
         call_timeout: Duration = 10,
         allow_eviction: bool = False,
     ) -> None:
+        if url == "":
+            raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
         url = url or ("embedded://" if home is not None else os.environ.get("WINDLASS_URL")) or "embedded://"
         self._endpoint = Endpoint.parse(url)
         if home is not None and (not self._is_embedded or self._endpoint.addresses[0].path):

@@ -545,7 +545,10 @@ class Queue:
         return self._call(lambda: self._layout.get(id))
 
     def jobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """One page of the jobs of a state, in their order; `page.cursor` asks for the next."""
+        """One page of the jobs of a state, in their order; `page.cursor` asks for the next.
+
+        A scheduled job that has just become due is still listed among the scheduled, with `state` ready.
+        """
         return self._runners.run(self._jobs(state, cursor, limit))
 
     async def ajobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from windlass.errors import InvalidOption, InvalidTime
 
@@ -12,6 +12,7 @@ Duration = float | int | str | timedelta
 Moment = float | int | datetime
 
 LATEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 
@@ -74,7 +75,7 @@ def _moment(run_at: Moment) -> int:
                 f"run_at={run_at!r} has no time zone, so it is no moment in time: "
                 "use datetime.now(timezone.utc) or .astimezone()"
             )
-        run_at = run_at.timestamp()
+        return min(LATEST_MS, max(1, -((_EPOCH - run_at) // timedelta(milliseconds=1))))  # exact, rounded up
     if isinstance(run_at, bool) or not isinstance(run_at, int | float):
         raise InvalidTime(f"run_at must be seconds since 1970 or a datetime with a time zone, not {run_at!r}")
     run_at = _float(run_at)

@@ -11,7 +11,7 @@ import redis
 
 from tests.contract.leasing import drain, take
 from tests.support.servers import Server, wait_until
-from windlass import Counts, Lease, Limits, Queue, State
+from windlass import Counts, Lease, Limits, Queue, RawJob, State
 from windlass.layouts.native.keys import queue_key
 from windlass.queue import POLL_FLOOR
 
@@ -62,12 +62,11 @@ def test_pushed_jobs_queue_up_with_the_others(queue: Queue, client: redis.Redis)
 
 
 def test_every_pushed_job_has_an_id_of_its_own(queue: Queue, client: redis.Redis) -> None:
-    for id in ("inbox-1", "inbox-2", "inbox-3", "inbox-4"):  # somebody has used such names
-        queue.enqueue(b"named", id=id, priority=9)
-    client.lpush(inbox(queue), *["pushed"] * 5)
-    leases = queue.lease_many(20)
-    assert [lease.data for lease in leases] == [b"pushed"] * 5 + [b"named"] * 4
-    assert len({lease.id for lease in leases}) == 9
+    queue.enqueue_many(RawJob(b"named", id=f"inbox-{number}", priority=9) for number in range(11, 41))
+    client.lpush(inbox(queue), *["pushed"] * 5)  # somebody has used such names before
+    leases = queue.lease_many(50)
+    assert [lease.data for lease in leases] == [b"pushed"] * 5 + [b"named"] * 30
+    assert len({lease.id for lease in leases}) == 35
 
 
 @pytest.mark.serves("H6")

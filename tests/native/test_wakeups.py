@@ -226,7 +226,7 @@ def test_one_that_takes_less_than_it_brought_up_wakes_another(
 
 @pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7", "Q8")
-@pytest.mark.parametrize("by", ["enqueue", "batch", "retry", "release", "update", "upsert"])
+@pytest.mark.parametrize("by", ["enqueue", "batch", "staggered", "retry", "release", "update", "upsert"])
 def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
     raw_queue: Queue, other: Queue, client: redis.Redis, by: str
 ) -> None:
@@ -236,9 +236,7 @@ def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
     assert lease is not None
     if by == "release":
         other.enqueue(b"", id="a", delay=0.3)
-    waiters = [Waiter(raw_queue)]
-    if by == "batch":
-        waiters.append(Waiter(raw_queue))
+    waiters = [Waiter(raw_queue) for _ in range({"batch": 2, "staggered": 3}.get(by, 1))]
     idle(client, raw_queue, len(waiters))
     due = time.monotonic() + 0.3
     match by:
@@ -246,6 +244,8 @@ def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
             other.enqueue(b"", delay=0.3)
         case "batch":  # one for each waiter, the second a little later
             other.enqueue_many([b"", RawJob(b"", delay=0.3)])
+        case "staggered":
+            other.enqueue_many(RawJob(b"", delay=delay) for delay in (0.2, 0.25, 0.3))
         case "retry":
             assert other.retry(lease, delay=0.3)
         case "release":  # what waits behind it says when

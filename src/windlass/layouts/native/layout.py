@@ -79,6 +79,8 @@ class NativeLayout:
             self._holders.add(holder)
         if waiter:
             self._waiters.add(waiter)
+            if len(self._waiters) > 100:  # interrupted waits leave names behind; the server forgets them by itself
+                self._waiters.pop()
         completed = [o.lease for o in outcomes if isinstance(o, Completed)]
         others = [o for o in outcomes if not isinstance(o, Completed)]
         args: list[Argument] = [

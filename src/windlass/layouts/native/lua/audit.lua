@@ -2,7 +2,7 @@
 -- One step of a deep clean: compares a bounded part of one key with the others and mends what does not fit.
 -- Each step is atomic and judges by what it sees then, so it is safe beside live workers.
 --
---   data       a job in no index            → ready, in its priority
+--   data       a job in no index            → ready, in the priority that is known of it
 --   ready      an entry with no job         → dropped; one that is leased too → dropped here
 --   scheduled  an entry with no job, or a stale one → dropped
 --   leases     a lease on no job            → dropped; one that no holder holds → the job goes back to the front

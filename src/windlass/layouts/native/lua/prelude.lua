@@ -19,6 +19,7 @@ local STEP_CAP = 1000 -- ms that the lease clock follows the server's clock on i
 local TOLERANCE = 2000 -- ms of disagreement that is not yet a jump of the server's clock
 local BELIEVE_AFTER = 300000 -- ms after which a jumped clock is believed
 local SILENCE = 5000 -- ms without any sign of life that make named holders worth a grace
+local SOON = 1500 -- ms, a little more than the time after which a waiter looks by itself
 local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane may be dropped
 
 ---------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ end
 -- Moves. None of them can fail once `measure` has seen the keys they touch.
 
 local came = 0 -- jobs that became ready in this call, for `wake`
-local soonest = math.huge -- the first run time that was set in this call
+local soon = 0 -- run times set in this call that come before a waiter looks by itself
 
 local function scheduled_member(seq, id)
   return struct.pack('>I8', seq) .. id
@@ -290,7 +291,7 @@ local function place(id, m, run_at, score)
     m.seq = next_seq()
     call('ZADD', SCHEDULED, run_at, scheduled_member(m.seq, id))
     keep_meta(id, m, true)
-    soonest = math.min(soonest, run_at)
+    if run_at - due < SOON then soon = soon + 1 end
     return
   end
   local seq = score and score % PRIORITY_STEP or next_seq()
@@ -395,11 +396,11 @@ local function promote(most)
   size[READY] = 1
 end
 
--- Wakes idle waiters, longest idle first; one that is gone does not count. A lost wake-up only delays. One more is
--- woken for a run time that comes before the next poll: a waiter sleeps until the first one that it knew of.
+-- Wakes idle waiters, longest idle first; one that is gone does not count. A lost wake-up only delays. One is woken
+-- for each run time that comes before the next poll, too: a waiter sleeps until the first one that it knew of.
 local function wake(count)
   if size[IDLE] == 0 then return end
-  if soonest - due < 1500 then count = count + 1 end
+  count = count + soon
   while count > 0 do
     local waiter = call('ZPOPMIN', IDLE)[1]
     if not waiter then return end
