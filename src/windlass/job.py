@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
+
+from windlass.errors import InvalidPayload
+
+
+def write_json(value: Any) -> bytes:
+    """A payload from anything that JSON can say. NaN and infinity it cannot."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidPayload(
+            f"this cannot be written as JSON ({error}): pass plain values, or bytes to enqueue"
+        ) from None
+
+
+def read_json(data: bytes) -> Any:
+    """What a payload says as JSON."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise InvalidPayload(f"this payload is not JSON ({error}): use .data for the bytes") from None
 
 
 class State(StrEnum):
@@ -61,6 +83,10 @@ class Lease:
     limits: Limits = Limits()
     holder: str | None = None
 
+    def json(self) -> Any:
+        """The payload, read as JSON."""
+        return read_json(self.data)
+
     @property
     def attempt(self) -> int:
         """1 for the first try."""
@@ -87,6 +113,10 @@ class Job:
     reason: str | None = None
     message: str | None = None
     died_at: float | None = None
+
+    def json(self) -> Any:
+        """The payload, read as JSON."""
+        return read_json(self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
 from windlass.ids import random_id, random_ids
-from windlass.job import Cleaned, Counts, Job, Lease, Page, Receipt, State, Status
+from windlass.job import Cleaned, Counts, Job, Lease, Page, Receipt, State, Status, write_json
 from windlass.layout import Call, Layout, NewJob, Turn
 from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_id, check_name, check_payload, check_whole
 from windlass.outcome import Completed, Failed, Outcome, Released
@@ -121,6 +121,14 @@ class Queue:
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
         """Awaitable `enqueue`."""
         return self._one(await self._runners.arun(self._enqueue([self._new_job(data, options)])))
+
+    def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
+        """`enqueue` with anything that JSON can say as the payload; `lease.json()` reads it."""
+        return self.enqueue(write_json(value), **options)
+
+    async def aenqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
+        """Awaitable `enqueue_json`."""
+        return await self.aenqueue(write_json(value), **options)
 
     def enqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
         """Put many jobs on the queue: payloads, or `RawJob(data, **options)`. Atomic for each 1,000 of them."""

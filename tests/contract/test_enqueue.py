@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.leasing import drain, take
 from windlass import Queue, RawJob, Receipt, State, Status
+from windlass.errors import InvalidPayload
 
 EVERY_BYTE = bytes(range(256))
 MEBIBYTE = random.Random(7).randbytes(1024 * 1024)
@@ -142,3 +143,26 @@ def test_the_id_of_a_dead_job_is_free(queue: Queue) -> None:
     job = queue.get("a")
     assert job is not None
     assert (job.state, job.data) == (State.READY, b"new"), "the living one is shown before the dead"
+
+
+@pytest.mark.serves("R1")
+@pytest.mark.parametrize("value", [None, 0, "ü", [1, 2.5, "x", None, True], {"a": {"b": []}}, 12345678901234567890])
+def test_json_goes_in_and_comes_out(queue: Queue, value: Any) -> None:
+    receipt = queue.enqueue_json(value, id="j")
+    job = queue.get(receipt.id)
+    assert job is not None
+    assert job.json() == value
+    assert take(queue).json() == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"bytes", "\ud800"])
+def test_what_json_cannot_say_is_refused(queue: Queue, value: Any) -> None:
+    with pytest.raises(InvalidPayload, match="JSON"):
+        queue.enqueue_json(value)
+    assert queue.counts().waiting == 0
+
+
+def test_a_payload_that_is_no_json_says_so(queue: Queue) -> None:
+    queue.enqueue(b"\xff no json")
+    with pytest.raises(InvalidPayload, match=r"\.data"):
+        take(queue).json()

@@ -70,7 +70,7 @@ class AwaitableRunner:
         address = step.address
         kind: Any = UnixDomainSocketConnection if address.path else SSLConnection if self._endpoint.tls else Connection
         given = connections.arguments(self._endpoint, address, self._timeout, sentinel=step.sentinel)
-        # The library's own time limit goes through asyncio.wait_for, which can swallow a cancellation before Python 3.12.
+        # The library's own limit goes through asyncio.wait_for, which can swallow a cancellation before Python 3.12.
         given["socket_timeout"] = None
         connection: Any = kind(retry=Retry(NoBackoff(), 0), **given)
         try:
