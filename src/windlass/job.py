@@ -1,11 +1,16 @@
-"""The plain values that go in and out of a queue: jobs, leases, receipts, counts."""
+"""The plain values that go in and out of a queue: jobs, leases, receipts, counts.
+
+They are msgspec structs: as frozen as dataclasses can be, and made ten times as fast, which counts when a
+thousand come with one reply.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, structs
 
 from windlass.errors import InvalidPayload
 
@@ -28,6 +33,12 @@ def read_json(data: bytes) -> Any:
         raise InvalidPayload(f"this payload is not JSON ({error}): use .data for the bytes") from None
 
 
+def _repr_without_data(value: Struct) -> str:
+    """Payloads may be long, and may be secret."""
+    fields = ", ".join(f"{name}={field!r}" for name, field in structs.asdict(value).items() if name != "data")
+    return f"{type(value).__name__}({fields})"
+
+
 class State(StrEnum):
     """Where a job is."""
 
@@ -47,16 +58,14 @@ class Status(StrEnum):
     BLOCKED = "blocked"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """The server has the job: under which id, and what became of the request."""
 
     id: str
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How often a job may fail or stall, and how long it waits between tries (seconds)."""
 
     max_failures: int = 10
@@ -65,8 +74,7 @@ class Limits:
     max_backoff: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The right to work on one job until it is settled or the lease ends.
 
     `fence` only rises: of two leases on the same job the later has the greater number. Give it to
@@ -75,7 +83,7 @@ class Lease:
 
     queue: str
     id: str
-    data: bytes = field(repr=False)
+    data: bytes
     fence: int
     priority: int = 5
     failures: int = 0
@@ -87,20 +95,22 @@ class Lease:
         """The payload, read as JSON."""
         return read_json(self.data)
 
+    def __repr__(self) -> str:
+        return _repr_without_data(self)
+
     @property
     def attempt(self) -> int:
         """1 for the first try."""
         return self.failures + self.stalls + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """What the server knows of one job."""
 
     queue: str
     id: str
     state: State
-    data: bytes = field(repr=False)
+    data: bytes
     priority: int = 5
     run_at: float | None = None
     failures: int = 0
@@ -118,17 +128,18 @@ class Job:
         """The payload, read as JSON."""
         return read_json(self.data)
 
+    def __repr__(self) -> str:
+        return _repr_without_data(self)
 
-@dataclass(frozen=True, slots=True)
-class Page:
+
+class Page(Struct, frozen=True):
     """Some jobs, and the cursor with which to ask for the next ones (`None` at the end)."""
 
     jobs: tuple[Job, ...]
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """How many jobs there are in each state, all at one moment.
 
     `inbox` counts what was pushed by hand and is not yet taken in.
@@ -149,8 +160,7 @@ class Counts:
         return self.ready + self.scheduled + self.blocked + self.inbox
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
+class Cleaned(Struct, frozen=True):
     """What a clean found: jobs taken back from lost holders, and things mended by a deep clean."""
 
     recovered: int

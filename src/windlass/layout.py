@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from windlass.job import Counts, Job, Lease, Page, State, Status
 from windlass.outcome import Outcome
 
@@ -47,17 +49,13 @@ class Call(Generic[T]):
     about: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """One job to be put on a queue, and how to treat a job of the same id. Times are in milliseconds.
+class Change(Struct, frozen=True):
+    """What is asked for a job beside its data, and how to treat a job of the same id. Times are in milliseconds.
 
     `when` is `None` for now, or ("at", ms since 1970), or ("in", ms from the server's now). `update_run_at`
     is one of "never", "always", "later", "earlier".
     """
 
-    id: str
-    data: bytes
-    fresh: bool = False
     when: tuple[str, int] | None = None
     priority: int = 5
     max_failures: int = 10
@@ -76,8 +74,19 @@ class NewJob:
     must_exist: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+PLAIN = Change()
+
+
+class NewJob(Struct, frozen=True):
+    """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet."""
+
+    id: str
+    data: bytes
+    change: Change = PLAIN
+    fresh: bool = False
+
+
+class Turn(Struct, frozen=True):
     """What one turn brought: which outcomes were still ours to settle, the new leases, and when to look again.
 
     `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease).

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from windlass.job import Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """Done: the job leaves the queue and nothing stays behind."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """Not started, or given up without fault: back to the front of the queue, nothing is charged."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(Struct, frozen=True):
     """Failed, and to be tried again: behind its equals, at once or at a time (as in `NewJob.when`)."""
 
     lease: Lease
@@ -30,8 +27,7 @@ class Retried:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Failed for good: the job is kept among the dead."""
 
     lease: Lease

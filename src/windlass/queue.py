@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
 from windlass.ids import random_id, random_ids
 from windlass.job import Cleaned, Counts, Job, Lease, Page, Receipt, State, Status, write_json
-from windlass.layout import Call, Layout, NewJob, Turn
+from windlass.layout import PLAIN, Call, Change, Layout, NewJob, Turn
 from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_id, check_name, check_payload, check_whole
 from windlass.outcome import Completed, Failed, Outcome, Released
 from windlass.retry import after_failure
@@ -168,10 +168,7 @@ class Queue:
             raise InvalidOption(f"enqueue has no option {sorted(unknown)[0]!r}")
         given_id = options.get("id")
         update_data = _flag(options, "update_data", True)
-        return NewJob(
-            id=check_id(given_id) if given_id is not None else random_id(),
-            data=payload,
-            fresh=given_id is None,
+        change = Change(
             when=run_time(options.get("run_at"), options.get("delay")),
             **_numbers(options),
             update_data=update_data,
@@ -184,6 +181,8 @@ class Queue:
             reset_counts=_flag(options, "reset_counts", update_data),
             keep=_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         )
+        id = check_id(given_id) if given_id is not None else spare_id or random_id()
+        return NewJob(id, payload, PLAIN if change == PLAIN else change, fresh=given_id is None)
 
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
         """Change a job that waits (or is blocked behind a running one); false when there is none.
@@ -204,9 +203,8 @@ class Queue:
         mode = _choice(changes.get("when", "always"), "when", ("always", "later", "earlier"))
         if "when" in changes and not timed:
             raise InvalidOption("when= says how to treat a run time: give run_at or delay with it")
-        job = NewJob(
-            id=check_id(id),
-            data=check_payload(changes["data"], self._max_payload) if "data" in changes else b"",
+        data = check_payload(changes["data"], self._max_payload) if "data" in changes else b""
+        change = Change(
             when=run_time(changes.get("run_at"), changes.get("delay")),
             **_numbers(changes),
             update_data="data" in changes,
@@ -219,6 +217,7 @@ class Queue:
             reset_counts=_flag(changes, "reset_counts", False),
             must_exist=True,
         )
+        job = NewJob(check_id(id), data, change)
 
         def flow(session: Session) -> Flow[bool]:
             (status,) = yield from session.perform(self._layout.enqueue([job]))
@@ -601,8 +600,9 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
             yield batch
             batch, ids, size = [], set(), 0
         batch.append(job)
-        ids.add(job.id)
         size += len(job.data)
+        if not job.fresh:
+            ids.add(job.id)
     if batch:
         yield batch
 

@@ -16,7 +16,7 @@ import redis
 
 from windlass import Lease, State, Windlass
 from windlass.errors import KeyConflict, WindlassError
-from windlass.layout import Call, NewJob
+from windlass.layout import Call, Change, NewJob
 from windlass.layouts.native import NativeLayout, scripts
 from windlass.layouts.native.keys import NAMES, queue_key
 from windlass.outcome import Completed, Failed, Outcome, Released, Retried
@@ -54,7 +54,8 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
     lease = chance.choice(list(leases.values()))
     retried = Retried(lease, chance.choice([None, ("in", 900)]), "m")
     outcomes: list[Outcome] = [Completed(lease), Released(lease), retried, Failed(lease, "m")]
-    some = [NewJob(id, b"new", when=chance.choice([None, ("in", 5000)])) for id in chance.sample(IDS, 3)]
+    changes = [Change(), Change(when=("in", 5000))]
+    some = [NewJob(id, b"new", chance.choice(changes)) for id in chance.sample(IDS, 3)]
     return {
         "native/enqueue": layout.enqueue(some),
         "native/turn": layout.turn(

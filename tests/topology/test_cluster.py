@@ -240,7 +240,8 @@ class Traffic:
 def test_a_slot_moved_key_by_key_under_load_loses_nothing(cluster: Cluster) -> None:
     name = names_on_each_node(cluster, "resharded")[0]
     slot = cluster.slot_of(keys.queue_key(name, "state"))
-    with Traffic(cluster.url, name).running() as traffic:
+    with Windlass(cluster.url, retry_for=5) as app, Traffic(cluster.url, name).running() as traffic:
+        app.queue(name).enqueue(b"ballast", id="ballast", delay=3600)  # so that there are always keys to be torn apart
         for _ in range(3):
             traffic.wait_for_more()
             source = cluster.nodes[cluster.owner(slot)]
@@ -252,6 +253,7 @@ def test_a_slot_moved_key_by_key_under_load_loses_nothing(cluster: Cluster) -> N
             wait_for_refusal(source, "ASK")  # it is empty here, and not yet handed over
             move.finish()
         traffic.wait_for_more()
+        assert app.queue(name).cancel("ballast")
     traffic.assert_nothing_lost_or_doubled()
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
@@ -88,22 +87,13 @@ class Session:
     def perform(self, call: Call[T], retry_for: float | None = None) -> Flow[T]:
         """Send a call until it is answered, refused, or time is up."""
         patience = self.options.retry_for if retry_for is None else retry_for
-        with self._lane() as lane:
+        lane = self._take_lane()
+        try:
             if call.writes:
                 lane.number += 1
                 lane.queues.add(call.keys)
             reply = yield from self._persist(lane, call, self._command(lane, call), patience)
             return call.read(reply)
-
-    @contextmanager
-    def _lane(self) -> Iterator[Lane]:
-        try:
-            lane = self._idle.pop()
-        except IndexError:
-            lane = Lane()
-            self.lanes.append(lane)
-        try:
-            yield lane
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
@@ -111,6 +101,14 @@ class Session:
             raise
         finally:
             self._idle.append(lane)
+
+    def _take_lane(self) -> Lane:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            lane = Lane()
+            self.lanes.append(lane)
+            return lane
 
     def _command(self, lane: Lane, call: Call[Any]) -> bytes:
         operation = (lane.name, lane.number) if call.writes else ()
@@ -125,7 +123,7 @@ class Session:
         while True:
             address: Address | None = None
             try:
-                address = asked or (yield from self._address_for(call.keys))
+                address = asked or self._known_address(call.keys) or (yield from self._find_address())
                 wire = lane.wires.get(address) or (yield from self._open(lane, address))
                 if asked:
                     _, reply = yield Exchange(wire, _pack("ASKING") + command, 2)
@@ -186,11 +184,13 @@ class Session:
 
     # -- where the queue is ----------------------------------------------------------------------
 
-    def _address_for(self, keys: tuple[str, ...]) -> Flow[Address]:
+    def _known_address(self, keys: tuple[str, ...]) -> Address | None:
+        return self._routes.get(key_slot(keys[0].encode())) if self._cluster else self._primary
+
+    def _find_address(self) -> Flow[Address]:
         if self._cluster:
-            return self._routes.get(key_slot(keys[0].encode())) or random.choice(self._seeds)
-        if self._primary is None:
-            self._primary = yield from self._find_primary()
+            return random.choice(self._seeds)  # whoever it is will redirect us
+        self._primary = yield from self._find_primary()
         return self._primary
 
     def _find_primary(self) -> Flow[Address]:
@@ -296,7 +296,7 @@ class Session:
 
     def listen(self, keys: tuple[str, ...], channel: Callable[[str], str]) -> Flow[Listener]:
         """A listener on the server that has this queue; announcements on its channel reach it."""
-        address = yield from self._address_for(keys)
+        address = self._known_address(keys) or (yield from self._find_address())
         for _ in range(len(self._listeners)):
             listener = self._listeners.popleft()
             if listener.address == address:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from windlass.transport.endpoint import Address
 
@@ -19,16 +20,14 @@ class Wire(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True):
     """Open a connection and authenticate. Answer: the wire. Raises ConnectFailed, or an error reply as value."""
 
     address: Address
     sentinel: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Send packed commands and read as many replies. Answer: the replies, errors among them. Raises WireLost."""
 
     wire: Wire
@@ -36,23 +35,20 @@ class Exchange:
     replies: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Hear:
+class Hear(Struct, frozen=True):
     """Wait for a message on a subscribed wire. Answer: whether one came. Raises WireLost."""
 
     wire: Wire
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(Struct, frozen=True):
     """Wait."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Run a function that may block. Answer: what it returns."""
 
     function: Callable[[], Any]

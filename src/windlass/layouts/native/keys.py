@@ -8,7 +8,7 @@ from __future__ import annotations
 
 PREFIX = "windlass"
 
-# The order in which every script gets them; lua/prelude.lua unpacks the same order.
+# The order in which every script gets them; lua/shared/keys.lua unpacks the same order.
 NAMES = (
     "state",  # hash    counters, clocks, pause flag, and the last operation of each lane
     "ready",  # zset    id → priority and sequence

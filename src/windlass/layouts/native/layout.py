@@ -11,6 +11,7 @@ from windlass.layout import Argument, Call, NewJob, Script, Turn
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
     pack_change,
+    pack_fence,
     pack_when,
     priority_of,
     read_cursor,
@@ -63,7 +64,7 @@ class NativeLayout:
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
         for job in jobs:
-            args += (job.id, job.data, pack_change(job))
+            args += (job.id, job.data, pack_change(job.change))
         return self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
 
     def turn(
@@ -92,7 +93,7 @@ class NativeLayout:
             len(completed),
         ]
         args += [lease.id for lease in completed]
-        args += [lease.fence for lease in completed]
+        args += [pack_fence(lease.fence) for lease in completed]
         args.append(len(others))
         for outcome in others:
             args += _pack_outcome(outcome)

@@ -1,4 +1,4 @@
-"""The packed records of the native layout, as the Lua prelude writes and reads them (see its section "Records")."""
+"""The packed records of the native layout, as the Lua scripts write and read them (see lua/shared/)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 from windlass.errors import InvalidOption
 from windlass.job import Job, Limits, State
-from windlass.layout import NewJob
+from windlass.layout import PLAIN, Change
 
 _META = struct.Struct(">BBIIIIQQQ")
 _LEASE = struct.Struct(">BQQ")
+_FENCE = struct.Struct(">Q")
 _CHANGE = struct.Struct(">BBQIIQQH")
 _GRAVE = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
@@ -24,41 +25,43 @@ _REASONS = {1: "failed", 2: "stalled"}
 _PLAIN_LIMITS = Limits()
 
 
-def pack_change(job: NewJob) -> bytes:
+def pack_change(change: Change) -> bytes:
     """What an enqueue asks for; empty for a plain job, which is most of them."""
+    if change is PLAIN:
+        return b""
     flags = (
-        job.update_data
-        | _RUN_AT_MODES[job.update_run_at] << 1
-        | job.update_max_failures << 3
-        | job.update_max_stalls << 4
-        | job.update_min_backoff << 5
-        | job.update_max_backoff << 6
-        | job.reset_counts << 7
-        | job.update_priority << 8
-        | job.keep << 9
-        | job.must_exist << 10
+        change.update_data
+        | _RUN_AT_MODES[change.update_run_at] << 1
+        | change.update_max_failures << 3
+        | change.update_max_stalls << 4
+        | change.update_min_backoff << 5
+        | change.update_max_backoff << 6
+        | change.reset_counts << 7
+        | change.update_priority << 8
+        | change.keep << 9
+        | change.must_exist << 10
     )
-    kind, ms = pack_when(job.when)
-    record = _CHANGE.pack(
-        job.priority,
+    kind, ms = pack_when(change.when)
+    return _CHANGE.pack(
+        change.priority,
         kind,
         ms,
-        job.max_failures,
-        job.max_stalls,
-        job.min_backoff,
-        job.max_backoff,
+        change.max_failures,
+        change.max_stalls,
+        change.min_backoff,
+        change.max_backoff,
         flags,
     )
-    return b"" if record == _PLAIN_CHANGE else record
+
+
+def pack_fence(fence: int) -> bytes:
+    """A fence as it lies in a lease record."""
+    return _FENCE.pack(fence & 0xFFFFFFFFFFFFFFFF)
 
 
 def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
     """The kind of a time and its milliseconds."""
     return (_WHEN_KINDS[when[0]], when[1]) if when else (0, 0)
-
-
-_PLAIN_CHANGE = b""
-_PLAIN_CHANGE = pack_change(NewJob("", b""))
 
 
 def read_meta(record: bytes | None) -> tuple[int, int, int, Limits]:
@@ -105,7 +108,7 @@ def read_cursor(state: State, cursor: str) -> bytes:
 
 
 def read_row(queue: str, row: list[Any]) -> Job:
-    """A job as the reading scripts describe it (see "Rows" in the prelude)."""
+    """A job as the reading scripts describe it (see lua/shared/rows.lua)."""
     state, id, data = row[:3]
     name = State(state.decode())
     if name is State.DEAD:

@@ -1,18 +1,27 @@
-"""The Lua scripts of the native layout, each with the prelude put in behind its first line."""
+"""The Lua scripts of the native layout. A script says in its second line which shared parts it uses; they are put in
+behind its first line, so each script is one constant text with one hash, and no longer than it must be.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
 from windlass.layout import Script
 
 _FOLDER = files("windlass.layouts.native") / "lua"
-_PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")
+_ALWAYS = ("keys", "clock")
+_IN_ORDER = ("operations", "meta", "leases", "changes", "wake", "waiting", "endings", "rows")
 
 
 def _load(name: str) -> Script:
     shebang, _, body = (_FOLDER / f"{name}.lua").read_text("utf-8").partition("\n")
-    return Script(f"native/{name}", f"{shebang}\n{_PRELUDE}\n{body}")
+    uses = re.match(r"-- uses (.*)\n", body)
+    wanted = set(uses[1].split() if uses else ())
+    assert wanted <= set(_IN_ORDER), f"{name}.lua uses an unknown part"
+    parts = [*_ALWAYS, *(part for part in _IN_ORDER if part in wanted)]
+    shared = [(_FOLDER / "shared" / f"{part}.lua").read_text("utf-8") for part in parts]
+    return Script(f"native/{name}", "\n".join([shebang, *shared, body]))
 
 
 ENQUEUE = _load("enqueue")

@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations meta leases changes wake waiting endings
 -- One step of a deep clean: compares a bounded part of one key with the others and mends what does not fit.
 -- Each step is atomic and judges by what it sees then, so it is safe beside live workers.
 --
@@ -21,7 +22,9 @@ if replayed then
   local cursor, mended = string.match(replayed, '^(%d+) (%d+)$')
   return { now, cursor, tonumber(mended) }
 end
-measure(READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE)
+measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, IDLE)
+measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
+measure('LLEN', INBOX)
 
 local mended = 0
 
@@ -141,7 +144,7 @@ local SCANNED = {
 local key = SCANNED[ARGV[4]]
 local step = 2
 local found
-if SIZE_OF[key] == 'ZCARD' then
+if call('TYPE', key).ok == 'zset' then
   found = call('ZSCAN', key, ARGV[5], 'COUNT', 200)
 else
   -- Payloads need not be read; servers that can leave them out do.

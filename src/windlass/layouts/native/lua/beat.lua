@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations
 -- A named holder's sign of life: all that it holds is safe for another lease time. It is refreshed only if it
 -- is still known; one that was called lost has lost all its jobs and must begin again.
 --
@@ -10,7 +11,7 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { now, replayed }
 end
-measure(HOLDERS)
+measure('ZCARD', HOLDERS)
 
 local known = call('ZSCORE', HOLDERS, ARGV[4]) and '1' or '0'
 if known == '1' or ARGV[6] == '1' then

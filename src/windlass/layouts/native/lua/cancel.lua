@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations meta leases
 -- Takes waiting jobs away; on request also tells those who run them to drop them. A running job that was
 -- cancelled keeps its lease, so that nobody else starts the same id, but never comes back: however its
 -- attempt ends, it is gone, and `extend` and `progress` answer 0 from now on.
@@ -11,7 +12,8 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { now, replayed }
 end
-measure(READY, SCHEDULED, LEASES, DATA, META, NOTES, BLOCKED)
+measure('ZCARD', READY, SCHEDULED)
+measure('HLEN', LEASES, DATA, META, NOTES, BLOCKED)
 
 local verdicts = {}
 for i = 5, #ARGV do

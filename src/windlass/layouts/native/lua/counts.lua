@@ -5,7 +5,9 @@
 -- errors   WRONGTYPE
 
 read_state()
-measure(READY, SCHEDULED, LEASES, BLOCKED, DEAD, INBOX, HOLDERS)
+measure('ZCARD', READY, SCHEDULED, DEAD, HOLDERS)
+measure('HLEN', LEASES, BLOCKED)
+measure('LLEN', INBOX)
 wall_clock()
 local overdue = call('ZCOUNT', SCHEDULED, '-inf', wall - state.skew)
 return {

@@ -1,9 +1,10 @@
 #!lua
+-- uses operations meta changes wake waiting
 -- Adds jobs, or changes those whose ids are there already. Without `allow-oom`: a full server refuses
 -- new jobs before anything is written, and goes on settling the old ones.
 --
 -- ARGV     [4] "1" when every id was just made up by the caller and cannot be here yet
---          [5…] for each job: id, data, change (see CHANGE in the prelude). Ids are distinct within one call.
+--          [5…] for each job: id, data, change (see CHANGE in shared/changes.lua). Ids are distinct within one call.
 -- returns  { now, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
@@ -11,7 +12,12 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { now, replayed }
 end
-measure(READY, SCHEDULED, LEASES, DATA, META, BLOCKED, IDLE)
+measure('ZCARD', READY)
+measure('HLEN', DATA, LEASES)
+if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED) > 0 then
+  measure('ZCARD', SCHEDULED, IDLE)
+  measure('HLEN', META, BLOCKED)
+end
 promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
 
 local jobs = (#ARGV - 4) / 3

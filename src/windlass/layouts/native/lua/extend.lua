@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations leases
 -- Gives raw leases more time, counted from now. A job of a named holder lives by that holder's beat;
 -- asking for more time for it is a beat.
 --
@@ -10,7 +11,8 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { now, replayed }
 end
-measure(LEASES, HELD, HOLDERS)
+measure('ZCARD', HELD, HOLDERS)
+measure('HLEN', LEASES)
 
 local lease_ms, count = tonumber(ARGV[4]), tonumber(ARGV[5])
 local raw_holder = '.' .. ARGV[1] .. '.' .. ARGV[2]

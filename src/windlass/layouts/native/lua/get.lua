@@ -1,8 +1,9 @@
 #!lua flags=no-writes
+-- uses meta rows
 -- Everything about one job: the running or waiting one of this id, else the dead one.
 --
 -- ARGV     [1] id
--- returns  a row (see the end of the prelude), or an empty array
+-- returns  a row (see shared/rows.lua), or an empty array
 -- errors   WRONGTYPE
 
 read_state()

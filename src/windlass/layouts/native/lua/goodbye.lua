@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses leases
 -- A client leaves: its lanes end (their last answers will not be asked for again), its waiters are taken off the
 -- list, and its holders that hold nothing are forgotten. When the queue is empty and nobody else has a lane, its state
 -- goes too, and not one key is left.
@@ -7,7 +8,9 @@
 -- returns  1 when the last key went, else 0
 -- errors   WRONGTYPE; nothing is written then.
 
-measure(READY, SCHEDULED, LEASES, HOLDERS, DATA, BLOCKED, DEAD, INBOX, IDLE)
+measure('ZCARD', READY, SCHEDULED, HOLDERS, DEAD, IDLE)
+measure('HLEN', LEASES, DATA, BLOCKED)
+measure('LLEN', INBOX)
 read_state()
 
 local at = 1
@@ -19,7 +22,7 @@ local function names()
 end
 
 local waiters, holders = names(), names()
-if #holders > 0 then measure(HELD) end
+if #holders > 0 then measure('ZCARD', HELD) end
 for _, waiter in ipairs(waiters) do call('ZREM', IDLE, waiter) end
 for _, holder in ipairs(holders) do
   if #held_by(holder, 1) == 0 then call('ZREM', HOLDERS, holder) end

@@ -1,9 +1,10 @@
 #!lua flags=no-writes
+-- uses rows
 -- One page of the jobs of a state, in the order in which they come: ready and scheduled as they will run,
 -- leased and blocked by holder, dead latest first.
 --
 -- ARGV     [1] state  [2] cursor: "" to begin, else what the page before returned  [3] rows at most
--- returns  { cursor of the next page or "", rows (see the end of the prelude; blocked: the BLOCKED record as data) }
+-- returns  { cursor of the next page or "", rows (see shared/rows.lua; blocked: the BLOCKED record as data) }
 -- errors   WRONGTYPE
 
 read_state()

@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations wake
 -- Stops or resumes the giving out of jobs. What is leased goes on, what is enqueued waits.
 --
 -- ARGV     [4] "1" pause, "0" resume
@@ -9,7 +10,7 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { now, replayed }
 end
-measure(READY, IDLE)
+measure('ZCARD', READY, IDLE)
 
 local changed = state.paused ~= (ARGV[4] == '1')
 if ARGV[4] == '1' then

@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations leases
 -- Records how far a leased job has come.
 --
 -- ARGV     [4] id  [5] fence  [6] progress as text, 0 to 1
@@ -9,7 +10,7 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { now, replayed }
 end
-measure(LEASES, PROGRESS)
+measure('HLEN', LEASES, PROGRESS)
 
 local text = call('HGET', LEASES, ARGV[4])
 local lease = text and read_lease(text)

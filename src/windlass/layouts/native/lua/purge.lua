@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- uses operations meta wake waiting
 -- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, what is leased included.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, or all
@@ -11,7 +12,9 @@ if replayed then
   local deleted, left = string.match(replayed, '^(%d+) (%d+)$')
   return { now, tonumber(deleted), tonumber(left) }
 end
-measure(READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE)
+measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, IDLE)
+measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
+measure('LLEN', INBOX)
 
 local what = ARGV[4]
 if what == 'all' then

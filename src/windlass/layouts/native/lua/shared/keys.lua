@@ -1,0 +1,34 @@
+-- The keys of the queue by name, and their sizes. Part of every script.
+--
+-- KEYS   all keys of one queue, in the order of keys.py. Declared always, so one slot is certain.
+-- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the time the caller vouches for;
+--        then the script's own. Scripts that only read have just their own.
+--
+-- Every script that writes has three parts: read and check, decide, write. The sizes of all keys that it may write
+-- are read first, so a key of a foreign type stops a script while nothing is written.
+
+local STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE =
+  unpack(KEYS)
+
+local call = redis.call
+local PRIORITY_STEP = 2 ^ 49 -- a ready score is priority * PRIORITY_STEP + sequence: exact in a double
+local MOST = 1000 -- items one call may move; keeps every script at a few milliseconds
+local size = setmetatable({}, { __index = function() return 0 end }) -- of keys that were measured; 0 for the others
+
+-- A key of a foreign type is an error that names the key.
+local function read(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
+    error(redis.error_reply('WRONGTYPE ' .. key .. ' does not hold what Windlass keeps there'))
+  end
+  return reply
+end
+
+-- Reads the sizes of keys with ZCARD, HLEN or LLEN.
+local function measure(command, ...)
+  for i = 1, select('#', ...) do
+    local key = select(i, ...)
+    size[key] = read(command, key)
+  end
+end

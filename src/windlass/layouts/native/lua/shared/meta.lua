@@ -1,0 +1,34 @@
+-- Records are packed by `struct`, big-endian; records.py reads and writes the same formats.
+--
+-- META: version, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, sequence.
+-- The priority and sequence are meant for scheduled jobs: a ready or leased one has both in its score.
+local META_FORMAT = '>BBI4I4I4I4I8I8I8'
+local META_SIZE = 42
+local PLAIN = { priority = 5, max_failures = 10, max_stalls = 3, failures = 0, stalls = 0, min_backoff = 2000, max_backoff = 300000, seq = 0 }
+
+-- A record of another length is not ours; what it says is not known, so the plain values stand.
+local function read_meta(text)
+  local m = {}
+  if not text or #text ~= META_SIZE then
+    for k, v in pairs(PLAIN) do m[k] = v end
+    return m
+  end
+  local _
+  _, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq =
+    struct.unpack(META_FORMAT, text)
+  return m
+end
+
+local function write_meta(m)
+  return struct.pack(META_FORMAT, 1, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq)
+end
+
+-- What must be kept for a ready or leased job: nothing, when all but its priority is plain.
+local function is_plain(m)
+  return m.max_failures == 10 and m.max_stalls == 3 and m.failures == 0 and m.stalls == 0
+    and m.min_backoff == 2000 and m.max_backoff == 300000
+end
+
+local function scheduled_member(seq, id)
+  return struct.pack('>I8', seq) .. id
+end

@@ -1,0 +1,50 @@
+-- Operation ids. A lane is one connection's worth of calls, one after the other; the state remembers
+-- the last operation of each lane with its answer. The same number again is a repeat whose first
+-- reply was lost: it gets the first answer and changes nothing. A lower one comes from a connection that
+-- was given up long ago and is refused.
+
+local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane may be dropped
+
+-- Reads the state, advances the clock. Returns the recorded answer when this operation was done before.
+local function open()
+  lane_field = 'lane:' .. ARGV[1]
+  local record = read_state(lane_field)
+  advance_clock(tonumber(ARGV[3]))
+  if record then
+    local number, _, answer = string.match(record, '^(%d+) (%d+) (.*)$')
+    number = tonumber(number)
+    if number == tonumber(ARGV[2]) then
+      return answer
+    elseif number > tonumber(ARGV[2]) then
+      return redis.error_reply('STALEOP a later operation of this lane was applied before')
+    end
+  end
+  return nil
+end
+
+-- Writes the state and the answer. Called once, after the other writes.
+local function close(answer)
+  call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall,
+    lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. answer)
+  if state.jumped or state.silent then
+    call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'grace', state.grace)
+  end
+  if not state.known then
+    call('HSET', STATE, 'format', 1, 'epoch', string.format('%.0f', wall_us))
+  end
+  if ARGV[2] == '1' then
+    -- A lane's first call pays for lanes that ended without a goodbye: a bounded sample of them.
+    local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
+    for i = 1, #some, 2 do
+      local heard = some[i] ~= lane_field and string.sub(some[i], 1, 5) == 'lane:' and string.match(some[i + 1], '^%d+ (%d+)')
+      if heard and now - tonumber(heard) > LANE_FORGOTTEN then
+        call('HDEL', STATE, some[i])
+      end
+    end
+  end
+end
+
+local function next_seq()
+  state.seq = state.seq + 1
+  return state.seq
+end

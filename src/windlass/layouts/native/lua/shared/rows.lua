@@ -1,0 +1,22 @@
+-- Rows, for the scripts that only read:
+-- { state, id, data, META record, ready score, run time, LEASES record, progress, last failure's message }
+
+local function row_of(what, id, score, run_at, lease)
+  return { what, id, read('HGET', DATA, id), read('HGET', META, id), score, run_at, lease, read('HGET', PROGRESS, id), read('HGET', NOTES, id) }
+end
+
+local function leased_row(id, lease)
+  return row_of('leased', id, false, false, lease)
+end
+
+local function ready_row(id, score)
+  return row_of('ready', id, score, false, false)
+end
+
+local function scheduled_row(id, run_at)
+  return row_of(tonumber(run_at) > due and 'scheduled' or 'ready', id, false, run_at, false)
+end
+
+local function dead_row(id)
+  return { 'dead', id, read('HGET', GRAVES, id) }
+end
