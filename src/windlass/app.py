@@ -63,6 +63,8 @@ class Windlass:
         self._awaitable = AwaitableRunner(self._endpoint, self._options.call_timeout)
         self._layouts: dict[str, Layout] = {}
         self._lock = threading.Lock()
+        self._closed = False
+        self._inherited: list[object] = []
         self._start_afresh()
         _apps.add(self)
 
@@ -113,8 +115,10 @@ class Windlass:
             raise InvalidOption("this app is closed: make a new Windlass()")
 
     def _start_afresh(self) -> None:
+        """Begin with no connections: at first, and in a child after a fork."""
         self._pid = os.getpid()
-        self._closed = False
+        # A child must keep what it inherited: freeing an asyncio connection would end it for the parent as well.
+        self._inherited.append((getattr(self, "_thread_session", None), getattr(self, "_loop_sessions", None)))
         self._thread_session = Session(self._endpoint, self._options)
         self._loop_sessions: dict[asyncio.AbstractEventLoop, Session] = {}
 
@@ -151,7 +155,7 @@ class Windlass:
             call = layout.farewell(lanes.get(layout.counts().keys, []))
             try:
                 if call is not None:
-                    yield from session.perform(call, retry_for=0.5)
+                    yield from session.perform(call, retry_for=min(0.5, self._options.retry_for))
             except WindlassError:
                 return  # a goodbye that is not heard is only untidy: lanes are forgotten by themselves
 

@@ -17,7 +17,11 @@ class WireLost(Exception):
 
 
 class ConnectFailed(Exception):
-    """No connection was made, so nothing was sent."""
+    """No connection was made, so nothing was sent. `reason` when the server itself said why."""
+
+    def __init__(self, text: str, reason: errors.WindlassError | None = None) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Next(Enum):
@@ -57,6 +61,8 @@ _TABLE: tuple[tuple[str, Fault], ...] = (
     ("NOPERM", Fault(Next.GIVE_UP, errors.AccessDenied, "this user may not do that: give it the rights named in docs/server.md")),
     ("ACL failure", Fault(Next.GIVE_UP, errors.AccessDenied, "this user may not do that: give it the rights named in docs/server.md")),
     ("ERR The user executing the script", Fault(Next.GIVE_UP, errors.AccessDenied, "this user may not do that: give it the rights named in docs/server.md")),
+    ("ERR max number of clients", Fault(Next.TRY_AGAIN, errors.ServerUnreachable, "nothing was sent; close connections or raise its maxclients")),
+    ("ERR DB index", Fault(Next.GIVE_UP, errors.InvalidOption, "it has no such database: use a lower number in the URL")),
     ("WRONGTYPE", Fault(Next.GIVE_UP, errors.KeyConflict, "a key of this queue holds something else: rename or delete that key")),
     ("STALEOP", Fault(Next.GIVE_UP, errors.OutcomeUnknown, "an older request arrived after a newer one")),
 )  # fmt: skip

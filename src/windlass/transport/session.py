@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from hiredis import pack_command
 from redis.crc import key_slot
-from redis.exceptions import AskError, MovedError, RedisError
+from redis.exceptions import AskError, NoScriptError, RedisError
 
 from windlass import errors
 from windlass.ids import random_id
@@ -29,6 +29,7 @@ from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Wire, 
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
+_QUICK_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,64 +116,61 @@ class Session:
         return _pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args)
 
     def _persist(self, lane: Lane, call: Call[Any], command: bytes, patience: float) -> Flow[Any]:
+        """Try until there is an answer. What may have happened stays in doubt whatever the later tries meet."""
         deadline = monotonic() + patience
         wait = _FIRST_WAIT
         may_have_happened = False
         asked: Address | None = None
-        redirections = 0
+        quick = 0  # tries that were made at once: after a redirection, or when scripts were loaded
         while True:
             address: Address | None = None
             try:
                 address = asked or self._known_address(call.keys) or (yield from self._find_address())
                 wire = lane.wires.get(address) or (yield from self._open(lane, address))
-                if asked:
-                    _, reply = yield Exchange(wire, _pack("ASKING") + command, 2)
-                else:
-                    (reply,) = yield Exchange(wire, command)
+                reply = yield from self._ask(wire, command, asking=asked is not None)
+                if isinstance(reply, NoScriptError):
+                    yield from self._load_scripts(wire, self.options.scripts)
             except ConnectFailed as error:
-                if address:
-                    lane.drop(address)
-                self._forget(address)
-                problem: Exception = errors.ServerUnreachable(
+                self._forget(lane, address)
+                problem = error.reason or errors.ServerUnreachable(
                     f"{call.about}: no connection to {address or self.endpoint} ({error}); nothing was sent"
                 )
+                asked = None
             except WireLost as error:
-                if address:
-                    lane.drop(address)
-                self._forget(address)
-                may_have_happened = call.writes
+                self._forget(lane, address)
+                may_have_happened = may_have_happened or call.writes
                 problem = errors.ServerUnreachable(
                     f"{call.about}: the connection to {address or self.endpoint} was lost ({error})"
                 )
+                asked = None
+            except errors.NotApplied as error:
+                self._raise(error, call, may_have_happened)
             else:
                 if not isinstance(reply, RedisError):
                     return reply
                 fault = understand(_text(reply))
                 problem = fault.error(f"{call.about}: the server at {address} said “{_text(reply)}”; {fault.remedy}")
-                asked = None
-                match fault.next:
-                    case Next.GIVE_UP:
-                        self._raise(problem, call, may_have_happened)
-                    case Next.LOAD_SCRIPTS:
-                        yield from self._load_scripts(wire, self.options.scripts)
-                        redirections += 1
-                        if redirections < 10:
-                            continue
-                    case Next.MOVE | Next.ASK:
-                        asked = self._redirect(reply, fault, address)
-                        redirections += 1
-                        if redirections < 10:
-                            continue
-                    case Next.TRY_AGAIN:
-                        self._forget(address)
-                        if self._primary is None and self.endpoint.kind == "sentinel":
-                            lane.drop(address)
-            redirections = 0
-            asked = None
+                if fault.next is Next.GIVE_UP:
+                    self._raise(problem, call, may_have_happened)
+                asked = self._redirect(reply, fault, address)
+                if fault.next is Next.TRY_AGAIN:
+                    self._look_anew(lane, address)
+                elif quick < _QUICK_TRIES:
+                    quick += 1
+                    continue
+            quick = 0
             if monotonic() + wait > deadline:
                 self._raise(problem, call, may_have_happened)
             yield Sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
+
+    def _ask(self, wire: Wire, command: bytes, *, asking: bool) -> Flow[Any]:
+        """The reply to one command; `asking` for a slot that this node is only about to get."""
+        if asking:
+            _, reply = yield Exchange(wire, _pack("ASKING") + command, 2)
+        else:
+            (reply,) = yield Exchange(wire, command)
+        return reply
 
     def _raise(self, problem: Exception, call: Call[Any], may_have_happened: bool) -> NoReturn:
         if may_have_happened:
@@ -203,34 +201,49 @@ class Session:
     def _ask_sentinels(self) -> Flow[Address]:
         problem = "none of them knows it"
         for sentinel in random.sample(self.endpoint.addresses, len(self.endpoint.addresses)):
+            wire: Any = None
             try:
                 wire = yield Connect(sentinel, sentinel=True)
                 if isinstance(wire, RedisError):
                     problem = _text(wire)
                     continue
                 (reply,) = yield Exchange(wire, _pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.endpoint.service))
-                wire.abort()
             except (ConnectFailed, WireLost) as error:
                 problem = str(error)
                 continue
-            if isinstance(reply, list):
+            finally:
+                if wire is not None and not isinstance(wire, RedisError):
+                    wire.abort()
+            if isinstance(reply, RedisError):
+                problem = _text(reply)
+            elif reply is not None:
                 return Address(reply[0].decode(), int(reply[1]))
         raise ConnectFailed(f"no Sentinel names a primary for {self.endpoint.service!r}: {problem}")
 
     def _redirect(self, reply: RedisError, fault: Fault, sender: Address) -> Address | None:
-        """Follow the cluster: a moved slot for good, an asked one for this call only."""
-        assert isinstance(reply, AskError)
+        """Follow the cluster: a moved slot for good, an asked one for the next try only (which is then returned)."""
+        if not isinstance(reply, AskError):
+            return None
         address = Address(reply.host or sender.host, reply.port)  # no host: on the one that answered
-        if fault.next is Next.ASK and not isinstance(reply, MovedError):
+        if fault.next is Next.ASK:
             return address
         self._cluster = True
         self._routes[reply.slot_id] = address
         return None
 
-    def _forget(self, address: Address | None) -> None:
-        """Something is wrong there: look anew for the primary, or for the node that has the slot."""
+    def _look_anew(self, lane: Lane, address: Address) -> None:
+        """Something is wrong there: ask again for the primary, or for the node that has the slot."""
+        if self.endpoint.kind == "sentinel":
+            lane.drop(address)
         self._primary = None
-        self._routes = {slot: node for slot, node in self._routes.items() if node != address}
+        self._routes = {slot: node for slot, node in self._routes.copy().items() if node != address}
+
+    def _forget(self, lane: Lane, address: Address | None) -> None:
+        """The connection there is no more."""
+        if address is not None:
+            lane.drop(address)
+            self._look_anew(lane, address)
+        self._primary = None
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -258,27 +271,33 @@ class Session:
                 raise ConnectFailed("it is a replica by now")
             if facts.cluster:
                 yield from self._learn_cluster(wire, address)
-        except WireLost as error:
+        except BaseException as error:
             wire.abort()
-            raise ConnectFailed(str(error)) from None
-        except BaseException:
-            wire.abort()
+            if isinstance(error, WireLost):
+                raise ConnectFailed(str(error)) from None
             raise
         return wire
 
     def _refuse(self, address: Address, reply: RedisError) -> NoReturn:
         fault = understand(_text(reply))
+        reason = fault.error(f"the server at {address} said “{_text(reply)}”; {fault.remedy}")
         if fault.next is Next.TRY_AGAIN:
-            raise ConnectFailed(_text(reply))
-        raise fault.error(f"the server at {address} said “{_text(reply)}”; {fault.remedy}")
+            raise ConnectFailed(str(reason), reason)
+        raise reason
 
     def _load_scripts(self, wire: Wire, scripts: tuple[Script, ...]) -> Flow[None]:
-        if scripts:
-            packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts)
-            for reply in (yield Exchange(wire, packed, len(scripts))):
-                if isinstance(reply, RedisError):
-                    fault = understand(_text(reply))
-                    raise fault.error(f"the server refused to load a script: “{_text(reply)}”; {fault.remedy}")
+        """Nothing that was asked for has happened yet when this fails."""
+        if not scripts:
+            return
+        packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts)
+        try:
+            replies = yield Exchange(wire, packed, len(scripts))
+        except WireLost as error:
+            raise ConnectFailed(str(error)) from None
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                fault = understand(_text(reply))
+                raise fault.error(f"the server refused to load a script: “{_text(reply)}”; {fault.remedy}")
 
     def _learn_cluster(self, wire: Wire, address: Address) -> Flow[None]:
         (slots,) = yield Exchange(wire, _pack("CLUSTER", "SLOTS"))
@@ -287,7 +306,8 @@ class Session:
             return
         routes: dict[int, Address] = {}
         for first, last, primary, *_ in slots:
-            node = Address(primary[0].decode() or address.host, primary[1])
+            host = (primary[0] or b"").decode()
+            node = Address(address.host if host in ("", "?") else host, primary[1])
             routes.update(dict.fromkeys(range(first, last + 1), node))
         self._routes = routes
         self._seeds = sorted({*routes.values(), *self.endpoint.addresses}, key=str)
@@ -297,11 +317,13 @@ class Session:
     def listen(self, keys: tuple[str, ...], channel: Callable[[str], str]) -> Flow[Listener]:
         """A listener on the server that has this queue; announcements on its channel reach it."""
         address = self._known_address(keys) or (yield from self._find_address())
-        for _ in range(len(self._listeners)):
-            listener = self._listeners.popleft()
+        for listener in list(self._listeners):
             if listener.address == address:
-                return listener
-            self._listeners.append(listener)
+                try:
+                    self._listeners.remove(listener)
+                    return listener
+                except ValueError:  # another thread was faster
+                    pass
         wire = yield from self._connect(address)
         name = random_id()
         try:
