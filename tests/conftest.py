@@ -11,6 +11,7 @@ import redis
 from tests.support.faces import FACES, Face
 from tests.support.servers import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
+from windlass.layouts.native.keys import queue_key
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +77,7 @@ def later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
     """Let time pass for a queue, without waiting for it."""
 
     def pass_time(seconds: float) -> None:
-        key = f"windlass:{{{raw_queue.name}}}:state"
+        key = queue_key(raw_queue.name, "state")
         milliseconds = round(seconds * 1000)
         assert client.hexists(key, "clock"), "the queue has no clock yet: use it first"
         client.hincrby(key, "clock", milliseconds)

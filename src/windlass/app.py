@@ -24,6 +24,8 @@ from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, 
 
 T = TypeVar("T")
 
+LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent lane
+
 
 class Windlass:
     """An app: `Windlass()` uses a durable embedded server, `Windlass("redis://…")` or `WINDLASS_URL` another.
@@ -54,7 +56,7 @@ class Windlass:
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._options = SessionOptions(
             scripts=native_scripts.ALL,
-            retry_for=milliseconds(retry_for, "retry_for", most=86400.0) / 1000,
+            retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
             call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=86400.0) / 1000,
             allow_eviction=allow_eviction,
             locate=self._embedded.ensure if self._embedded else None,

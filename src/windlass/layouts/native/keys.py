@@ -46,9 +46,3 @@ def wake_channel(waiter: str) -> str:
 def cancel_channel(holder: str) -> str:
     """Where a holder hears of its running jobs that were cancelled."""
     return f"{PREFIX}:cancel:{holder}"
-
-
-def queue_of_state_key(key: str) -> str | None:
-    """The queue's name, if this is the state key of one."""
-    head, tail = f"{PREFIX}:{{", "}:state"
-    return key[len(head) : -len(tail)] if key.startswith(head) and key.endswith(tail) else None
