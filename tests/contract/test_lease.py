@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.contract.leasing import drain, take
-from windlass import Lease, Limits, Queue, State
+from windlass import Lease, Limits, Queue, RawJob, State
 
 Later = Callable[[float], None]
 
@@ -259,3 +259,15 @@ def test_at_most_once_by_completing_right_after_leasing(queue: Queue, later: Lat
     assert queue.clean(deep=True).recovered == 0
     assert queue.lease() is None
     assert queue.get("a") is None
+
+
+def test_a_large_batch_of_odd_ids_is_leased_and_settled_whole(queue: Queue) -> None:
+    ids = ["\0" * n for n in range(1, 100)] + [chr(n) for n in range(1, 200)] + ["x" * n for n in range(2, 200)]
+    queue.enqueue_many([RawJob(id.encode(), id=id) for id in ids])
+    leases = queue.lease_many(1000, 60)
+    assert [lease.id for lease in leases] == ids
+    assert all(lease.id.encode() == lease.data for lease in leases)
+    half = len(leases) // 2
+    assert all(queue.complete_many(leases[:half]))
+    assert all(queue.release(lease) for lease in leases[half:])
+    assert [lease.id for lease in queue.lease_many(1000, 60)] == ids[half:]

@@ -12,7 +12,7 @@ from windlass.job import Job, Limits, State
 from windlass.layout import PLAIN, Change
 
 _META = struct.Struct(">BBIIIIQQQ")
-_LEASE = struct.Struct(">BQQ")
+_LEASE = struct.Struct(">BQQB")
 _FENCE = struct.Struct(">Q")
 _CHANGE = struct.Struct(">BBQIIQQH")
 _GRAVE = struct.Struct(">BQ")
@@ -122,10 +122,10 @@ def read_row(queue: str, row: list[Any]) -> Job:
     if score is not None:
         priority = priority_of(score)
     if lease is not None and len(lease) >= _LEASE.size:
-        flag, fence, place = _LEASE.unpack_from(lease)
+        flag, fence, place, length = _LEASE.unpack_from(lease)
         cancelled = flag == 1
         priority = place // PRIORITY_STEP
-        holder = lease[_LEASE.size :].decode()
+        holder = lease[_LEASE.size : _LEASE.size + length].decode()
     return Job(
         queue=queue,
         id=id.decode(),

@@ -80,7 +80,7 @@ if completed > 0 then
     local id, text = ids[i], texts[i]
     -- The packed fence is compared as it lies in the record: this loop is the hottest of all.
     if text and string.sub(text, 2, 9) == ARGV[9 + completed + i] and not seen[id] then
-      local owner = string.sub(text, LEASE_HEAD + 1)
+      local owner = string.sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
       count = count + 1
       verdicts[i], seen[id], touched[owner] = '1', true, true
       done[count], members[count] = id, owner .. '\0' .. id
@@ -220,6 +220,7 @@ if #ids > 0 then
     leases[2 * i - 1], leases[2 * i] = id, write_lease(0, base + i, tonumber(scores[i]), holder)
     members[2 * i - 1], members[2 * i] = 0, prefix .. id
   end
+  if #ids >= LARGE_BATCH then leases[2] = leases[2] .. PADDING end
   call('HSET', LEASES, unpack(leases))
   call('ZADD', HELD, unpack(members))
   call('ZADD', HOLDERS, 'GT', now + lease_ms, holder)
