@@ -10,7 +10,7 @@ import windlass
 
 ROOT = Path(windlass.__file__).parent
 GROUPS = (
-    ("plain values", {"errors", "job", "outcome", "retry", "times", "limits", "ids"}),
+    ("plain values", {"errors", "job", "outcome", "retry", "times", "limits", "ids", "machine"}),
     ("the port", {"layout"}),
     ("behind the port", {"layouts", "transport", "embedded"}),
     ("the face", {"queue", "app"}),

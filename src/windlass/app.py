@@ -8,12 +8,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from windlass.embedded import EmbeddedServer
-from windlass.errors import InvalidOption, WindlassError
+from windlass.errors import InvalidOption, UnsupportedByLayout, WindlassError
 from windlass.layout import Layout
 from windlass.layouts.native import NativeLayout
 from windlass.layouts.native import scripts as native_scripts
@@ -57,7 +58,7 @@ class Windlass:
         self._options = SessionOptions(
             scripts=native_scripts.ALL,
             retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
-            call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=86400.0) / 1000,
+            call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=LONGEST_RETRY) / 1000,
             allow_eviction=allow_eviction,
             locate=self._embedded.ensure if self._embedded else None,
         )
@@ -77,12 +78,14 @@ class Windlass:
     def __repr__(self) -> str:
         return f"<Windlass on {'the embedded server' if self._is_embedded else self._endpoint}>"
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, *, layout: str = "native") -> Queue:
         """A queue by its name; it comes into being with its first job."""
         check_name(name)
-        # All handles of a queue share one layout, and so what is known of the queue's clock.
-        layout = self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
-        return Queue(layout, self, max_payload=self._max_payload)
+        if layout != "native":
+            raise UnsupportedByLayout(f"there is no layout {layout!r}: this version has only 'native'")
+        # All handles of a queue share one layout object, and so what is known of the queue's clock.
+        known = self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
+        return Queue(known, self, max_payload=self._max_payload)
 
     # -- running flows ---------------------------------------------------------------------------
 
@@ -104,9 +107,10 @@ class Windlass:
         session = self._loop_sessions.get(loop)
         if session is None:
             session = Session(self._endpoint, self._options)
-            for ended in [each for each in self._loop_sessions if each.is_closed()]:
-                session.adopt(self._loop_sessions.pop(ended))
-            self._loop_sessions[loop] = session
+            with self._lock:  # other threads may begin and end loops of their own
+                for ended in [each for each in self._loop_sessions if each.is_closed()]:
+                    session.adopt(self._loop_sessions.pop(ended))
+                self._loop_sessions[loop] = session
         return session
 
     def _guard(self) -> None:
@@ -123,43 +127,47 @@ class Windlass:
         self._inherited.append((getattr(self, "_thread_session", None), getattr(self, "_loop_sessions", None)))
         self._thread_session = Session(self._endpoint, self._options)
         self._loop_sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        for layout in self._layouts.values():
+            layout.forget_names()
 
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Say goodbye to the server and close all connections. The embedded server goes on for the next program."""
+        """Say goodbye to the server and close all connections. The embedded server goes on for the next program.
+
+        A call that another thread has under way ends with `OutcomeUnknown`.
+        """
         with self._lock:
             if self._closed or self._pid != os.getpid():
                 return
             self._closed = True
-        session = self._thread_session
-        flows = [self._goodbye(session)]
-        # Lanes of event loops are ended over a blocking connection: their own loop may be gone.
-        flows += [self._goodbye(session, other) for other in self._loop_sessions.values()]
-        for flow in flows:
-            self._blocking.run(flow)
-        session.drop()
-        for other in self._loop_sessions.values():
-            other.drop()
+            sessions = [self._thread_session, *self._loop_sessions.values()]
+        self._say_goodbye(sessions)
+        for session in sessions:
+            session.end()
 
     async def aclose(self) -> None:
         """Awaitable `close`."""
-        loop = asyncio.get_running_loop()
-        own = self._loop_sessions.pop(loop, None)
-        if own is not None and self._pid == os.getpid():
-            await self._awaitable.run(self._goodbye(own))
-            own.drop()
         await asyncio.to_thread(self.close)
 
-    def _goodbye(self, session: Session, of: Session | None = None) -> Flow[None]:
-        lanes = (of or session).farewells()
-        for layout in list(self._layouts.values()):
-            call = layout.farewell(lanes.get(layout.counts().keys, []))
-            try:
+    def _say_goodbye(self, sessions: list[Session]) -> None:
+        """On a connection of its own: those of event loops cannot be used, and a deaf server must not hold us up."""
+        address = next((known for known in (session.known_primary for session in sessions) if known), None)
+        if address is None:
+            return  # never connected, or the connection was lost: nothing to say, or nobody to hear it
+        options = replace(self._options, retry_for=0.0, locate=lambda: address.path)
+        parting = Session(self._endpoint, options)
+        runner = BlockingRunner(self._endpoint, min(1.0, self._options.call_timeout))
+        try:
+            for layout in list(self._layouts.values()):
+                keys = layout.counts().keys
+                call = layout.farewell([name for session in sessions for name in session.idle_lanes(keys)])
                 if call is not None:
-                    yield from session.perform(call, retry_for=min(0.5, self._options.retry_for))
-            except WindlassError:
-                return  # a goodbye that is not heard is only untidy: lanes are forgotten by themselves
+                    runner.run(parting.perform(call))
+        except WindlassError:
+            pass  # a goodbye that is not heard is only untidy: lanes are forgotten by themselves
+        finally:
+            parting.end()
 
     def __enter__(self) -> Self:
         return self

@@ -18,11 +18,11 @@
     │   ├── QueueFull                        the server has no memory left for new jobs
     │   └── AccessDenied                     wrong password, or the user may not do this
     ├── OutcomeUnknown                     the reply was lost and could not be asked for again
+    │   └── ServerFault                      the server answered with an error we do not know
     ├── ServerUnfit                        the server must not be used
     │   ├── ServerTooOld                     older than Redis 7.0 or Valkey 7.2
     │   └── ServerMayEvict                   its eviction policy may throw jobs away
     ├── KeyConflict                        one of the queue's keys holds something that is not ours
-    ├── ServerFault                        the server answered with an error we do not know
     └── EmbeddedError                      the embedded server could not be found, started or stopped
         ├── ServerBinaryMissing              no valkey-server or redis-server anywhere
         └── ServerWillNotStart               it was started and did not come up
@@ -122,8 +122,8 @@ class KeyConflict(WindlassError):
     """One of the queue's keys holds something that Windlass did not put there."""
 
 
-class ServerFault(WindlassError):
-    """The server answered with an error that Windlass does not know."""
+class ServerFault(OutcomeUnknown):
+    """The server answered with an error that Windlass does not know: it may have come half-way."""
 
 
 class EmbeddedError(WindlassError):

@@ -158,6 +158,10 @@ class Layout(Protocol):
         """The program ends: forget its lanes, waiters and idle holders. `None` when there is nothing to say."""
         ...
 
+    def forget_names(self) -> None:
+        """After a fork: the waiters and holders of the parent are not ours to take back."""
+        ...
+
     def counts(self) -> Call[Counts]:
         """How many jobs there are in each state."""
         ...

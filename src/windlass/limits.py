@@ -32,7 +32,8 @@ def check_id(id: object) -> str:
     except UnicodeEncodeError:
         raise InvalidId("a job id must be valid Unicode text") from None
     if not 1 <= size <= MAX_ID_BYTES:
-        raise InvalidId(f"a job id must have 1 to {MAX_ID_BYTES} bytes, not {size}: hash a longer one")
+        remedy = "hash a longer one" if size else "leave it away to get a random one"
+        raise InvalidId(f"a job id must have 1 to {MAX_ID_BYTES} bytes, not {size}: {remedy}")
     return id
 
 

@@ -7,8 +7,9 @@ verb runs that flow blocking or awaited.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutine
 from time import monotonic
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
@@ -113,6 +114,11 @@ class Queue:
     def enqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
         """Put a job on the queue, or change the one that has this id. When it returns, the server has it.
 
+        Options: `id`, `priority` (0 first, 9 last), `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`,
+        `max_backoff`, `if_exists`, and for an id that is there already `update_data`, `update_run_at`,
+        `update_priority`, `update_max_failures`, `update_max_stalls`, `update_min_backoff`, `update_max_backoff`,
+        `reset_counts`.
+
         A job of the same id that waits is updated (`update_…` say in what); while one runs, this one waits
         behind it, `blocked`. With `if_exists="keep"` whatever is there stays as it is.
         """
@@ -131,7 +137,10 @@ class Queue:
         return await self.aenqueue(write_json(value), **options)
 
     def enqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
-        """Put many jobs on the queue: payloads, or `RawJob(data, **options)`. Atomic for each 1,000 of them."""
+        """Put many jobs on the queue: payloads, or `RawJob(data, **options)`.
+
+        One round trip, and one atomic step, for each 1,000 of them; for fewer if they are large or an id comes twice.
+        """
         return self._runners.run(self._enqueue(self._new_jobs(jobs)))
 
     async def aenqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
@@ -163,9 +172,7 @@ class Queue:
         payload = check_payload(data, self._max_payload)
         if not options:
             return NewJob(spare_id or random_id(), payload, fresh=True)
-        unknown = options.keys() - JobOptions.__annotations__.keys()
-        if unknown:
-            raise InvalidOption(f"enqueue has no option {sorted(unknown)[0]!r}")
+        _check_options("enqueue", options, JobOptions)
         given_id = options.get("id")
         update_data = _flag(options, "update_data", True)
         change = Change(
@@ -196,9 +203,9 @@ class Queue:
         return await self._runners.arun(self._update(id, changes))
 
     def _update(self, id: str, changes: UpdateOptions) -> Callable[[Session], Flow[bool]]:
-        unknown = changes.keys() - UpdateOptions.__annotations__.keys()
-        if unknown or not changes:
-            raise InvalidOption(f"update has no option {sorted(unknown)[0]!r}" if unknown else "update needs a change")
+        _check_options("update", changes, UpdateOptions)
+        if not changes:
+            raise InvalidOption(f"update needs a change: {_listed(UpdateOptions)}")
         timed = "run_at" in changes or "delay" in changes
         mode = _choice(changes.get("when", "always"), "when", ("always", "later", "earlier"))
         if "when" in changes and not timed:
@@ -384,7 +391,8 @@ class Queue:
 
     def _check_lease(self, lease: Lease) -> None:
         if not isinstance(lease, Lease):
-            raise ForeignLease(f"{lease!r} is no lease: pass what lease() returned")
+            forgot = ": was an await forgotten?" if iscoroutine(lease) else ": pass what lease() returned"
+            raise ForeignLease(f"{lease!r} is no lease{forgot}")
         if lease.queue != self.name:
             raise ForeignLease(
                 f"the lease on job {lease.id!r} belongs to queue {lease.queue!r}, not to {self.name!r}: settle it there"
@@ -438,7 +446,8 @@ class Queue:
     def _beat(self, holder: str, seconds: Duration, register: bool) -> Callable[[Session], Flow[bool]]:
         check_name(holder, "holder")
         length = _lease_seconds(seconds)
-        return self._call(lambda: self._layout.beat(holder, length, register=register))
+        known = _yes_or_no(register, "register")
+        return self._call(lambda: self._layout.beat(holder, length, register=known))
 
     # -- orders ----------------------------------------------------------------------------------
 
@@ -455,7 +464,7 @@ class Queue:
         return await self._runners.arun(self._cancel(id, running))
 
     def _cancel(self, id: str, running: bool) -> Callable[[Session], Flow[bool]]:
-        call = self._layout.cancel([check_id(id)], running=running)
+        call = self._layout.cancel([check_id(id)], running=_yes_or_no(running, "running"))
 
         def flow(session: Session) -> Flow[bool]:
             (found,) = yield from session.perform(call)
@@ -480,7 +489,7 @@ class Queue:
         return await self._runners.arun(self._call(lambda: self._layout.pause(False)))
 
     def purge(self, state: State | str | None = None) -> int:
-        """Delete all jobs of a state, or the whole queue, running jobs included; how many there were."""
+        """Delete all jobs of a state; or the whole queue, running jobs and a pause included. How many there were."""
         return self._runners.run(self._purge(state))
 
     async def apurge(self, state: State | str | None = None) -> int:
@@ -623,11 +632,24 @@ def _numbers(options: JobOptions | UpdateOptions) -> dict[str, Any]:
     return numbers
 
 
-def _flag(options: JobOptions | UpdateOptions, name: str, default: bool) -> bool:
-    value = options.get(name, default)
+def _check_options(verb: str, given: Mapping[str, object], known: type) -> None:
+    unknown = sorted(given.keys() - known.__annotations__.keys())
+    if unknown:
+        raise InvalidOption(f"{verb} has no option {unknown[0]!r}: it has {_listed(known)}")
+
+
+def _listed(known: type) -> str:
+    return ", ".join(known.__annotations__)
+
+
+def _yes_or_no(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidOption(f"{name} must be True or False, not {value!r}")
     return value
+
+
+def _flag(options: JobOptions | UpdateOptions, name: str, default: bool) -> bool:
+    return _yes_or_no(options.get(name, default), name)
 
 
 def _choice(value: object, name: str, choices: tuple[str, ...]) -> str:

@@ -39,7 +39,7 @@ def milliseconds(value: Duration, what: str, *, least: float = 0.0, most: float 
     """A duration in whole milliseconds, within bounds given in seconds."""
     length = seconds(value, what)
     if not least <= length <= most:
-        raise InvalidOption(f"{what}={value!r} is out of range: it must be from {least:g} to {most:g} seconds")
+        raise InvalidOption(f"{what}={value!r} is out of range: it must be from {least:g} to {most:,.0f} seconds")
     return math.ceil(length * 1000)
 
 

@@ -34,9 +34,19 @@ def jump(client: Any, raw_queue: Queue) -> Callable[[float], None]:
 
 @pytest.fixture
 def stranger(server: Server, raw_queue: Queue) -> Iterator[Queue]:
-    """The same queue from a program that has never spoken to it, so it can vouch for no time."""
+    """The same queue from a program on another machine that has never spoken to it, so it can vouch for no time."""
     with Windlass(server.url) as app:
         yield app.queue(raw_queue.name)
+
+
+@pytest.fixture
+def elsewhere(client: Any, raw_queue: Queue) -> Callable[[], None]:
+    """Make it so that the last call came from another machine, whose uptime says nothing here."""
+
+    def mark() -> None:
+        client.hset(queue_key(raw_queue.name, "state"), "witness", "elsewhere 0")
+
+    return mark
 
 
 def one_lease(queue: Queue, seconds: float, holder: str | None = None) -> Lease:
@@ -59,10 +69,11 @@ def test_a_jump_does_not_free_a_lease(
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])
 def test_a_jump_does_not_free_a_lease_for_a_stranger_either(
-    raw_queue: Queue, stranger: Queue, jump: Callable[[float], None], seconds: float
+    raw_queue: Queue, stranger: Queue, jump: Callable[[float], None], elsewhere: Callable[[], None], seconds: float
 ) -> None:
     lease = one_lease(raw_queue, 60)
     jump(seconds)
+    elsewhere()
     assert stranger.lease() is None
     assert raw_queue.complete(lease)
 
@@ -113,12 +124,46 @@ def test_after_a_jump_and_back_nothing_starts_early(raw_queue: Queue, jump: Call
 
 
 def test_a_stranger_after_a_long_silence_gets_scheduled_jobs_at_once(
-    raw_queue: Queue, stranger: Queue, jump: Callable[[float], None]
+    raw_queue: Queue, stranger: Queue, jump: Callable[[float], None], elsewhere: Callable[[], None]
 ) -> None:
     """Nobody can tell a quiet hour from a jump; for run times the server's clock is then believed."""
     raw_queue.enqueue(b"x", id="job", delay=HOUR / 2)
     jump(HOUR)
+    elsewhere()
     assert stranger.lease() is not None
+
+
+def test_a_stranger_after_a_short_silence_takes_it_for_no_jump(
+    raw_queue: Queue, stranger: Queue, elsewhere: Callable[[], None], client: Any
+) -> None:
+    """Its first look can vouch for nothing, its second only for the time since the first: neither saw a jump."""
+    raw_queue.enqueue(b"x", id="job", delay=HOUR / 2)
+    client.hincrby(queue_key(raw_queue.name, "state"), "wall", -60_000)
+    elsewhere()
+    for _ in range(3):
+        assert stranger.lease() is None
+    assert not client.hexists(queue_key(raw_queue.name, "state"), "skew")
+
+
+def test_a_delay_set_while_a_jump_is_doubted_is_never_cut_short(
+    raw_queue: Queue, jump: Callable[[float], None], client: Any
+) -> None:
+    raw_queue.enqueue(b"x", id="first", delay=2 * HOUR)
+    jump(HOUR)
+    raw_queue.enqueue(b"x", id="later", delay=HOUR / 2)
+    client.hset(queue_key(raw_queue.name, "state"), "skew_until", 1)  # and now it is believed
+    assert raw_queue.lease() is None
+
+
+def test_a_lost_holder_is_found_however_quiet_the_queue_is(raw_queue: Queue) -> None:
+    """Grace after a silence is given once, not again after each of many."""
+    one_lease(raw_queue, 1, "w")
+    recovered = []
+    for _ in range(3):
+        heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+        raw_queue._layout._heard = (heard[0], heard[1] - 6)  # type: ignore[attr-defined]  # six seconds later
+        recovered.append(raw_queue.clean().recovered)
+    assert recovered[:2] == [0, 1]
 
 
 def test_a_quiet_client_vouches_for_the_time_that_passed(raw_queue: Queue) -> None:

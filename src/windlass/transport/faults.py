@@ -1,7 +1,7 @@
 """The table that turns what goes wrong between us and the server into what a caller must know: did it happen?
 
 A reply with an error was read, so the operation was judged: it was not applied, unless the error is one that we
-do not know. A wire that broke leaves it open; the operation is then repeated under the same number.
+do not know: that one may have come in the middle of a script. A wire that broke leaves it open; the operation is then repeated under the same number.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ _TABLE: tuple[tuple[str, Fault], ...] = (
     ("ERR max number of clients", Fault(Next.TRY_AGAIN, errors.ServerUnreachable, "nothing was sent; close connections or raise its maxclients")),
     ("ERR DB index", Fault(Next.GIVE_UP, errors.InvalidOption, "it has no such database: use a lower number in the URL")),
     ("WRONGTYPE", Fault(Next.GIVE_UP, errors.KeyConflict, "a key of this queue holds something else: rename or delete that key")),
+    ("FORMAT", Fault(Next.GIVE_UP, errors.KeyConflict, "use one version of Windlass for a queue, or purge it")),
     ("STALEOP", Fault(Next.GIVE_UP, errors.OutcomeUnknown, "an older request arrived after a newer one")),
 )  # fmt: skip
 _UNKNOWN = Fault(Next.GIVE_UP, errors.ServerFault, "this is not an error that Windlass knows; please report it")

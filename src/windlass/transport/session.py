@@ -82,6 +82,7 @@ class Session:
         self._routes: dict[int, Address] = {}
         self._primary: Address | None = None
         self._cluster = False
+        self._ended = False
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -133,7 +134,8 @@ class Session:
             except ConnectFailed as error:
                 self._forget(lane, address)
                 problem = error.reason or errors.ServerUnreachable(
-                    f"{call.about}: no connection to {address or self.endpoint} ({error}); nothing was sent"
+                    f"{call.about}: no connection to {address or self.endpoint} ({error}); nothing was sent. "
+                    "Is the server running, and is the URL right?"
                 )
                 asked = None
             except WireLost as error:
@@ -159,7 +161,7 @@ class Session:
                     quick += 1
                     continue
             quick = 0
-            if monotonic() + wait > deadline:
+            if self._ended or monotonic() + wait > deadline:
                 self._raise(problem, call, may_have_happened)
             yield Sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
@@ -175,8 +177,8 @@ class Session:
     def _raise(self, problem: Exception, call: Call[Any], may_have_happened: bool) -> NoReturn:
         if may_have_happened:
             raise errors.OutcomeUnknown(
-                f"{call.about}: an earlier try was sent and its reply was lost, so it may have been applied; "
-                f"look, or repeat it with the same id. Last seen: {problem}"
+                f"{call.about}: it was sent and its reply was lost, so it may have been applied or not. Look what "
+                f"became of the job, or do it again: with the same id or lease it is harmless. The last try: {problem}"
             ) from problem
         raise problem
 
@@ -347,24 +349,29 @@ class Session:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def farewells(self) -> dict[tuple[str, ...], list[str]]:
-        """For each queue that was written to: the lanes that did it."""
-        spoken: dict[tuple[str, ...], list[str]] = {}
-        for lane in self.lanes:
-            for keys in lane.queues:
-                spoken.setdefault(keys, []).append(lane.name)
-        return spoken
+    @property
+    def known_primary(self) -> Address | None:
+        """A server that we are connected to, if any."""
+        return self._primary or next((address for lane in list(self.lanes) for address in list(lane.wires)), None)
+
+    def idle_lanes(self, keys: tuple[str, ...]) -> list[str]:
+        """The lanes that wrote to a queue and have no call under way."""
+        return [lane.name for lane in list(self._idle) if keys in lane.queues]
 
     def adopt(self, ended: Session) -> None:
         """Take over the lanes of a session whose event loop has ended: their names live on, their wires do not."""
         lanes = list(ended.lanes)
-        ended.drop()
+        ended._drop()
         self.lanes += lanes
         self._idle.extend(lanes)
 
-    def drop(self) -> None:
-        """Close every connection at once."""
-        for lane in self.lanes:
+    def end(self) -> None:
+        """Close every connection at once, and repeat nothing any more: the server may have forgotten our lanes."""
+        self._ended = True
+        self._drop()
+
+    def _drop(self) -> None:
+        for lane in list(self.lanes):
             lane.drop()
         while self._listeners:
             self._listeners.pop().wire.abort()

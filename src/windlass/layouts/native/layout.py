@@ -19,6 +19,7 @@ from windlass.layouts.native.records import (
     read_row,
     write_cursor,
 )
+from windlass.machine import MACHINE, uptime_ms
 from windlass.outcome import Completed, Failed, Outcome, Released, Retried
 
 T = TypeVar("T")
@@ -36,9 +37,9 @@ class NativeLayout:
 
     name = "native"
     audit_parts: tuple[str, ...] = (
+        "scheduled",
         "data",
         "ready",
-        "scheduled",
         "leases",
         "held",
         "blocked",
@@ -56,7 +57,7 @@ class NativeLayout:
         self.max_dead = max_dead
         self._keys = keys.queue_keys(queue)
         # The queue's clock as last heard, and when that was by our own clock: what we can vouch for.
-        self._heard: tuple[int, float] | None = None
+        self._heard: tuple[bytes, float] | None = None
         # Names that the server knows from us, to be taken back when we leave.
         self._waiters: set[str] = set()
         self._holders: set[str] = set()
@@ -139,7 +140,11 @@ class NativeLayout:
     def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
         if not (lanes or self._waiters or self._holders):
             return None
-        return self._goodbye(sorted(self._waiters), sorted(self._holders), lanes)
+        return self._goodbye(list(self._waiters), list(self._holders), lanes)
+
+    def forget_names(self) -> None:
+        self._waiters.clear()
+        self._holders.clear()
 
     def _goodbye(self, waiters: Sequence[str], holders: Sequence[str], lanes: Sequence[str]) -> Call[bool]:
         args: list[Argument] = [len(waiters), *waiters, len(holders), *holders, len(lanes), *lanes]
@@ -185,7 +190,9 @@ class NativeLayout:
         self, id: bytes, data: bytes, fence: int, meta: bytes | None, score: bytes, holder: str | None
     ) -> Lease:
         _, failures, stalls, limits = read_meta(meta)
-        return Lease(self.queue, id.decode(), data, fence, priority_of(score), failures, stalls, limits, holder)
+        # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
+        name = id.decode(errors="replace")
+        return Lease(self.queue, name, data, fence, priority_of(score), failures, stalls, limits, holder)
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
         """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""
@@ -202,11 +209,15 @@ class NativeLayout:
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"
 
-    def _vouched(self) -> int:
-        if self._heard is None:
-            return 0
-        clock, heard_at = self._heard
-        return clock + int((monotonic() - heard_at) * 1000)
+    def _vouched(self) -> str:
+        """What the clock should read by now, and this machine's own uptime (see lua/shared/clock.lua)."""
+        now = due = belief = 0
+        if self._heard is not None:
+            reading, heard_at = self._heard
+            now, due, belief = map(int, reading.split())
+            passed = int((monotonic() - heard_at) * 1000)
+            now, due = now + passed, due + passed
+        return f"{now} {due} {belief} {MACHINE} {uptime_ms()}"
 
 
 def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:

@@ -128,7 +128,7 @@ def read_row(queue: str, row: list[Any]) -> Job:
         holder = lease[_LEASE.size : _LEASE.size + length].decode()
     return Job(
         queue=queue,
-        id=id.decode(),
+        id=id.decode(errors="replace"),
         state=name,
         data=data or b"",
         priority=priority,

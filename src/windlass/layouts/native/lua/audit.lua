@@ -13,14 +13,14 @@
 --   state, idle                             lanes and waiters not heard of for long → dropped
 --
 -- ARGV     [4] the key's name as above  [5] cursor: "0" to begin
--- returns  { now, next cursor or "0", things mended }
+-- returns  { the clock's reading, next cursor or "0", things mended }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local replayed = open()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local cursor, mended = string.match(replayed, '^(%d+) (%d+)$')
-  return { now, cursor, tonumber(mended) }
+  return { reading, cursor, tonumber(mended) }
 end
 measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, IDLE)
 measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
@@ -58,8 +58,14 @@ end
 
 function check.scheduled(member)
   local id = string.sub(member, 9)
-  if exists(id) and scheduled_entry(id) == member and call('HEXISTS', LEASES, id) == 0 and not call('ZSCORE', READY, id) then
-    return false
+  if exists(id) and call('HEXISTS', LEASES, id) == 0 and not call('ZSCORE', READY, id) then
+    local entry, m = scheduled_entry(id)
+    if entry == member then return false end
+    if not entry and #member > 8 then -- its record is lost, not its run time
+      m.seq = struct.unpack('>I8', member)
+      keep_meta(id, m, true)
+      return true
+    end
   end
   call('ZREM', SCHEDULED, member)
   return true
@@ -160,4 +166,4 @@ for i = 1, #found[2], step do
 end
 close(found[1] .. ' ' .. mended)
 wake(came)
-return { now, found[1], mended }
+return { reading, found[1], mended }

@@ -4,18 +4,19 @@
 -- is still known; one that was called lost has lost all its jobs and must begin again.
 --
 -- ARGV     [4] holder  [5] lease time in ms  [6] "1" to be registered when not known
--- returns  { now, "1" known before, "0" not }
+-- returns  { the clock's reading, "1" known before, "0" not }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { now, replayed }
+  return type(replayed) == 'table' and replayed or { reading, replayed }
 end
 measure('ZCARD', HOLDERS)
 
-local known = call('ZSCORE', HOLDERS, ARGV[4]) and '1' or '0'
-if known == '1' or ARGV[6] == '1' then
+local ends = tonumber(call('ZSCORE', HOLDERS, ARGV[4]) or nil)
+local known = ends and ends > 0 and '1' or '0' -- 0: it is being taken apart
+if known == '1' or (ARGV[6] == '1' and not ends) then
   call('ZADD', HOLDERS, 'GT', now + tonumber(ARGV[5]), ARGV[4])
 end
 close(known)
-return { now, known }
+return { reading, known }

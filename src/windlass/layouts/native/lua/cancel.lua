@@ -5,12 +5,12 @@
 -- attempt ends, it is gone, and `extend` and `progress` answer 0 from now on.
 --
 -- ARGV     [4] "1" to cancel running jobs too  [5…] ids
--- returns  { now, a digit for each id: 0 nothing, 1 a waiting job was removed, 2 a running one was told, 3 both }
+-- returns  { the clock's reading, a digit for each id: 0 nothing, 1 a waiting job was removed, 2 a running one was told, 3 both }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { now, replayed }
+  return type(replayed) == 'table' and replayed or { reading, replayed }
 end
 measure('ZCARD', READY, SCHEDULED)
 measure('HLEN', LEASES, DATA, META, NOTES, BLOCKED)
@@ -44,4 +44,4 @@ for i = 5, #ARGV do
 end
 verdicts = table.concat(verdicts)
 close(verdicts)
-return { now, verdicts }
+return { reading, verdicts }

@@ -5,12 +5,12 @@
 --
 -- ARGV     [4] "1" when every id was just made up by the caller and cannot be here yet
 --          [5…] for each job: id, data, change (see CHANGE in shared/changes.lua). Ids are distinct within one call.
--- returns  { now, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
+-- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { now, replayed }
+  return type(replayed) == 'table' and replayed or { reading, replayed }
 end
 measure('ZCARD', READY)
 measure('HLEN', DATA, LEASES)
@@ -53,8 +53,8 @@ local function update(id, data, c, score, meta_text)
   end
 end
 
--- A job that runs: what is asked for waits behind it. Several such changes are folded into one, as if
--- applied one after the other.
+-- A job that runs: what is asked for waits behind it. Several such changes are folded into one: what any of them updates
+-- is updated, to what the last of them says. "If later" and "if earlier" compare with the run time that waits.
 local function block(id, data, c)
   local text = call('HGET', BLOCKED, id)
   c.data = data
@@ -116,4 +116,4 @@ if #payloads > 0 then call('HSET', DATA, unpack(payloads)) end
 answer = table.concat(answer)
 close(answer)
 wake(came)
-return { now, answer }
+return { reading, answer }

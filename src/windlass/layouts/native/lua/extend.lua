@@ -4,12 +4,12 @@
 -- asking for more time for it is a beat.
 --
 -- ARGV     [4] lease time in ms  [5] n, then n ids, then n fences
--- returns  { now, a digit for each: 1 still ours, 0 not ours any more, or cancelled }
+-- returns  { the clock's reading, a digit for each: 1 still ours, 0 not ours any more, or cancelled }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { now, replayed }
+  return type(replayed) == 'table' and replayed or { reading, replayed }
 end
 measure('ZCARD', HELD, HOLDERS)
 measure('HLEN', LEASES)
@@ -30,7 +30,12 @@ for i = 1, count do
       call('ZADD', HOLDERS, now + lease_ms, raw_holder)
       left[lease.holder] = true
     else
-      call('ZADD', HOLDERS, 'XX', 'GT', now + lease_ms, lease.holder)
+      local ends = tonumber(call('ZSCORE', HOLDERS, lease.holder) or nil)
+      if ends and ends > 0 then
+        call('ZADD', HOLDERS, 'GT', now + lease_ms, lease.holder)
+      else
+        verdicts[i] = '0' -- its holder was lost, and this job is about to be taken back
+      end
     end
   else
     verdicts[i] = '0'
@@ -41,4 +46,4 @@ for holder in pairs(left) do
 end
 verdicts = table.concat(verdicts)
 close(verdicts)
-return { now, verdicts }
+return { reading, verdicts }

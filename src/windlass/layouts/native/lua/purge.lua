@@ -3,14 +3,14 @@
 -- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, what is leased included.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, or all
--- returns  { now, jobs deleted, jobs of that state left }
+-- returns  { the clock's reading, jobs deleted, jobs of that state left }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local replayed = open()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local deleted, left = string.match(replayed, '^(%d+) (%d+)$')
-  return { now, tonumber(deleted), tonumber(left) }
+  return { reading, tonumber(deleted), tonumber(left) }
 end
 measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, IDLE)
 measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
@@ -22,7 +22,7 @@ if what == 'all' then
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE)
   -- Only the answer to this call is kept, for a repeat; without a clock the queue counts as new.
   call('HSET', STATE, lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. deleted .. ' 0')
-  return { now, deleted, 0 }
+  return { reading, deleted, 0 }
 end
 
 local deleted, left = 0, 0
@@ -64,4 +64,4 @@ else
   call('UNLINK', BLOCKED)
 end
 close(string.format('%d %d', deleted, left))
-return { now, deleted, left }
+return { reading, deleted, left }

@@ -9,10 +9,13 @@
 --          [9] n completed jobs, then n ids, then n fences (8 bytes each, big-endian)
 --          […] m other outcomes, then for each: id, fence, verb (r retry, l release, f fail), kind of time and ms
 --              (retry; see CHANGE), message
--- returns  { now, a digit for each outcome: 1 it was still ours, 0 it was not,
+-- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not,
 --            fence before the first lease, ids, data, META records, ready scores,
 --            ms until something happens by itself or -1, jobs taken back from lost holders }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
+
+local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
+local FIRST_PIECE = 16
 
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
 local lease_ms, wanted, most_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
@@ -22,7 +25,7 @@ local others = tonumber(ARGV[others_at])
 
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
-  return { now, verdicts, base, ids, data, metas, scores, wait, taken_back }
+  return { reading, verdicts, base, ids, data, metas, scores, wait, taken_back }
 end
 
 local replayed = open()
@@ -123,7 +126,7 @@ for i = 1, others do
     elseif verb == 'r' then
       m.failures = m.failures + 1
       if message ~= '' then call('HSET', NOTES, id, message) end
-      put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or due + ms)
+      put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
     else
       m.failures = m.failures + 1
       bury(id, m, 1, message, most_dead)
@@ -159,8 +162,10 @@ changed = changed or came > before
 -- regularly; after a silence of the whole queue it gets time to do so before it is called lost.
 
 local taken_back = 0
+local being_swept = false
 for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}) do
-  if is_raw(lost) or now >= state.grace then
+  local ended = tonumber(call('ZSCORE', HOLDERS, lost))
+  if is_raw(lost) or now >= state.grace or ended <= state.grace_from then
     changed = true
     local budget = MOST - taken_back
     local members = budget > 0 and held_by(lost, budget) or {}
@@ -185,7 +190,12 @@ for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now,
       end
       taken_back = taken_back + 1
     end
-    if #members < budget then call('ZREM', HOLDERS, lost) end
+    if #members < budget then
+      call('ZREM', HOLDERS, lost)
+    else
+      call('ZADD', HOLDERS, 0, lost) -- more to take back: until then it is known as lost, and cannot come to life again
+      being_swept = being_swept or lost == holder
+    end
   end
 end
 
@@ -194,9 +204,11 @@ end
 
 local ids, scores, payloads = {}, {}, {}
 local base = math.max(state.fence, wall_us)
-if not state.paused then
-  while #ids < wanted do
-    local popped = call('ZPOPMIN', READY, math.min(wanted - #ids, MOST))
+if not (state.paused or being_swept) then
+  -- The first few tell how large the jobs are; a reply is bounded in bytes as well as in number.
+  local bytes, piece = 0, FIRST_PIECE
+  while #ids < wanted and bytes < MOST_BYTES do
+    local popped = call('ZPOPMIN', READY, math.min(wanted - #ids, piece))
     if #popped == 0 then break end
     changed = true
     local names, taken = {}, #ids
@@ -206,10 +218,12 @@ if not state.paused then
       if found[i] then
         taken = taken + 1
         ids[taken], scores[taken], payloads[taken] = names[i], popped[2 * i], found[i]
+        bytes = bytes + #found[i]
       else
         call('HDEL', META, names[i]) -- an index entry with no job: let it go
       end
     end
+    piece = math.max(1, math.min(MOST, math.floor((MOST_BYTES - bytes) * taken / (bytes + taken + 1))))
   end
 end
 if #ids > 0 then

@@ -22,7 +22,7 @@ local function read_change(text)
   end
   local c, kind, ms = {}, nil, nil
   c.priority, kind, ms, c.max_failures, c.max_stalls, c.min_backoff, c.max_backoff, c.flags = struct.unpack(CHANGE_FORMAT, text)
-  c.run_at = (kind == 0 and 0) or (kind == 1 and ms) or due + ms
+  c.run_at = (kind == 0 and 0) or (kind == 1 and ms) or from_now(ms)
   return c
 end
 

@@ -1,7 +1,9 @@
--- The clock. `now` (ms) is for leases: it never runs back and follows the server's clock by at most
--- STEP_CAP a step, unless the caller vouches for more: a client that heard `now` some time ago adds
--- what its own monotonic clock says has passed since. `due` (ms) is for run times: the server's clock,
--- less a jump that is not believed yet. A jump is what the clock moved and a vouching caller did not see pass.
+-- The clock. `now` (ms) is for leases: it never runs back, and on the word of the server's clock alone it moves at most
+-- STEP_CAP a call. `due` (ms) is for run times: the server's clock, less a jump that is not believed yet.
+--
+-- Both follow what a caller vouches for. It may have heard the clock before, and adds what its own monotonic clock says has
+-- passed since. And it names its machine and that machine's uptime: when the last call came from the same machine, the
+-- difference is the time that truly passed, whoever made that call. What the server's clock did beyond that is a jump.
 
 local STEP_CAP = 1000 -- ms that the lease clock follows the server's clock on its word alone
 local TOLERANCE = 2000 -- ms of disagreement that is not yet a jump of the server's clock
@@ -9,6 +11,7 @@ local BELIEVE_AFTER = 300000 -- ms after which a jumped clock is believed
 local SILENCE = 5000 -- ms without any sign of life that make named holders worth a grace
 
 local wall, wall_us, now, due
+local reading -- what a caller is told, to vouch with the next time: now, due, how often a jump was believed
 local state = {}
 local lane_field
 
@@ -18,41 +21,64 @@ local function wall_clock()
   wall_us = time[1] * 1000000 + time[2]
 end
 
-local function advance_clock(vouched)
+-- What `now` and `due` should be by what the caller said; 0 where it cannot tell.
+local function vouched(said)
+  local heard_now, heard_due, belief, machine, uptime = string.match(said, '^(%d+) (%d+) (%d+) (%S+) (%d+)$')
+  if not machine then heard_now, heard_due, belief, machine, uptime = 0, 0, 0, '-', 0 end
+  heard_now, heard_due, uptime = tonumber(heard_now), tonumber(heard_due), tonumber(uptime)
+  if tonumber(belief) ~= state.belief then heard_due = 0 end
+  state.witness = machine .. ' ' .. string.format('%.0f', uptime)
+  local last_machine, last_uptime = string.match(state.last_witness, '^(%S+) (%d+)$')
+  if machine ~= '-' and machine == last_machine and state.clock and uptime >= tonumber(last_uptime) then
+    local passed = uptime - tonumber(last_uptime)
+    heard_now = math.max(heard_now, state.clock + passed)
+    heard_due = state.wall - state.skew + passed
+  end
+  return heard_now, heard_due
+end
+
+local function advance_clock(said)
   wall_clock()
+  local heard_now, heard_due = vouched(said)
   if not (state.clock and state.wall) then
-    now, due = math.max(wall, vouched), wall
-    return
-  end
-  local moved = wall - state.wall
-  now = math.max(state.clock + math.min(math.max(moved, 0), STEP_CAP), vouched)
-  local passed = now - state.clock
-  local unexplained = moved - passed
-  local skew = state.skew
-  if moved < -STEP_CAP then
-    skew = skew + moved
-  elseif unexplained > TOLERANCE then
-    if vouched > 0 then
-      skew = skew + unexplained
-    elseif skew < 0 then
-      skew = math.min(0, skew + unexplained)
+    now, due = math.max(wall, heard_now), wall
+  else
+    local moved = wall - state.wall
+    now = math.max(state.clock + math.min(math.max(moved, 0), STEP_CAP), heard_now)
+    local skew = state.skew
+    if heard_due > 0 then
+      local off = wall - skew - heard_due
+      if math.abs(off) > TOLERANCE then skew = skew + off end
+    elseif moved < -STEP_CAP then
+      skew = skew + moved
+    elseif moved > TOLERANCE and skew < 0 then
+      skew = math.min(0, skew + moved)
     end
-  elseif unexplained < -TOLERANCE and skew > 0 then
-    skew = math.max(0, skew + unexplained)
+    if skew ~= state.skew then
+      state.skew, state.skew_until, state.jumped = skew, now + BELIEVE_AFTER, true
+    elseif skew ~= 0 and now > state.skew_until then
+      state.skew, state.belief, state.jumped = 0, state.belief + 1, true
+    end
+    if now - state.clock > SILENCE then
+      -- Holders that were alive when the silence began get time to beat; those that were late before it do not.
+      state.grace, state.grace_from, state.silent = now + SILENCE, state.clock, true
+    end
+    due = wall - state.skew
   end
-  if skew ~= state.skew then
-    state.skew, state.skew_until, state.jumped = skew, now + BELIEVE_AFTER, true
-  elseif skew ~= 0 and now > state.skew_until then
-    state.skew, state.jumped = 0, true
-  end
-  if passed > SILENCE then
-    state.grace, state.silent = now + SILENCE, true
-  end
-  due = wall - state.skew
+  reading = string.format('%.0f %.0f %.0f', now, due, state.belief)
+end
+
+-- A run time so many ms from now: never early, whichever way the server's clock is put right later.
+local function from_now(ms)
+  return math.max(wall, due) + ms
 end
 
 local function read_state(extra)
-  local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'paused', extra or 'lane')
+  local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'grace_from', 'belief',
+    'paused', 'witness', 'format', extra or 'lane')
+  if f[12] and f[12] ~= '1' then
+    error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
+  end
   state.known = f[3] and true or false
   state.seq = tonumber(f[1]) or 0
   state.fence = tonumber(f[2]) or 0
@@ -61,6 +87,9 @@ local function read_state(extra)
   state.skew = tonumber(f[5]) or 0
   state.skew_until = tonumber(f[6]) or 0
   state.grace = tonumber(f[7]) or 0
-  state.paused = f[8] == '1'
-  return f[9]
+  state.grace_from = tonumber(f[8]) or 0
+  state.belief = tonumber(f[9]) or 0
+  state.paused = f[10] == '1'
+  state.last_witness = f[11] or ''
+  return f[13]
 end

@@ -9,7 +9,8 @@ local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane
 local function open()
   lane_field = 'lane:' .. ARGV[1]
   local record = read_state(lane_field)
-  advance_clock(tonumber(ARGV[3]))
+  advance_clock(ARGV[3])
+  state.newcomer = not record
   if record then
     local number, _, answer = string.match(record, '^(%d+) (%d+) (.*)$')
     number = tonumber(number)
@@ -24,16 +25,17 @@ end
 
 -- Writes the state and the answer. Called once, after the other writes.
 local function close(answer)
-  call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall,
+  call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall, 'witness', state.witness,
     lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. answer)
   if state.jumped or state.silent then
-    call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'grace', state.grace)
+    call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'belief', state.belief,
+      'grace', state.grace, 'grace_from', state.grace_from)
   end
   if not state.known then
     call('HSET', STATE, 'format', 1, 'epoch', string.format('%.0f', wall_us))
   end
-  if ARGV[2] == '1' then
-    -- A lane's first call pays for lanes that ended without a goodbye: a bounded sample of them.
+  if state.newcomer then
+    -- A lane's first call on a queue pays for lanes that ended without a goodbye: a bounded sample of them.
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
       local heard = some[i] ~= lane_field and string.sub(some[i], 1, 5) == 'lane:' and string.match(some[i + 1], '^%d+ (%d+)')

@@ -1,0 +1,25 @@
+"""This machine, and how long it has been up: so two programs on it agree on time, whatever its clock does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import monotonic
+
+
+def _machine() -> str:
+    """One name for each boot of a machine; "-" where there is none. Only then is uptime comparable."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # A time namespace has an uptime of its own.
+        return f"{boot}/{os.readlink('/proc/self/ns/time')}".replace(" ", "")
+    except OSError:
+        return "-"
+
+
+MACHINE = _machine()
+
+
+def uptime_ms() -> int:
+    """Milliseconds since the machine came up, the same for all programs on it."""
+    return int(monotonic() * 1000)
