@@ -131,3 +131,16 @@ def _all(queue: Queue) -> list[Lease]:
     while part := queue.lease_many(100):
         leases += part
     return leases
+
+
+@pytest.mark.serves("R2", "H6")
+def test_a_push_can_be_part_of_a_callers_own_transaction(raw_queue: Queue, client: redis.Redis) -> None:
+    """Any write of the caller's in the same slot, and the job: both or neither."""
+    with client.pipeline(transaction=True) as pipeline:
+        pipeline.set(f"order:{{{raw_queue.name}}}", b"paid")
+        pipeline.lpush(queue_key(raw_queue.name, "inbox"), b"ship it")
+        pipeline.execute()
+    lease = raw_queue.lease()
+    assert lease is not None
+    assert lease.data == b"ship it"
+    client.delete(f"order:{{{raw_queue.name}}}")

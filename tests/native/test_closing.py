@@ -1,0 +1,111 @@
+"""The end of a program: what it has under way is not done twice, and it takes nothing that is not its own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.proxy import HANG_REPLY, FaultProxy, nth
+from tests.support.servers import Server, wait_until
+from windlass import Queue, RawJob, Windlass
+from windlass.embedded import EmbeddedServer
+from windlass.errors import OutcomeUnknown, UnsupportedByLayout
+
+MEBIBYTE = 1024 * 1024
+
+
+def test_a_call_under_way_is_not_repeated_after_close(server: Server, client: Any) -> None:
+    """Its lane may be forgotten by then, and the server could not tell a repeat from a new call."""
+    with FaultProxy(server.address) as proxy, Windlass(server.url) as witness:
+        app = Windlass(proxy.url, retry_for=5)
+        queue = app.queue("closing")
+        queue.counts()
+        proxy.faults = nth(HANG_REPLY, only={"EVALSHA"})
+        outcome: list[Exception] = []
+
+        def enqueue() -> None:
+            try:
+                queue.enqueue(b"once")
+            except OutcomeUnknown as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=enqueue)
+        thread.start()
+        wait_until(lambda: witness.queue("closing").counts().ready == 1, "the server to have it")
+        proxy.faults = None
+        app.close()
+        thread.join(10)
+        assert len(outcome) == 1
+        assert witness.queue("closing").counts().ready == 1
+        witness.queue("closing").purge()
+
+
+def test_a_forked_child_takes_back_nothing_of_its_parent(raw_queue: Queue) -> None:
+    assert not raw_queue.beat("w", 60, register=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            raw_queue.enqueue(b"from the child")
+            raw_queue._runners.close()  # type: ignore[attr-defined]
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert raw_queue.beat("w", 60)
+
+
+def test_closing_does_not_start_a_stopped_server() -> None:
+    with tempfile.TemporaryDirectory(prefix="wl-") as home:
+        server = EmbeddedServer(Path(home) / "home")
+        app = Windlass(home=server.home)
+        app.queue("q").enqueue(b"x")
+        assert server.stop()
+        app.close()
+        assert not server.status().running
+
+
+def test_closing_does_not_wait_for_a_deaf_server(server: Server, client: Any) -> None:
+    with FaultProxy(server.address) as proxy:
+        app = Windlass(proxy.url)
+        app.queue("deaf").enqueue(b"x")
+        proxy.faults = lambda request: HANG_REPLY
+        closing = threading.Thread(target=app.close)
+        closing.start()
+        closing.join(6)
+        assert not closing.is_alive()
+        with Windlass(server.url) as other:
+            other.queue("deaf").purge()
+        client.delete("windlass:{deaf}:state")
+
+
+def test_a_reply_is_bounded_in_bytes(raw_queue: Queue) -> None:
+    raw_queue.enqueue_many([RawJob(b"x" * MEBIBYTE, id=str(i)) for i in range(40)])
+    seen: list[str] = []
+    while leases := raw_queue.lease_many(40, 60):
+        assert sum(len(lease.data) for lease in leases) <= 16 * MEBIBYTE
+        seen += [lease.id for lease in leases]
+    assert seen == [str(i) for i in range(40)]
+
+
+def test_a_holder_that_is_being_taken_apart_is_lost_already(raw_queue: Queue, later: Callable[[float], None]) -> None:
+    raw_queue.enqueue_many([b"x"] * 2500)
+    while raw_queue.lease_many(1000, 10, holder="w"):
+        pass
+    later(11)
+    assert raw_queue.lease(60, holder="other") is not None  # which takes the first thousand back
+    assert raw_queue.counts().leased > 1000
+    assert not raw_queue.beat("w", 10)
+    assert raw_queue.lease(10, holder="w") is None or raw_queue.counts().leased < 1500
+    raw_queue.clean()
+    assert raw_queue.counts().leased <= 2
+
+
+def test_only_the_native_layout_is_here_yet(app: Windlass) -> None:
+    assert app.queue("q", layout="native").name == "q"
+    with pytest.raises(UnsupportedByLayout, match="worqr"):
+        app.queue("q", layout="worqr")
