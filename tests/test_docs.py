@@ -113,6 +113,11 @@ def test_commands_in_the_documents_exist() -> None:
         assert done.returncode == 0, f"windlass {' '.join(words)}: {done.stderr}"
 
 
+def test_no_page_has_a_hole() -> None:
+    for page in PAGES:
+        assert not re.search(r"^(FIGURES|TODO|TBD|FIXME)\b", page.read_text(), re.MULTILINE), f"{page.name} has a hole"
+
+
 def test_every_make_target_explains_itself() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     for target in ("demo", "test", "lint", "types", "bench", "chaos", "docs"):
