@@ -38,7 +38,8 @@ class Call(Generic[T]):
     """One request to the server: one script, run atomically, on the keys of one queue.
 
     A call that `writes` is an operation: the transport puts a lane and a number in front of its arguments, by
-    which the server recognises a repeat.
+    which the server recognises a repeat. `undo` gives the call that takes back what nobody waited for any more: a lease
+    whose caller was cancelled must not stay with a holder that never heard of it.
     """
 
     script: Script
@@ -47,6 +48,7 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
     writes: bool
     about: str
+    undo: Callable[[T], Call[Any] | None] | None = None
 
 
 class Change(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import threading
@@ -57,6 +58,27 @@ def test_a_forked_child_takes_back_nothing_of_its_parent(raw_queue: Queue) -> No
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert raw_queue.beat("w", 60)
+
+
+async def test_a_lease_that_nobody_waited_for_is_given_back(server: Server, client: Any) -> None:
+    """Its holder beats on, so it would never be taken back as lost."""
+    with FaultProxy(server.address) as proxy:
+        async with Windlass(proxy.url) as app:
+            queue = app.queue("abandoned")
+            await queue.aenqueue(b"x", id="job")
+            proxy.faults = nth(HANG_REPLY, only={"EVALSHA"})
+            lease = asyncio.create_task(queue.alease(60, holder="w"))
+            with Windlass(server.url) as witness:
+                while not (await witness.queue("abandoned").acounts()).leased:
+                    pass
+                lease.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await lease
+                assert await queue.abeat("w", 60)
+                again = await queue.alease(60, holder="w")
+                assert again is not None
+                assert (again.id, again.stalls, again.failures) == ("job", 0, 0)
+                assert await queue.acomplete(again)
 
 
 def test_closing_does_not_start_a_stopped_server() -> None:

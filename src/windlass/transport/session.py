@@ -51,6 +51,7 @@ class Lane:
     number: int = 0
     wires: dict[Address, Wire] = field(default_factory=dict)
     queues: set[tuple[str, ...]] = field(default_factory=set)
+    abandoned: tuple[Call[Any], bytes] | None = None
 
     def drop(self, address: Address | None = None) -> None:
         """Close the wires: a reply that is still to come must never be read as the answer to another call."""
@@ -91,11 +92,9 @@ class Session:
         patience = self.options.retry_for if retry_for is None else retry_for
         lane = self._take_lane()
         try:
-            if call.writes:
-                lane.number += 1
-                lane.queues.add(call.keys)
-            reply = yield from self._persist(lane, call, self._command(lane, call), patience)
-            return call.read(reply)
+            if lane.abandoned:
+                yield from self._take_back(lane, *lane.abandoned, patience)
+            return (yield from self._carry_out(lane, call, patience))
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
@@ -103,6 +102,29 @@ class Session:
             raise
         finally:
             self._idle.append(lane)
+
+    def _carry_out(self, lane: Lane, call: Call[T], patience: float) -> Flow[T]:
+        if call.writes:
+            lane.number += 1
+            lane.queues.add(call.keys)
+        command = self._command(lane, call)
+        # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
+        lane.abandoned = (call, command) if call.undo else None
+        reply = yield from self._persist(lane, call, command, patience)
+        lane.abandoned = None
+        return call.read(reply)
+
+    def _take_back(self, lane: Lane, call: Call[Any], command: bytes, patience: float) -> Flow[None]:
+        """Learn what an abandoned call brought, by repeating it under its own number, and give that back."""
+        try:
+            reply = yield from self._persist(lane, call, command, patience)
+            lane.abandoned = None
+            assert call.undo is not None
+            undo = call.undo(call.read(reply))
+            if undo is not None:
+                yield from self._carry_out(lane, undo, patience)
+        except errors.OutcomeUnknown as error:
+            raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
 
     def _take_lane(self) -> Lane:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -101,7 +102,11 @@ class NativeLayout:
         # The script answers the completed ones first; the caller wants them in the order given.
         order = [i for i, o in enumerate(outcomes) if isinstance(o, Completed)]
         order += [i for i, o in enumerate(outcomes) if not isinstance(o, Completed)]
-        return self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, order, holder))
+        call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, order, holder))
+        return replace(call, undo=self._give_back) if want else call
+
+    def _give_back(self, turn: Turn) -> Call[Turn] | None:
+        return self.turn([Released(lease) for lease in turn.leases]) if turn.leases else None
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
         args: list[Argument] = [round(seconds * 1000), len(leases)]
