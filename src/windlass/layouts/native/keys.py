@@ -1,8 +1,8 @@
 """The keys of a native queue: the only place where they are spelled.
 
 Every key of queue `q` is `windlass:{q}:<name>`. The braces make the server hash the queue's name alone, so all
-keys of one queue lie in one cluster slot and a script may touch any of them. Two scripts publish on the channels below and
-spell their beginnings again (wake, cancel): script texts are constant.
+keys of one queue lie in one cluster slot and a script may touch any of them. The beginnings of the channels stand in
+two scripts as well (wake, cancel): script texts are constant.
 """
 
 from __future__ import annotations
