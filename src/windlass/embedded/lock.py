@@ -68,8 +68,15 @@ def has_open(pid: int, path: Path) -> bool:
         return pid in _openers_by_lsof(path)
     try:
         wanted = os.stat(path)
-        return any(os.path.samestat(os.stat(entry), wanted) for entry in os.scandir(f"/proc/{pid}/fd"))
+        return any(_is_file(entry, wanted) for entry in os.scandir(f"/proc/{pid}/fd"))
     except OSError:
+        return False
+
+
+def _is_file(entry: os.DirEntry[str], wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(entry), wanted)
+    except OSError:  # that one was closed while we looked; the others may still be it
         return False
 
 
