@@ -122,11 +122,11 @@ class Queue:
         A job of the same id that waits is updated (`update_…` say in what); while one runs, this one waits
         behind it, `blocked`. With `if_exists="keep"` whatever is there stays as it is.
         """
-        return self._one(self._runners.run(self._enqueue([self._new_job(data, options)])))
+        return self._runners.run(self._enqueue([self._new_job(data, options)]))[0]
 
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
         """Awaitable `enqueue`."""
-        return self._one(await self._runners.arun(self._enqueue([self._new_job(data, options)])))
+        return (await self._runners.arun(self._enqueue([self._new_job(data, options)])))[0]
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
         """`enqueue` with anything that JSON can say as the payload; `lease.json()` reads it."""
@@ -156,10 +156,6 @@ class Queue:
             return receipts
 
         return flow
-
-    @staticmethod
-    def _one(receipts: list[Receipt]) -> Receipt:
-        return receipts[0]
 
     def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
         given = list(jobs)

@@ -47,7 +47,7 @@ class AwaitableRunner:
             try:
                 step = flow.send(result) if problem is None else flow.throw(problem)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                return end.value  # type: ignore[no-any-return]  # what a generator returns has no type here
             try:
                 result, problem = await self._do(step), None
             except BaseException as error:

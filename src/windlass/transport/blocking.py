@@ -43,7 +43,7 @@ class BlockingRunner:
             try:
                 step = flow.send(result) if problem is None else flow.throw(problem)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                return end.value  # type: ignore[no-any-return]  # what a generator returns has no type here
             try:
                 result, problem = self._do(step), None
             except BaseException as error:
