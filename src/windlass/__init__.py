@@ -3,13 +3,13 @@
 __version__ = "0.1.0"
 
 from windlass.app import Windlass
-from windlass.job import Cleaned, Counts, Job, Lease, Limits, Page, Receipt, State, Status
+from windlass.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
 from windlass.queue import Queue, RawJob
 
 __all__ = [
     "Cleaned",
     "Counts",
-    "Job",
+    "JobRecord",
     "Lease",
     "Limits",
     "Page",

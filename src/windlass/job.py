@@ -104,7 +104,7 @@ class Lease(Struct, frozen=True):
         return self.failures + self.stalls + 1
 
 
-class Job(Struct, frozen=True):
+class JobRecord(Struct, frozen=True):
     """What the server knows of one job."""
 
     queue: str
@@ -135,7 +135,7 @@ class Job(Struct, frozen=True):
 class Page(Struct, frozen=True):
     """Some jobs, and the cursor with which to ask for the next ones (`None` at the end)."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobRecord, ...]
     cursor: str | None
 
 

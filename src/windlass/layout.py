@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from windlass.job import Counts, Job, Lease, Page, State, Status
+from windlass.job import Counts, JobRecord, Lease, Page, State, Status
 from windlass.outcome import Outcome
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class Layout(Protocol):
         """How many jobs there are in each state."""
         ...
 
-    def get(self, id: str) -> Call[Job | None]:
+    def get(self, id: str) -> Call[JobRecord | None]:
         """Everything about one job."""
         ...
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
 from windlass.ids import random_id, random_ids
-from windlass.job import Cleaned, Counts, Job, Lease, Page, Receipt, State, Status, write_json
+from windlass.job import Cleaned, Counts, JobRecord, Lease, Page, Receipt, State, Status, write_json
 from windlass.layout import PLAIN, Call, Change, Layout, NewJob, Turn
 from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_id, check_name, check_payload, check_whole
 from windlass.outcome import Completed, Failed, Outcome, Released
@@ -544,15 +544,15 @@ class Queue:
         """Awaitable `counts`."""
         return await self._runners.arun(self._call(self._layout.counts))
 
-    def get(self, id: str) -> Job | None:
+    def get(self, id: str) -> JobRecord | None:
         """Everything about one job: the one that waits or runs, else the dead one of this id."""
         return self._runners.run(self._get(id))
 
-    async def aget(self, id: str) -> Job | None:
+    async def aget(self, id: str) -> JobRecord | None:
         """Awaitable `get`."""
         return await self._runners.arun(self._get(id))
 
-    def _get(self, id: str) -> Callable[[Session], Flow[Job | None]]:
+    def _get(self, id: str) -> Callable[[Session], Flow[JobRecord | None]]:
         check_id(id)
         return self._call(lambda: self._layout.get(id))
 
@@ -572,7 +572,7 @@ class Queue:
         check_whole(limit, "limit", 1, BATCH)
         return self._call(lambda: self._layout.page(chosen, cursor, limit))
 
-    def all_jobs(self, state: State | str) -> Iterator[Job]:
+    def all_jobs(self, state: State | str) -> Iterator[JobRecord]:
         """Every job of a state, page after page."""
         page = self.jobs(state)
         yield from page.jobs
@@ -580,7 +580,7 @@ class Queue:
             page = self.jobs(state, cursor=page.cursor)
             yield from page.jobs
 
-    async def aall_jobs(self, state: State | str) -> AsyncIterator[Job]:
+    async def aall_jobs(self, state: State | str) -> AsyncIterator[JobRecord]:
         """Awaitable `all_jobs`."""
         page = await self.ajobs(state)
         while True:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.contract.leasing import drain, take
-from windlass import Counts, Job, Lease, Limits, Page, Queue, RawJob, State
+from windlass import Counts, JobRecord, Lease, Limits, Page, Queue, RawJob, State
 
 Later = Callable[[float], None]
 
@@ -50,19 +50,21 @@ def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> No
     limits = Limits(max_failures=4)
     assert job is not None
     assert job.run_at == pytest.approx(began + 60, abs=5)
-    assert job == Job(queue.name, "a", State.SCHEDULED, b"data", 2, run_at=job.run_at, limits=limits)
+    assert job == JobRecord(queue.name, "a", State.SCHEDULED, b"data", 2, run_at=job.run_at, limits=limits)
     later(61)
     lease = take(queue, holder="worker-1")
     assert queue.progress(lease, 0.5)
-    assert queue.get("a") == Job(
+    assert queue.get("a") == JobRecord(
         queue.name, "a", State.LEASED, b"data", 2, limits=limits, progress=0.5, holder="worker-1", fence=lease.fence
     )
     assert queue.retry(lease, delay=0, message="no luck")
-    assert queue.get("a") == Job(queue.name, "a", State.READY, b"data", 2, failures=1, limits=limits, message="no luck")
+    assert queue.get("a") == JobRecord(
+        queue.name, "a", State.READY, b"data", 2, failures=1, limits=limits, message="no luck"
+    )
     assert queue.fail(take(queue), "enough")
     job = queue.get("a")
     assert job is not None
-    assert job == Job(
+    assert job == JobRecord(
         queue.name,
         "a",
         State.DEAD,

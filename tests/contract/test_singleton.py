@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.leasing import drain, take
-from windlass import Job, Lease, Limits, Queue, State, Status
+from windlass import JobRecord, Lease, Limits, Queue, State, Status
 
 Later = Callable[[float], None]
 Ending = Callable[[Lease], None]
@@ -21,7 +21,7 @@ Ending = Callable[[Lease], None]
 LIMITS = ["max_failures", "max_stalls", "min_backoff", "max_backoff"]
 
 
-def look(queue: Queue) -> Job:
+def look(queue: Queue) -> JobRecord:
     job = queue.get("a")
     assert job is not None
     return job

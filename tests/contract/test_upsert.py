@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.contract.leasing import drain, take
-from windlass import Job, Limits, Queue, State, Status
+from windlass import JobRecord, Limits, Queue, State, Status
 
 Later = Callable[[float], None]
 
 LIMITS = ["max_failures", "max_stalls", "min_backoff", "max_backoff"]
 
 
-def look(queue: Queue, id: str = "a") -> Job:
+def look(queue: Queue, id: str = "a") -> JobRecord:
     job = queue.get(id)
     assert job is not None
     return job

@@ -7,7 +7,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
 
-from windlass.job import Counts, Job, Lease, Page, State, Status
+from windlass.job import Counts, JobRecord, Lease, Page, State, Status
 from windlass.layout import Argument, Call, NewJob, Script, Turn
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
@@ -162,7 +162,7 @@ class NativeLayout:
 
         return self._call(scripts.COUNTS, "counts", [], read)
 
-    def get(self, id: str) -> Call[Job | None]:
+    def get(self, id: str) -> Call[JobRecord | None]:
         return self._call(scripts.GET, "get", [id], lambda row: read_row(self.queue, row) if row else None)
 
     def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:

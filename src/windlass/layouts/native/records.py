@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from windlass.errors import InvalidOption
-from windlass.job import Job, Limits, State
+from windlass.job import JobRecord, Limits, State
 from windlass.layout import PLAIN, Change
 
 _META = struct.Struct(">BBIIIIQQQ")
@@ -107,7 +107,7 @@ def read_cursor(state: State, cursor: str) -> bytes:
     return position
 
 
-def read_row(queue: str, row: list[Any]) -> Job:
+def read_row(queue: str, row: list[Any]) -> JobRecord:
     """A job as the reading scripts describe it (see lua/shared/rows.lua)."""
     state, id, data = row[:3]
     name = State(state.decode())
@@ -126,7 +126,7 @@ def read_row(queue: str, row: list[Any]) -> Job:
         cancelled = flag == 1
         priority = place // PRIORITY_STEP
         holder = lease[_LEASE.size : _LEASE.size + length].decode()
-    return Job(
+    return JobRecord(
         queue=queue,
         id=id.decode(errors="replace"),
         state=name,
@@ -151,16 +151,16 @@ def _fraction(text: bytes | None) -> float | None:
         return None
 
 
-def _read_grave(queue: str, id: str, grave: bytes) -> Job:
+def _read_grave(queue: str, id: str, grave: bytes) -> JobRecord:
     if len(grave) < _GRAVE.size + _META.size + _LENGTH.size:  # not written by us
-        return Job(queue=queue, id=id, state=State.DEAD, data=grave)
+        return JobRecord(queue=queue, id=id, state=State.DEAD, data=grave)
     reason, died_at = _GRAVE.unpack_from(grave)
     at = _GRAVE.size
     priority, failures, stalls, limits = read_meta(grave[at : at + _META.size])
     at += _META.size
     (length,) = _LENGTH.unpack_from(grave, at)
     at += _LENGTH.size
-    return Job(
+    return JobRecord(
         queue=queue,
         id=id,
         state=State.DEAD,
@@ -175,11 +175,11 @@ def _read_grave(queue: str, id: str, grave: bytes) -> Job:
     )
 
 
-def _read_blocked(queue: str, id: str, record: bytes) -> Job:
+def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
     if len(record) < _CHANGE.size:  # not written by us
-        return Job(queue=queue, id=id, state=State.BLOCKED, data=record)
+        return JobRecord(queue=queue, id=id, state=State.BLOCKED, data=record)
     priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = _CHANGE.unpack_from(record)
-    return Job(
+    return JobRecord(
         queue=queue,
         id=id,
         state=State.BLOCKED,
