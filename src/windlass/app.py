@@ -160,8 +160,8 @@ class Windlass:
         runner = BlockingRunner(self._endpoint, min(1.0, self._options.call_timeout))
         try:
             for layout in list(self._layouts.values()):
-                keys = layout.counts().keys
-                call = layout.farewell([name for session in sessions for name in session.idle_lanes(keys)])
+                first = layout.counts().keys[0]
+                call = layout.farewell([name for session in sessions for name in session.idle_lanes(first)])
                 if call is not None:
                     runner.run(parting.perform(call))
         except WindlassError:

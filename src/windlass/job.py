@@ -39,6 +39,9 @@ def _repr_without_data(value: Struct) -> str:
     return f"{type(value).__name__}({fields})"
 
 
+SUSPECT, CAUGHT = 1, 2
+
+
 class State(StrEnum):
     """Where a job is."""
 
@@ -47,6 +50,7 @@ class State(StrEnum):
     BLOCKED = "blocked"
     LEASED = "leased"
     DEAD = "dead"
+    BROKEN = "broken"
 
 
 class Status(StrEnum):
@@ -56,6 +60,43 @@ class Status(StrEnum):
     UPDATED = "updated"
     KEPT = "kept"
     BLOCKED = "blocked"
+
+
+class Change(Struct, frozen=True):
+    """What is asked for a job beside its data, and how to treat a job of the same id. Times are in milliseconds.
+
+    `when` is `None` for now, or ("at", ms since 1970), or ("in", ms from the server's now). `update_run_at`
+    is one of "never", "always", "later", "earlier".
+    """
+
+    when: tuple[str, int] | None = None
+    priority: int = 5
+    max_failures: int = 10
+    max_stalls: int = 3
+    min_backoff: int = 2_000
+    max_backoff: int = 300_000
+    update_data: bool = True
+    update_run_at: str = "always"
+    update_priority: bool = True
+    update_max_failures: bool = True
+    update_max_stalls: bool = True
+    update_min_backoff: bool = True
+    update_max_backoff: bool = True
+    reset_counts: bool = True
+    keep: bool = False
+    must_exist: bool = False
+
+
+PLAIN = Change()
+
+
+class NewJob(Struct, frozen=True):
+    """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet."""
+
+    id: str
+    data: bytes
+    change: Change = PLAIN
+    fresh: bool = False
 
 
 class Receipt(Struct, frozen=True):
@@ -90,6 +131,7 @@ class Lease(Struct, frozen=True):
     stalls: int = 0
     limits: Limits = Limits()
     holder: str | None = None
+    marks: int = 0
 
     def json(self) -> Any:
         """The payload, read as JSON."""
@@ -97,6 +139,16 @@ class Lease(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return _repr_without_data(self)
+
+    @property
+    def suspect(self) -> bool:
+        """It ran in a process that died and may have killed it: run it alone."""
+        return bool(self.marks & SUSPECT)
+
+    @property
+    def caught(self) -> bool:
+        """It is not the job itself but its failure, for a failure handler; the data is a record of the layout."""
+        return bool(self.marks & CAUGHT)
 
     @property
     def attempt(self) -> int:
@@ -142,7 +194,8 @@ class Page(Struct, frozen=True):
 class Counts(Struct, frozen=True):
     """How many jobs there are in each state, all at one moment.
 
-    `inbox` counts what was pushed by hand and is not yet taken in.
+    `inbox` counts what was pushed by hand and is not yet taken in; `parked` those of the scheduled jobs that were put
+    aside because no worker that saw them knew their task; `outbox` what is on its way to other queues.
     """
 
     ready: int
@@ -153,11 +206,22 @@ class Counts(Struct, frozen=True):
     inbox: int = 0
     holders: int = 0
     paused: bool = False
+    broken: int = 0
+    parked: int = 0
+    outbox: int = 0
+    schedules: int = 0
 
     @property
     def waiting(self) -> int:
         """What is still to be run."""
         return self.ready + self.scheduled + self.blocked + self.inbox
+
+
+class Result(Struct, frozen=True):
+    """What a finished job left behind: its return value as JSON, or why it failed."""
+
+    succeeded: bool
+    data: bytes
 
 
 class Cleaned(Struct, frozen=True):

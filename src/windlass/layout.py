@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from windlass.job import Counts, JobRecord, Lease, Page, State, Status
+from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.outcome import Outcome
 
 T = TypeVar("T")
@@ -49,55 +49,39 @@ class Call(Generic[T]):
     writes: bool
     about: str
     undo: Callable[[T], Call[Any] | None] | None = None
-
-
-class Change(Struct, frozen=True):
-    """What is asked for a job beside its data, and how to treat a job of the same id. Times are in milliseconds.
-
-    `when` is `None` for now, or ("at", ms since 1970), or ("in", ms from the server's now). `update_run_at`
-    is one of "never", "always", "later", "earlier".
-    """
-
-    when: tuple[str, int] | None = None
-    priority: int = 5
-    max_failures: int = 10
-    max_stalls: int = 3
-    min_backoff: int = 2_000
-    max_backoff: int = 300_000
-    update_data: bool = True
-    update_run_at: str = "always"
-    update_priority: bool = True
-    update_max_failures: bool = True
-    update_max_stalls: bool = True
-    update_min_backoff: bool = True
-    update_max_backoff: bool = True
-    reset_counts: bool = True
-    keep: bool = False
-    must_exist: bool = False
-
-
-PLAIN = Change()
-
-
-class NewJob(Struct, frozen=True):
-    """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet."""
-
-    id: str
-    data: bytes
-    change: Change = PLAIN
-    fresh: bool = False
+    operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
 
 
 class Turn(Struct, frozen=True):
     """What one turn brought: which outcomes were still ours to settle, the new leases, and when to look again.
 
-    `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease).
+    `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease), and
+    `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues.
     """
 
     settled: tuple[bool, ...]
     leases: tuple[Lease, ...]
     idle_for: float | None
     recovered: int
+    outbox: int = 0
+    tick_in: float | None = None
+
+
+class Beat(Struct, frozen=True):
+    """The answer to a sign of life: whether the holder is (still) known, and how many jobs of unknown tasks wait."""
+
+    known: bool
+    parked: int
+
+
+class Parcel(Struct, frozen=True):
+    """A job in the outbox of a queue, on its way to another."""
+
+    seq: int
+    queue: str
+    id: str
+    data: bytes
+    change: bytes
 
 
 class Layout(Protocol):
@@ -126,8 +110,36 @@ class Layout(Protocol):
         """Give leases more time, counted from now."""
         ...
 
-    def beat(self, holder: str, seconds: float, *, register: bool) -> Call[bool]:
-        """A holder's sign of life; false when the holder is not known (any more)."""
+    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
+        """A holder's sign of life. With a `catcher`, jobs that fail for good become jobs for a failure handler."""
+        ...
+
+    def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
+        """Some of the jobs that a holder has, behind a cursor."""
+        ...
+
+    def unpark(self, tasks: Sequence[str]) -> Call[int]:
+        """Give out jobs of these tasks that were put aside; how many."""
+        ...
+
+    def outbox(self, limit: int, sent: Sequence[int] = ()) -> Call[list[Parcel]]:
+        """Take off what was sent, and read what is still to be sent to other queues."""
+        ...
+
+    def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
+        """Take in jobs from the outbox of another queue, each once."""
+        ...
+
+    def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
+        """Bring dead or broken jobs back."""
+        ...
+
+    def watch(self, id: str, seconds: float) -> Call[bool]:
+        """Have the events of a job published."""
+        ...
+
+    def result(self, id: str) -> Call[Result | None]:
+        """What a finished job left behind, if it was kept."""
         ...
 
     def progress(self, lease: Lease, value: float) -> Call[bool]:
@@ -168,6 +180,10 @@ class Layout(Protocol):
         """How many jobs there are in each state."""
         ...
 
+    def failure(self, lease: Lease) -> JobRecord:
+        """The job whose failure was caught, from a lease that is `caught`."""
+        ...
+
     def get(self, id: str) -> Call[JobRecord | None]:
         """Everything about one job."""
         ...
@@ -178,4 +194,12 @@ class Layout(Protocol):
 
     def wake_channel(self, waiter: str) -> str:
         """Where an idle waiter listens."""
+        ...
+
+    def cancel_channel(self, holder: str) -> str:
+        """Where a holder hears of running jobs that were cancelled: the queue, a space, the id."""
+        ...
+
+    def event_channel(self, id: str) -> str:
+        """Where the events of a watched job are published."""
         ...

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from windlass.job import Lease
+from windlass.job import Lease, NewJob
+
+
+class Kept(Struct, frozen=True):
+    """What is to be kept of a finished job, and for how many milliseconds."""
+
+    data: bytes
+    ms: int
+
+
+class Child(Struct, frozen=True):
+    """A job that a finished job hands over to a queue."""
+
+    queue: str
+    job: NewJob
 
 
 class Completed(Struct, frozen=True):
-    """Done: the job leaves the queue and nothing stays behind."""
+    """Done: the job leaves the queue. Nothing stays behind but what it hands over, and a result if one is asked for."""
 
     lease: Lease
+    result: Kept | None = None
+    children: tuple[Child, ...] = ()
 
 
 class Released(Struct, frozen=True):
@@ -32,6 +48,35 @@ class Failed(Struct, frozen=True):
 
     lease: Lease
     message: str = ""
+    keep_ms: int = 0
 
 
-Outcome = Completed | Released | Retried | Failed
+class Crashed(Struct, frozen=True):
+    """The process died. `alone`: this job did it and is charged; else it is a suspect among several, to be run alone."""
+
+    lease: Lease
+    message: str
+    alone: bool
+
+
+class Broken(Struct, frozen=True):
+    """The payload cannot be decoded: kept, with the reason, among the broken."""
+
+    lease: Lease
+    message: str
+
+
+class Unknown(Struct, frozen=True):
+    """Nobody here knows the task: put aside, uncharged, for a worker that does."""
+
+    lease: Lease
+    task: str
+
+
+class Uncaught(Struct, frozen=True):
+    """A caught failure that no handler here wants: the job it tells of lands among the dead."""
+
+    lease: Lease
+
+
+Outcome = Completed | Released | Retried | Failed | Crashed | Broken | Unknown | Uncaught

@@ -15,8 +15,21 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
 from windlass.ids import random_id, random_ids
-from windlass.job import Cleaned, Counts, JobRecord, Lease, Page, Receipt, State, Status, write_json
-from windlass.layout import PLAIN, Call, Change, Layout, NewJob, Turn
+from windlass.job import (
+    PLAIN,
+    Change,
+    Cleaned,
+    Counts,
+    JobRecord,
+    Lease,
+    NewJob,
+    Page,
+    Receipt,
+    State,
+    Status,
+    write_json,
+)
+from windlass.layout import Call, Layout, Turn
 from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_id, check_name, check_payload, check_whole
 from windlass.outcome import Completed, Failed, Outcome, Released
 from windlass.retry import after_failure
@@ -443,7 +456,11 @@ class Queue:
         check_name(holder, "holder")
         length = _lease_seconds(seconds)
         known = _yes_or_no(register, "register")
-        return self._call(lambda: self._layout.beat(holder, length, register=known))
+
+        def flow(session: Session) -> Flow[bool]:
+            return (yield from session.perform(self._layout.beat(holder, length, register=known))).known
+
+        return flow
 
     # -- orders ----------------------------------------------------------------------------------
 
@@ -465,6 +482,25 @@ class Queue:
         def flow(session: Session) -> Flow[bool]:
             (found,) = yield from session.perform(call)
             return found
+
+        return flow
+
+    def revive(self, ids: str | Iterable[str]) -> list[bool]:
+        """Bring dead or broken jobs back, with all counts at zero; for each id whether there was one to bring back."""
+        return self._runners.run(self._revive(ids))
+
+    async def arevive(self, ids: str | Iterable[str]) -> list[bool]:
+        """Awaitable `revive`."""
+        return await self._runners.arun(self._revive(ids))
+
+    def _revive(self, ids: str | Iterable[str]) -> Callable[[Session], Flow[list[bool]]]:
+        chosen = [check_id(id) for id in ([ids] if isinstance(ids, str) else ids)]
+
+        def flow(session: Session) -> Flow[list[bool]]:
+            back: list[bool] = []
+            for start in range(0, len(chosen), BATCH):
+                back += yield from session.perform(self._layout.revive(chosen[start : start + BATCH]))
+            return back
 
         return flow
 

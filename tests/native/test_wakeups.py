@@ -376,4 +376,4 @@ def test_a_holder_hears_which_of_its_jobs_was_cancelled(queue: Queue, client: re
         assert not queue.cancel("a")
         assert queue.cancel("b", running=True)
         message = wait_until(lambda: ear.get_message(timeout=1), "the message")
-    assert message["data"] == b"b"
+    assert message["data"] == f"{queue.name} b".encode()

@@ -101,14 +101,14 @@ class AwaitableRunner:
         except (RedisError, OSError) as error:
             raise WireLost(str(error) or f"no answer within {self._timeout:g} s") from None
 
-    async def _hear(self, step: Hear) -> bool:
+    async def _hear(self, step: Hear) -> list[Any] | None:
         assert isinstance(step.wire, AwaitableWire)
         connection = step.wire.connection
         try:
-            message = await connection.read_response(timeout=max(0.0, step.seconds))
+            message: list[Any] | None = await connection.read_response(timeout=max(0.0, step.seconds))
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
-        return message is not None
+        return message
 
 
 async def _read(connection: Any) -> Any:

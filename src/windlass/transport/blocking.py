@@ -90,14 +90,14 @@ class BlockingRunner:
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
 
-    def _hear(self, step: Hear) -> bool:
+    def _hear(self, step: Hear) -> list[Any] | None:
         assert isinstance(step.wire, BlockingWire)
         connection = step.wire.connection
         try:
             if not connection.can_read(timeout=max(0.0, step.seconds)):
-                return False
-            connection.read_response()
-            return True
+                return None
+            message: list[Any] = connection.read_response()
+            return message
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
@@ -50,7 +50,7 @@ class Lane:
     name: str = field(default_factory=random_id)
     number: int = 0
     wires: dict[Address, Wire] = field(default_factory=dict)
-    queues: set[tuple[str, ...]] = field(default_factory=set)
+    queues: set[str] = field(default_factory=set)  # by their first key
     abandoned: tuple[Call[Any], bytes] | None = None
 
     def drop(self, address: Address | None = None) -> None:
@@ -104,9 +104,9 @@ class Session:
             self._idle.append(lane)
 
     def _carry_out(self, lane: Lane, call: Call[T], patience: float) -> Flow[T]:
-        if call.writes:
+        if call.writes and not call.operation:
             lane.number += 1
-            lane.queues.add(call.keys)
+            lane.queues.add(call.keys[0])
         command = self._command(lane, call)
         # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
         lane.abandoned = (call, command) if call.undo else None
@@ -135,7 +135,7 @@ class Session:
             return lane
 
     def _command(self, lane: Lane, call: Call[Any]) -> bytes:
-        operation = (lane.name, lane.number) if call.writes else ()
+        operation = (call.operation or (lane.name, lane.number)) if call.writes else ()
         return _pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args)
 
     def _persist(self, lane: Lane, call: Call[Any], command: bytes, patience: float) -> Flow[Any]:
@@ -348,22 +348,31 @@ class Session:
                     return listener
                 except ValueError:  # another thread was faster
                     pass
-        wire = yield from self._connect(address)
         name = random_id()
+        return (yield from self._subscribe(address, name, [channel(name)]))
+
+    def subscribe(self, keys: tuple[str, ...], channels: Sequence[str]) -> Flow[Listener]:
+        """A listener of its own for these channels; the caller closes it."""
+        address = self._known_address(keys) or (yield from self._find_address())
+        return (yield from self._subscribe(address, random_id(), channels))
+
+    def _subscribe(self, address: Address, name: str, channels: Sequence[str]) -> Flow[Listener]:
+        wire = yield from self._connect(address)
         try:
-            (reply,) = yield Exchange(wire, _pack("SUBSCRIBE", channel(name)))
+            replies = yield Exchange(wire, _pack("SUBSCRIBE", *channels), len(channels))
         except BaseException:
             wire.abort()
             raise
-        if isinstance(reply, RedisError):
-            wire.abort()
-            self._refuse(address, reply)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                wire.abort()
+                self._refuse(address, reply)
         return Listener(name, address, wire)
 
-    def hear(self, listener: Listener, seconds: float) -> Flow[bool]:
-        """Wait for a wake-up, this long at most."""
-        heard: bool = yield Hear(listener.wire, seconds)
-        return heard
+    def hear(self, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
+        """Wait for a message, this long at most: its channel and what it says."""
+        message: list[Any] | None = yield Hear(listener.wire, seconds)
+        return None if message is None else (message[1].decode(errors="replace"), message[2])
 
     def keep_listener(self, listener: Listener) -> None:
         """Put a listener back for the next one who waits."""
@@ -376,9 +385,9 @@ class Session:
         """A server that we are connected to, if any."""
         return self._primary or next((address for lane in list(self.lanes) for address in list(lane.wires)), None)
 
-    def idle_lanes(self, keys: tuple[str, ...]) -> list[str]:
-        """The lanes that wrote to a queue and have no call under way."""
-        return [lane.name for lane in list(self._idle) if keys in lane.queues]
+    def idle_lanes(self, first_key: str) -> list[str]:
+        """The lanes that wrote to a queue, named by its first key, and have no call under way."""
+        return [lane.name for lane in list(self._idle) if first_key in lane.queues]
 
     def adopt(self, ended: Session) -> None:
         """Take over the lanes of a session whose event loop has ended: their names live on, their wires do not."""

@@ -36,7 +36,7 @@ class Exchange(Struct, frozen=True):
 
 
 class Hear(Struct, frozen=True):
-    """Wait for a message on a subscribed wire. Answer: whether one came. Raises WireLost."""
+    """Wait for a message on a subscribed wire. Answer: [kind, channel, payload], or None in vain. Raises WireLost."""
 
     wire: Wire
     seconds: float

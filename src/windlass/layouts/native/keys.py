@@ -2,7 +2,7 @@
 
 Every key of queue `q` is `windlass:{q}:<name>`. The braces make the server hash the queue's name alone, so all
 keys of one queue lie in one cluster slot and a script may touch any of them. The beginnings of the channels stand in
-two scripts as well (wake, cancel): script texts are constant.
+the scripts as well (wake, cancel, watching): script texts are constant.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ NAMES = (
     "progress",  # hash    id → 0 to 1
     "notes",  # hash    id → message of the last failure
     "dead",  # zset    id → time of death in µs
-    "graves",  # hash    id → why, and what the job was
+    "broken",  # zset    id → when it was found undecodable, in µs
+    "graves",  # hash    id → why, and what the job was: of the dead and the broken
     "inbox",  # list    payloads pushed by hand, from any language
     "idle",  # zset    waiter → when its registration ends
+    "parked",  # zset    task, NUL, id of jobs whose task nobody here knew; a hint, scores 0
+    "outbox",  # zset    sequence + packed job for another queue → sequence
+    "watched",  # zset    id → until when somebody wants to hear of it, in ms of the queue's clock
+    "schedules",  # hash    name → what to enqueue, when, and how
+    "ticks",  # zset    name → when it is due next, in ms
 )
 
 
@@ -37,6 +43,16 @@ def queue_keys(queue: str) -> tuple[str, ...]:
 def queue_key(queue: str, name: str) -> str:
     """One key of a queue."""
     return f"{PREFIX}:{{{queue}}}:{name}"
+
+
+def result_key(queue: str, id: str) -> str:
+    """Where the result of a job is kept for a while, if it was asked for."""
+    return f"{PREFIX}:{{{queue}}}:result:{id}"
+
+
+def event_channel(queue: str, id: str) -> str:
+    """Where those who watch a job hear of it."""
+    return f"{PREFIX}:event:{queue}:{id}"
 
 
 def wake_channel(waiter: str) -> str:

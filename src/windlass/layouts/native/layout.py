@@ -7,21 +7,34 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
 
-from windlass.job import Counts, JobRecord, Lease, Page, State, Status
-from windlass.layout import Argument, Call, NewJob, Script, Turn
+from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.layout import Argument, Beat, Call, Parcel, Script, Turn
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
     pack_change,
     pack_fence,
+    pack_limits,
     pack_when,
     priority_of,
     read_cursor,
+    read_failure,
     read_meta,
+    read_parcel,
     read_row,
     write_cursor,
 )
 from windlass.machine import MACHINE, uptime_ms
-from windlass.outcome import Completed, Failed, Outcome, Released, Retried
+from windlass.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    Outcome,
+    Released,
+    Retried,
+    Uncaught,
+    Unknown,
+)
 
 T = TypeVar("T")
 _STATUSES = {
@@ -48,6 +61,7 @@ class NativeLayout:
         "progress",
         "notes",
         "dead",
+        "broken",
         "graves",
         "idle",
         "state",
@@ -84,8 +98,9 @@ class NativeLayout:
             self._waiters.add(waiter)
             if len(self._waiters) > 100:  # interrupted waits leave names behind; the server forgets them by itself
                 self._waiters.pop()
-        completed = [o.lease for o in outcomes if isinstance(o, Completed)]
-        others = [o for o in outcomes if not isinstance(o, Completed)]
+        order = sorted(range(len(outcomes)), key=lambda i: not _is_plain(outcomes[i]))
+        completed = [o.lease for o in outcomes if _is_plain(o)]
+        others = [o for o in outcomes if not _is_plain(o)]
         args: list[Argument] = [
             holder or "",
             round(seconds * 1000),
@@ -99,11 +114,21 @@ class NativeLayout:
         args.append(len(others))
         for outcome in others:
             args += _pack_outcome(outcome)
+        args += self._pack_children(others)
         # The script answers the completed ones first; the caller wants them in the order given.
-        order = [i for i, o in enumerate(outcomes) if isinstance(o, Completed)]
-        order += [i for i, o in enumerate(outcomes) if not isinstance(o, Completed)]
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, order, holder))
+        results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
+        if results:
+            call = replace(call, keys=call.keys + results)
         return replace(call, undo=self._give_back) if want else call
+
+    def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
+        children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
+        args: list[Argument] = [len(children)]
+        for parent, child in children:
+            queue = "" if child.queue == self.queue else child.queue
+            args += (parent, queue, child.job.id, child.job.data, pack_change(child.job.change))
+        return args
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
         return self.turn([Released(lease) for lease in turn.leases]) if turn.leases else None
@@ -114,9 +139,44 @@ class NativeLayout:
         args += [lease.fence for lease in leases]
         return self._write(scripts.EXTEND, "extend", args, _read_digits)
 
-    def beat(self, holder: str, seconds: float, *, register: bool) -> Call[bool]:
+    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
         self._holders.add(holder)
-        return self._write(scripts.BEAT, "beat", [holder, round(seconds * 1000), int(register)], _read_digit)
+        limits = pack_limits(catcher) if catcher else b""
+        args: list[Argument] = [holder, round(seconds * 1000), int(register), limits]
+        return self._write(scripts.BEAT, "beat", args, lambda reply: Beat(reply[1] == b"1", reply[2]))
+
+    def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
+        begin = holder.encode() + b"\0"
+        return self.page(State.LEASED, after or write_cursor(State.LEASED, begin + b"\0"), limit)
+
+    def unpark(self, tasks: Sequence[str]) -> Call[int]:
+        return self._write(scripts.UNPARK, "unpark", tasks, lambda reply: int(reply[1]))
+
+    def outbox(self, limit: int, sent: Sequence[int] = ()) -> Call[list[Parcel]]:
+        return self._write(scripts.OUTBOX, "outbox", [limit, *sent], lambda reply: [read_parcel(r) for r in reply[1]])
+
+    def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
+        args: list[Argument] = []
+        for parcel in parcels:
+            args += (parcel.seq, parcel.id, parcel.data, parcel.change)
+        call = self._write(scripts.FORWARD, "forward", args, lambda reply: int(reply[1]))
+        return replace(call, operation=(f"from:{source}", parcels[-1].seq))
+
+    def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
+        return self._write(scripts.REVIVE, "revive", ids, _read_digits)
+
+    def watch(self, id: str, seconds: float) -> Call[bool]:
+        return self._write(scripts.WATCH, "watch", [id, round(seconds * 1000)], _read_digit)
+
+    def result(self, id: str) -> Call[Result | None]:
+        def read(reply: bytes | None) -> Result | None:
+            return None if not reply else Result(reply[:1] == b"d", reply[1:])
+
+        call = self._call(scripts.RESULT, "result", [], read)
+        return replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
+
+    def failure(self, lease: Lease) -> JobRecord:
+        return read_failure(self.queue, lease.data)
 
     def progress(self, lease: Lease, value: float) -> Call[bool]:
         return self._write(scripts.PROGRESS, "progress", [lease.id, lease.fence, repr(value)], _read_digit)
@@ -156,9 +216,12 @@ class NativeLayout:
         return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
 
     def counts(self) -> Call[Counts]:
+        names = Counts.__struct_fields__
+
         def read(reply: list[Any]) -> Counts:
-            ready, scheduled, blocked, leased, dead, inbox, holders, paused = reply
-            return Counts(ready, scheduled, blocked, leased, dead, inbox, holders, paused == b"1")
+            return Counts(
+                *(value == b"1" if name == "paused" else value for name, value in zip(names, reply, strict=True))
+            )
 
         return self._call(scripts.COUNTS, "counts", [], read)
 
@@ -177,8 +240,14 @@ class NativeLayout:
     def wake_channel(self, waiter: str) -> str:
         return keys.wake_channel(waiter)
 
+    def cancel_channel(self, holder: str) -> str:
+        return keys.cancel_channel(holder)
+
+    def event_channel(self, id: str) -> str:
+        return keys.event_channel(self.queue, id)
+
     def _read_turn(self, reply: list[Any], order: list[int], holder: str | None) -> Turn:
-        _, verdicts, base, ids, data, metas, scores, wait, recovered = reply
+        _, verdicts, base, ids, data, metas, scores, wait, recovered, outbox, tick = reply
         settled = [False] * len(order)
         for place, digit in zip(order, verdicts, strict=True):
             settled[place] = digit == ord("1")
@@ -189,15 +258,15 @@ class NativeLayout:
             for id, payload, fence, meta, score in zip(ids, data, fences, metas, scores, strict=True)
             if payload is not None  # an empty place in a repeated answer: not ours any more
         )
-        return Turn(tuple(settled), leases, None if wait < 0 else wait / 1000, recovered)
+        return Turn(tuple(settled), leases, _seconds(wait), recovered, outbox, _seconds(tick))
 
     def _read_lease(
         self, id: bytes, data: bytes, fence: int, meta: bytes | None, score: bytes, holder: str | None
     ) -> Lease:
-        _, failures, stalls, limits = read_meta(meta)
+        marks, _, failures, stalls, limits = read_meta(meta)
         # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
         name = id.decode(errors="replace")
-        return Lease(self.queue, name, data, fence, priority_of(score), failures, stalls, limits, holder)
+        return Lease(self.queue, name, data, fence, priority_of(score), failures, stalls, limits, holder, marks)
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
         """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""
@@ -225,16 +294,44 @@ class NativeLayout:
         return f"{now} {due} {belief} {MACHINE} {uptime_ms()}"
 
 
-def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
-    lease = outcome.lease
+def _is_plain(outcome: Outcome) -> bool:
+    """Most jobs just end well: their batch takes a shorter way."""
+    return isinstance(outcome, Completed) and outcome.result is None and not outcome.children
+
+
+def _keeps_result(outcome: Outcome) -> bool:
     match outcome:
+        case Completed(result=result):
+            return result is not None
+        case Failed(keep_ms=ms):
+            return ms > 0
+    return False
+
+
+def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
+    """Id, fence, verb and the three arguments of the verb, as lua/turn.lua lists them."""
+    name = (outcome.lease.id, outcome.lease.fence)
+    match outcome:
+        case Completed(result=result):
+            return (*name, "d", 0, result.ms if result else 0, result.data if result else b"")
         case Released():
-            return (lease.id, lease.fence, "l", 0, 0, "")
+            return (*name, "l", 0, 0, "")
         case Retried(when=when, message=message):
-            return (lease.id, lease.fence, "r", *pack_when(when), message)
-        case Failed(message=message):
-            return (lease.id, lease.fence, "f", 0, 0, message)
-    raise TypeError(f"not an outcome: {outcome!r}")
+            return (*name, "r", *pack_when(when), message)
+        case Failed(message=message, keep_ms=ms):
+            return (*name, "f", 0, ms, message)
+        case Crashed(message=message, alone=alone):
+            return (*name, "c", int(alone), 0, message)
+        case Broken(message=message):
+            return (*name, "k", 0, 0, message)
+        case Unknown(task=task):
+            return (*name, "u", 0, 0, task)
+        case Uncaught():
+            return (*name, "x", 0, 0, "")
+
+
+def _seconds(ms: int) -> float | None:
+    return None if ms < 0 else ms / 1000
 
 
 def _read_digits(reply: list[Any]) -> list[bool]:

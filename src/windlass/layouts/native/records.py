@@ -5,23 +5,26 @@ from __future__ import annotations
 import base64
 import re
 import struct
+from itertools import accumulate, pairwise
 from typing import Any
 
 from windlass.errors import InvalidOption
-from windlass.job import JobRecord, Limits, State
-from windlass.layout import PLAIN, Change
+from windlass.job import PLAIN, Change, JobRecord, Limits, State
+from windlass.layout import Parcel
 
-_META = struct.Struct(">BBIIIIQQQ")
+_META = struct.Struct(">BBBIIIIQQQ")
 _LEASE = struct.Struct(">BQQB")
 _FENCE = struct.Struct(">Q")
 _CHANGE = struct.Struct(">BBQIIQQH")
 _GRAVE = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
+_SHORT_LENGTH = struct.Struct(">H")
+_PARCEL = struct.Struct(">QBHB")
 
 PRIORITY_STEP = 2**49
 _RUN_AT_MODES = {"never": 0, "always": 1, "later": 2, "earlier": 3}
 _WHEN_KINDS = {"at": 1, "in": 2}
-_REASONS = {1: "failed", 2: "stalled"}
+_REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
 _PLAIN_LIMITS = Limits()
 
 
@@ -64,17 +67,19 @@ def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
     return (_WHEN_KINDS[when[0]], when[1]) if when else (0, 0)
 
 
-def read_meta(record: bytes | None) -> tuple[int, int, int, Limits]:
-    """Priority, failures, stalls and limits; the plain ones where there is no record."""
+def pack_limits(limits: Limits) -> bytes:
+    """A META record with these limits and nothing else."""
+    backoffs = round(limits.min_backoff * 1000), round(limits.max_backoff * 1000)
+    return _META.pack(2, 0, 5, limits.max_failures, limits.max_stalls, 0, 0, *backoffs, 0)
+
+
+def read_meta(record: bytes | None) -> tuple[int, int, int, int, Limits]:
+    """Marks, priority, failures, stalls and limits; the plain ones where there is no record."""
     if not record or len(record) != _META.size:
-        return 5, 0, 0, _PLAIN_LIMITS
-    _, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _ = _META.unpack(record)
-    return (
-        priority,
-        failures,
-        stalls,
-        Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),
-    )
+        return 0, 5, 0, 0, _PLAIN_LIMITS
+    _, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _ = _META.unpack(record)
+    limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
+    return marks, priority, failures, stalls, limits
 
 
 def priority_of(score: bytes | str) -> int:
@@ -86,6 +91,7 @@ _POSITIONS = {
     State.READY: re.compile(rb"[0-9.e+]+"),
     State.SCHEDULED: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
     State.DEAD: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
+    State.BROKEN: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
     State.LEASED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
     State.BLOCKED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
 }
@@ -111,12 +117,12 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
     """A job as the reading scripts describe it (see lua/shared/rows.lua)."""
     state, id, data = row[:3]
     name = State(state.decode())
-    if name is State.DEAD:
-        return _read_grave(queue, id.decode(), data)
+    if name in (State.DEAD, State.BROKEN):
+        return _read_grave(queue, id.decode(), data, name)
     if name is State.BLOCKED:
         return _read_blocked(queue, id.decode(), data)
     meta, score, run_at, lease, progress, note = row[3:]
-    priority, failures, stalls, limits = read_meta(meta)
+    _, priority, failures, stalls, limits = read_meta(meta)
     holder = fence = None
     cancelled = False
     if score is not None:
@@ -151,19 +157,34 @@ def _fraction(text: bytes | None) -> float | None:
         return None
 
 
-def _read_grave(queue: str, id: str, grave: bytes) -> JobRecord:
+def read_failure(queue: str, record: bytes) -> JobRecord:
+    """The job that failed, from the data of the job that was made for its failure handler."""
+    (length,) = _SHORT_LENGTH.unpack_from(record)
+    id = record[_SHORT_LENGTH.size : _SHORT_LENGTH.size + length].decode(errors="replace")
+    return _read_grave(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD)
+
+
+def read_parcel(record: bytes) -> Parcel:
+    """A job in the outbox."""
+    seq, queue, id, change = _PARCEL.unpack_from(record)
+    ends = list(accumulate((_PARCEL.size, queue, id, change)))
+    parts = [record[start:end] for start, end in pairwise(ends)]
+    return Parcel(seq, parts[0].decode(), parts[1].decode(), record[ends[-1] :], parts[2])
+
+
+def _read_grave(queue: str, id: str, grave: bytes, state: State) -> JobRecord:
     if len(grave) < _GRAVE.size + _META.size + _LENGTH.size:  # not written by us
-        return JobRecord(queue=queue, id=id, state=State.DEAD, data=grave)
+        return JobRecord(queue=queue, id=id, state=state, data=grave)
     reason, died_at = _GRAVE.unpack_from(grave)
     at = _GRAVE.size
-    priority, failures, stalls, limits = read_meta(grave[at : at + _META.size])
+    _, priority, failures, stalls, limits = read_meta(grave[at : at + _META.size])
     at += _META.size
     (length,) = _LENGTH.unpack_from(grave, at)
     at += _LENGTH.size
     return JobRecord(
         queue=queue,
         id=id,
-        state=State.DEAD,
+        state=state,
         data=grave[at + length :],
         priority=priority,
         failures=failures,

@@ -11,7 +11,7 @@ from windlass.layout import Script
 
 _FOLDER = files("windlass.layouts.native") / "lua"
 _ALWAYS = ("keys", "clock")
-_IN_ORDER = ("operations", "meta", "leases", "changes", "wake", "waiting", "endings", "rows")
+_IN_ORDER = ("operations", "meta", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings", "rows")
 
 
 def _load(name: str) -> Script:
@@ -37,5 +37,14 @@ GOODBYE = _load("goodbye")
 COUNTS = _load("counts")
 GET = _load("get")
 PAGE = _load("page")
+UNPARK = _load("unpark")
+REVIVE = _load("revive")
+WATCH = _load("watch")
+OUTBOX = _load("outbox")
+FORWARD = _load("forward")
+RESULT = _load("result")
 
-ALL = (ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE)
+ALL = (
+    ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE,
+    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT,
+)  # fmt: skip

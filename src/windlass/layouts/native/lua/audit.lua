@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases changes wake waiting endings
+-- uses operations meta leases changes watching wake waiting endings
 -- One step of a deep clean: compares a bounded part of one key with the others and mends what does not fit.
 -- Each step is atomic and judges by what it sees then, so it is safe beside live workers.
 --
@@ -9,7 +9,7 @@
 --   leases     a lease on no job            → dropped; one that no holder holds → the job goes back to the front
 --   held       an entry with no lease       → dropped; its holder unknown → made known, and lost at once
 --   blocked    a successor of nothing       → becomes a job, or is merged into the one that waits
---   meta, progress, notes, dead, graves     entries that belong to nothing → dropped
+--   meta, progress, notes, dead, broken, graves   entries that belong to nothing → dropped
 --   state, idle                             lanes and waiters not heard of for long → dropped
 --
 -- ARGV     [4] the key's name as above  [5] cursor: "0" to begin
@@ -22,7 +22,7 @@ if replayed then
   local cursor, mended = string.match(replayed, '^(%d+) (%d+)$')
   return { reading, cursor, tonumber(mended) }
 end
-measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, IDLE)
+measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE)
 measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
 measure('LLEN', INBOX)
 
@@ -129,8 +129,12 @@ function check.dead(id)
   return call('HEXISTS', GRAVES, id) == 0 and call('ZREM', DEAD, id) == 1
 end
 
+function check.broken(id)
+  return call('HEXISTS', GRAVES, id) == 0 and call('ZREM', BROKEN, id) == 1
+end
+
 function check.graves(id)
-  return not call('ZSCORE', DEAD, id) and call('HDEL', GRAVES, id) == 1
+  return not call('ZSCORE', DEAD, id) and not call('ZSCORE', BROKEN, id) and call('HDEL', GRAVES, id) == 1
 end
 
 function check.idle(waiter)
@@ -145,7 +149,7 @@ end
 
 local SCANNED = {
   data = DATA, ready = READY, scheduled = SCHEDULED, leases = LEASES, held = HELD, blocked = BLOCKED,
-  meta = META, progress = PROGRESS, notes = NOTES, dead = DEAD, graves = GRAVES, idle = IDLE, state = STATE,
+  meta = META, progress = PROGRESS, notes = NOTES, dead = DEAD, broken = BROKEN, graves = GRAVES, idle = IDLE, state = STATE,
 }
 local key = SCANNED[ARGV[4]]
 local step = 2

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases
+-- uses operations meta leases watching
 -- Takes waiting jobs away; on request also tells those who run them to drop them. A running job that was
 -- cancelled keeps its lease, so that nobody else starts the same id, but never comes back: however its
 -- attempt ends, it is gone, and `extend` and `progress` answer 0 from now on.
@@ -12,7 +12,7 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading, replayed }
 end
-measure('ZCARD', READY, SCHEDULED)
+measure('ZCARD', READY, SCHEDULED, WATCHED)
 measure('HLEN', LEASES, DATA, META, NOTES, BLOCKED)
 
 local verdicts = {}
@@ -25,7 +25,7 @@ for i = 5, #ARGV do
     local lease = read_lease(text)
     if ARGV[4] == '1' and not lease.cancelled then
       call('HSET', LEASES, id, write_lease(1, lease.fence, lease.score, lease.holder))
-      call('PUBLISH', 'windlass:cancel:' .. lease.holder, id)
+      call('PUBLISH', 'windlass:cancel:' .. lease.holder, string.match(STATE, '{(.-)}') .. ' ' .. id)
       verdict = verdict + 2
     end
   else
@@ -38,6 +38,7 @@ for i = 5, #ARGV do
       call('HDEL', DATA, id)
       call('HDEL', META, id)
       call('HDEL', NOTES, id)
+      tell(id, 'cancelled')
     end
   end
   verdicts[#verdicts + 1] = string.format('%d', verdict)

@@ -1,16 +1,17 @@
 #!lua flags=no-writes
 -- How many jobs there are in each state, all at one moment. What is due counts as ready, promoted or not.
 --
--- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" when paused }
+-- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" when paused, broken, parked (of the scheduled),
+--            waiting for other queues, schedules }
 -- errors   WRONGTYPE
 
 read_state()
-measure('ZCARD', READY, SCHEDULED, DEAD, HOLDERS)
-measure('HLEN', LEASES, BLOCKED)
+measure('ZCARD', READY, SCHEDULED, DEAD, HOLDERS, BROKEN, PARKED, OUTBOX)
+measure('HLEN', LEASES, BLOCKED, SCHEDULES)
 measure('LLEN', INBOX)
 wall_clock()
 local overdue = call('ZCOUNT', SCHEDULED, '-inf', wall - state.skew)
 return {
   size[READY] + overdue, size[SCHEDULED] - overdue, size[BLOCKED], size[LEASES], size[DEAD], size[INBOX], size[HOLDERS],
-  state.paused and '1' or '0',
+  state.paused and '1' or '0', size[BROKEN], size[PARKED], size[OUTBOX], size[SCHEDULES],
 }

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- uses rows
 -- One page of the jobs of a state, in the order in which they come: ready and scheduled as they will run,
--- leased and blocked by holder, dead latest first.
+-- leased and blocked by holder, dead and broken latest first.
 --
 -- ARGV     [1] state  [2] cursor: "" to begin, else what the page before returned  [3] rows at most
 -- returns  { cursor of the next page or "", rows (see shared/rows.lua; blocked: the BLOCKED record as data) }
@@ -53,12 +53,13 @@ elseif what == 'scheduled' then
     rows[#rows + 1] = scheduled_row(string.sub(found[i], 9), found[i + 1])
     following = found[i + 1] .. ' ' .. found[i]
   end
-elseif what == 'dead' then
-  local from = last_score and read('ZCARD', DEAD) - rank_of(DEAD, last_score, last_member) or 0
-  local found = read('ZRANGE', DEAD, from, from + most - 1, 'REV', 'WITHSCORES')
+elseif what == 'dead' or what == 'broken' then
+  local key = what == 'dead' and DEAD or BROKEN
+  local from = last_score and read('ZCARD', key) - rank_of(key, last_score, last_member) or 0
+  local found = read('ZRANGE', key, from, from + most - 1, 'REV', 'WITHSCORES')
   full = #found == 2 * most
   for i = 1, #found, 2 do
-    local row = dead_row(found[i])
+    local row = grave_row(what, found[i])
     if row[3] then rows[#rows + 1] = row end
     following = found[i + 1] .. ' ' .. found[i]
   end

@@ -2,7 +2,7 @@
 -- uses operations meta wake waiting
 -- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, what is leased included.
 --
--- ARGV     [4] ready, scheduled, blocked, dead, or all
+-- ARGV     [4] ready, scheduled, blocked, dead, broken, or all
 -- returns  { the clock's reading, jobs deleted, jobs of that state left }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
@@ -12,14 +12,15 @@ if replayed then
   local deleted, left = string.match(replayed, '^(%d+) (%d+)$')
   return { reading, tonumber(deleted), tonumber(left) }
 end
-measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, IDLE)
-measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
+measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
+measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES, SCHEDULES)
 measure('LLEN', INBOX)
 
 local what = ARGV[4]
 if what == 'all' then
-  local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD]
-  call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE)
+  local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD] + size[BROKEN] + size[OUTBOX]
+  call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES,
+    INBOX, IDLE, PARKED, OUTBOX, WATCHED, SCHEDULES, TICKS)
   -- Only the answer to this call is kept, for a repeat; without a clock the queue counts as new.
   call('HSET', STATE, lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. deleted .. ' 0')
   return { reading, deleted, 0 }
@@ -51,14 +52,15 @@ elseif what == 'scheduled' then
   for i, member in ipairs(members) do ids[i] = string.sub(member, 9) end
   delete(SCHEDULED, members, ids)
   left = total - deleted
-elseif what == 'dead' then
-  local ids = call('ZRANGE', DEAD, 0, MOST - 1)
+elseif what == 'dead' or what == 'broken' then
+  local key = what == 'dead' and DEAD or BROKEN
+  local ids = call('ZRANGE', key, 0, MOST - 1)
   if #ids > 0 then
-    call('ZREM', DEAD, unpack(ids))
+    call('ZREM', key, unpack(ids))
     call('HDEL', GRAVES, unpack(ids))
     deleted = #ids
   end
-  left = size[DEAD] - deleted
+  left = size[key] - deleted
 else
   deleted = size[BLOCKED]
   call('UNLINK', BLOCKED)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases changes wake waiting endings
+-- uses operations meta leases changes watching wake waiting arrivals endings
 -- One turn of a worker's wheel in one step: settle what is done, take in what came from outside, promote
 -- what is due, take back what was abandoned, lease the next jobs. Any part may be empty.
 --
@@ -7,11 +7,20 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] bound of the dead set
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, taken off when jobs were leased
 --          [9] n completed jobs, then n ids, then n fences (8 bytes each, big-endian)
---          […] m other outcomes, then for each: id, fence, verb (r retry, l release, f fail), kind of time and ms
---              (retry; see CHANGE), message
+--          […] m other outcomes, then for each: id, fence, verb, a, b, text:
+--                d done, and something is to be kept or handed over: a 0, b ms to keep the result, text the result
+--                r retry: a and b kind of time and ms (see CHANGE), text the message
+--                f fail: a 0, b ms to keep the failure as result, text the message
+--                l release · k broken (cannot be decoded), text why · u unknown: text the task that nobody here knows
+--                c crash: a 1 when it certainly was this job, 0 when it is one of several suspects; text what was seen
+--                x a failure that no handler here wants
+--          […] k children, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
+--              id, data, change. A child arrives only if its parent's outcome was still ours.
+-- KEYS     after the queue's own: one for each result to be kept, in the order of the outcomes
 -- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not,
 --            fence before the first lease, ids, data, META records, ready scores,
---            ms until something happens by itself or -1, jobs taken back from lost holders }
+--            ms until something happens by itself or -1, jobs taken back from lost holders,
+--            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1 }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
@@ -25,16 +34,21 @@ local others = tonumber(ARGV[others_at])
 
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
-  return { reading, verdicts, base, ids, data, metas, scores, wait, taken_back }
+  local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
+  return { reading, verdicts, base, ids, data, metas, scores, wait, taken_back, size[OUTBOX], tick }
 end
 
 local replayed = open()
 measure('ZCARD', READY, HELD, HOLDERS)
 measure('HLEN', LEASES, DATA)
-if call('EXISTS', SCHEDULED, DEAD, IDLE, META, BLOCKED, PROGRESS, NOTES, GRAVES, INBOX) > 0 then
-  measure('ZCARD', SCHEDULED, DEAD, IDLE)
-  measure('HLEN', META, BLOCKED, PROGRESS, NOTES, GRAVES)
+if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED, PROGRESS, NOTES) > 0 then
+  measure('ZCARD', SCHEDULED, IDLE)
+  measure('HLEN', META, BLOCKED, PROGRESS, NOTES)
+end
+if call('EXISTS', INBOX, DEAD, BROKEN, GRAVES, PARKED, OUTBOX, WATCHED, TICKS) > 0 then
   measure('LLEN', INBOX)
+  measure('ZCARD', DEAD, BROKEN, PARKED, OUTBOX, WATCHED, TICKS)
+  measure('HLEN', GRAVES)
 end
 if replayed then
   if type(replayed) == 'table' then return replayed end
@@ -99,6 +113,9 @@ if completed > 0 then
     if size[META] > 0 then call('HDEL', META, unpack(done)) end
     if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
     if size[NOTES] > 0 then call('HDEL', NOTES, unpack(done)) end
+    if size[WATCHED] > 0 then
+      for _, id in ipairs(done) do tell(id, 'completed') end
+    end
     if size[BLOCKED] > 0 then
       for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
         if text then release_blocked(done[i], text) end
@@ -107,29 +124,111 @@ if completed > 0 then
   end
 end
 
-for i = 1, others do
-  local at = others_at + 6 * (i - 1)
-  local id, fence, verb, kind, ms, message =
-    ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
-  local lease = owned(call('HGET', LEASES, id), fence)
-  verdicts[completed + i] = lease and '1' or '0'
-  if lease then
-    changed = true
-    touched[lease.holder] = true
-    end_lease(id, lease)
-    local m = read_meta(call('HGET', META, id))
-    m.priority = math.floor(lease.score / PRIORITY_STEP)
-    if lease.cancelled then
-      remove(id)
-    elseif verb == 'l' then
+-- Made only when needed: the server makes every function of a script anew at each call.
+if others > 0 then
+  local UNKNOWN_AGAIN = 300000 -- ms until a job whose task nobody knew is given out again without being asked for
+  local settle = {}
+  local kept = KEYS_OF_QUEUE -- results are kept under the keys behind the queue's own
+
+  -- A result is kept: a letter for how it ended, then what came of it.
+  local function keep_result(letter, ms, text)
+    if ms == 0 then return end
+    kept = kept + 1
+    call('SET', KEYS[kept], letter .. text, 'PX', ms)
+  end
+
+  function settle.d(id, m, lease, a, ms, text)
+    tell(id, 'completed')
+    remove(id)
+  end
+
+  function settle.l(id, m, lease)
+    put_back(id, m, 0, lease.score)
+    tell(id, 'released')
+  end
+
+  function settle.r(id, m, lease, kind, ms, message)
+    m.failures = m.failures + 1
+    m.marks = m.marks >= CAUGHT and CAUGHT or 0 -- it came to an end by itself
+    if message ~= '' then call('HSET', NOTES, id, message) end
+    put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
+    tell(id, 'retried')
+  end
+
+  function settle.f(id, m, lease, a, ms, message)
+    m.failures = m.failures + 1
+    bury(id, m, FAILED, message, most_dead)
+  end
+
+  function settle.k(id, m, lease, a, b, message)
+    bury(id, m, UNDECODABLE, message, most_dead)
+  end
+
+  function settle.c(id, m, lease, alone, b, message)
+    if message ~= '' then call('HSET', NOTES, id, message) end
+    if alone == '0' then
+      m.marks = m.marks >= CAUGHT and CAUGHT + SUSPECT or SUSPECT
       put_back(id, m, 0, lease.score)
-    elseif verb == 'r' then
-      m.failures = m.failures + 1
-      if message ~= '' then call('HSET', NOTES, id, message) end
-      put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
+      return
+    end
+    m.stalls = m.stalls + 1
+    if m.stalls >= m.max_stalls then
+      bury(id, m, CRASHED, message, most_dead)
     else
-      m.failures = m.failures + 1
-      bury(id, m, 1, message, most_dead)
+      put_back(id, m, 0, lease.score)
+      tell(id, 'crashed')
+    end
+  end
+
+  function settle.u(id, m, lease, a, b, task)
+    call('HSET', NOTES, id, 'no worker that saw it knows the task ' .. task)
+    call('ZADD', PARKED, 0, task .. '\0' .. id)
+    call('PEXPIRE', PARKED, 2 * UNKNOWN_AGAIN)
+    put_back(id, m, due + UNKNOWN_AGAIN)
+  end
+
+  function settle.x(id)
+    bury_uncaught(id, most_dead)
+  end
+
+  local ours = {}
+  for i = 1, others do
+    local at = others_at + 6 * (i - 1)
+    local id, fence, verb, a, b, text =
+      ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
+    local lease = owned(call('HGET', LEASES, id), fence)
+    local keeps = (verb == 'd' or verb == 'f') and b > 0
+    ours[i] = lease and true or false
+    verdicts[completed + i] = lease and '1' or '0'
+    if lease then
+      changed = true
+      touched[lease.holder] = true
+      end_lease(id, lease)
+      local m = read_meta(call('HGET', META, id))
+      m.priority = math.floor(lease.score / PRIORITY_STEP)
+      if keeps then keep_result(verb, b, text) end
+      if lease.cancelled and verb ~= 'd' then
+        tell(id, 'cancelled')
+        remove(id)
+      else
+        settle[verb](id, m, lease, a, b, text)
+      end
+    elseif keeps then
+      kept = kept + 1
+    end
+  end
+
+  -- What finished jobs hand over: here at once, for other queues by way of the outbox.
+  local at = others_at + 6 * others + 1
+  for _ = 1, tonumber(ARGV[at] or 0) do
+    local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+    at = at + 5
+    if ours[parent] and target == '' then
+      arrive(id, data, text)
+    elseif ours[parent] then
+      local seq = next_seq()
+      call('ZADD', OUTBOX, seq, struct.pack('>I8BI2B', seq, #target, #id, #text) .. target .. id .. text .. data)
+      size[OUTBOX] = size[OUTBOX] + 1
     end
   end
 end
@@ -183,9 +282,10 @@ for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now,
         if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
           remove(id)
         elseif m.stalls > m.max_stalls then
-          bury(id, m, 2, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)
+          bury(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)
         else
           put_back(id, m, 0, lease.score)
+          tell(id, 'stalled')
         end
       end
       taken_back = taken_back + 1
@@ -239,6 +339,9 @@ if #ids > 0 then
   call('ZADD', HELD, unpack(members))
   call('ZADD', HOLDERS, 'GT', now + lease_ms, holder)
   state.fence = base + #ids
+  if size[WATCHED] > 0 then
+    for _, id in ipairs(ids) do tell(id, 'started') end
+  end
 end
 
 ---------------------------------------------------------------------------------------------------

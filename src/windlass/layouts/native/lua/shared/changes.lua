@@ -51,6 +51,6 @@ local function merge(m, run_at, c)
   if has(c.flags, UPDATE_MIN_BACKOFF) then m.min_backoff = c.min_backoff end
   if has(c.flags, UPDATE_MAX_BACKOFF) then m.max_backoff = c.max_backoff end
   if has(c.flags, UPDATE_PRIORITY) then m.priority = c.priority end
-  if has(c.flags, RESET_COUNTS) then m.failures, m.stalls = 0, 0 end
+  if has(c.flags, RESET_COUNTS) then m.failures, m.stalls, m.marks = 0, 0, (m.marks or 0) >= CAUGHT and CAUGHT or 0 end
   return change_run_at(run_at, c.run_at, run_at_mode(c.flags))
 end

@@ -75,8 +75,8 @@ end
 
 local function read_state(extra)
   local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'grace_from', 'belief',
-    'paused', 'witness', 'format', extra or 'lane')
-  if f[12] and f[12] ~= '1' then
+    'paused', 'witness', 'format', 'catcher', extra or 'lane')
+  if f[12] and f[12] ~= '2' then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
   end
   state.known = f[3] and true or false
@@ -91,5 +91,6 @@ local function read_state(extra)
   state.belief = tonumber(f[9]) or 0
   state.paused = f[10] == '1'
   state.last_witness = f[11] or ''
-  return f[13]
+  state.catcher = f[13]
+  return f[14]
 end

@@ -5,7 +5,7 @@ local function release_blocked(id, text)
   local c = read_blocked(text)
   call('HDEL', BLOCKED, id)
   call('HSET', DATA, id, c.data)
-  local m = { priority = c.priority, max_failures = c.max_failures, max_stalls = c.max_stalls, failures = 0, stalls = 0,
+  local m = { marks = 0, priority = c.priority, max_failures = c.max_failures, max_stalls = c.max_stalls, failures = 0, stalls = 0,
     min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }
   place(id, m, c.run_at)
 end
@@ -31,21 +31,51 @@ local function remove(id)
   if text then release_blocked(id, text) end
 end
 
+-- GRAVES: reason, time, the META record, message, data. FAILURE, the data of a job for a failure handler: the id, then the same.
+local FAILED, STALLED, UNDECODABLE, CRASHED = 1, 2, 3, 4
 local buried = 0 -- several deaths in one call keep their order
 
--- Moves a job to the bounded set of the dead. Reason: 1 failed, 2 stalled. GRAVES: reason, time, priority, the META record, message, data.
+local function lay(key, id, grave, most)
+  if most == 0 then return end
+  buried = buried + 1
+  call('ZREM', key == DEAD and BROKEN or DEAD, id)
+  call('ZADD', key, wall_us + buried, id)
+  call('HSET', GRAVES, id, grave)
+  local excess = call('ZCARD', key) - most
+  if excess > 0 then
+    local oldest = call('ZRANGE', key, 0, math.min(excess, MOST) - 1)
+    call('HDEL', GRAVES, unpack(oldest))
+    call('ZREM', key, unpack(oldest))
+  end
+end
+
+-- The end of a job that failed for good: a job for the failure handler if one is known on this queue, else it is kept, in a
+-- bounded set, among the dead or the broken.
 local function bury(id, m, reason, message, most)
-  local data = call('HGET', DATA, id) or ''
-  if most > 0 then
-    buried = buried + 1
-    call('ZADD', DEAD, wall_us + buried, id)
-    call('HSET', GRAVES, id, struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message .. data)
-    local excess = call('ZCARD', DEAD) - most
-    if excess > 0 then
-      local oldest = call('ZRANGE', DEAD, 0, math.min(excess, MOST) - 1)
-      call('HDEL', GRAVES, unpack(oldest))
-      call('ZREM', DEAD, unpack(oldest))
-    end
+  local grave = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
+    .. (call('HGET', DATA, id) or '')
+  if reason == UNDECODABLE then
+    lay(BROKEN, id, grave, most)
+  elseif m.marks >= CAUGHT or not state.catcher then
+    lay(DEAD, id, grave, most)
+  else
+    local f = read_meta(state.catcher)
+    local name
+    repeat name = 'failure-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, name) == 0
+    f.priority, f.marks = m.priority, CAUGHT
+    call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. grave)
+    place(name, f, 0)
+  end
+  tell(id, reason == UNDECODABLE and 'broken' or 'dead')
+  remove(id)
+end
+
+-- A failure that no handler here wants: the job lands among the dead after all.
+local function bury_uncaught(id, most)
+  local text = call('HGET', DATA, id) or ''
+  if #text > 2 then
+    local length = struct.unpack('>I2', text)
+    lay(DEAD, string.sub(text, 3, 2 + length), string.sub(text, 3 + length), most)
   end
   remove(id)
 end

@@ -7,9 +7,10 @@
 -- Every script that writes has three parts: read and check, decide, write. The sizes of all keys that it may write
 -- are read first, so a key of a foreign type stops a script while nothing is written.
 
-local STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, GRAVES, INBOX, IDLE =
-  unpack(KEYS)
+local STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES, INBOX,
+  IDLE, PARKED, OUTBOX, WATCHED, SCHEDULES, TICKS = unpack(KEYS)
 
+local KEYS_OF_QUEUE = 21
 local call = redis.call
 local PRIORITY_STEP = 2 ^ 49 -- a ready score is priority * PRIORITY_STEP + sequence: exact in a double
 local MOST = 1000 -- items one call may move; keeps every script at a few milliseconds

@@ -1,10 +1,12 @@
 -- Records are packed by `struct`, big-endian; records.py reads and writes the same formats.
 --
--- META: version, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, sequence.
+-- META: version, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, sequence.
 -- The priority and sequence are meant for scheduled jobs: a ready or leased one has both in its score.
-local META_FORMAT = '>BBI4I4I4I4I8I8I8'
-local META_SIZE = 42
-local PLAIN = { priority = 5, max_failures = 10, max_stalls = 3, failures = 0, stalls = 0, min_backoff = 2000, max_backoff = 300000, seq = 0 }
+-- Marks: SUSPECT ran in a process that died and may have killed it; CAUGHT is a failure for a failure handler (see endings.lua).
+local META_FORMAT = '>BBBI4I4I4I4I8I8I8'
+local META_SIZE = 43
+local SUSPECT, CAUGHT = 1, 2
+local PLAIN = { marks = 0, priority = 5, max_failures = 10, max_stalls = 3, failures = 0, stalls = 0, min_backoff = 2000, max_backoff = 300000, seq = 0 }
 
 -- A record of another length is not ours; what it says is not known, so the plain values stand.
 local function read_meta(text)
@@ -14,18 +16,18 @@ local function read_meta(text)
     return m
   end
   local _
-  _, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq =
+  _, m.marks, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq =
     struct.unpack(META_FORMAT, text)
   return m
 end
 
 local function write_meta(m)
-  return struct.pack(META_FORMAT, 1, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq)
+  return struct.pack(META_FORMAT, 2, m.marks, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq)
 end
 
 -- What must be kept for a ready or leased job: nothing, when all but its priority is plain.
 local function is_plain(m)
-  return m.max_failures == 10 and m.max_stalls == 3 and m.failures == 0 and m.stalls == 0
+  return m.marks == 0 and m.max_failures == 10 and m.max_stalls == 3 and m.failures == 0 and m.stalls == 0
     and m.min_backoff == 2000 and m.max_backoff == 300000
 end
 

@@ -32,7 +32,7 @@ local function close(answer)
       'grace', state.grace, 'grace_from', state.grace_from)
   end
   if not state.known then
-    call('HSET', STATE, 'format', 1, 'epoch', string.format('%.0f', wall_us))
+    call('HSET', STATE, 'format', 2, 'epoch', string.format('%.0f', wall_us))
   end
   if state.newcomer then
     -- A lane's first call on a queue pays for lanes that ended without a goodbye: a bounded sample of them.

@@ -17,6 +17,6 @@ local function scheduled_row(id, run_at)
   return row_of(tonumber(run_at) > due and 'scheduled' or 'ready', id, false, run_at, false)
 end
 
-local function dead_row(id)
-  return { 'dead', id, read('HGET', GRAVES, id) }
+local function grave_row(what, id)
+  return { what, id, read('HGET', GRAVES, id) }
 end

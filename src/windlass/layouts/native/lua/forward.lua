@@ -1,0 +1,30 @@
+#!lua
+-- uses operations meta leases changes wake waiting arrivals
+-- Takes in jobs from the outbox of another queue. The lane is that outbox and the numbers are its sequences, so whoever
+-- brings a job, and however often, it arrives once.
+--
+-- ARGV     [1] "from:" and the other queue  [2] the last sequence of this call
+--          [4…] for each job: sequence, id, data, change; in the order of their sequences
+-- returns  { the clock's reading, jobs that were new }
+-- errors   WRONGTYPE; nothing is written then.
+
+lane_field = 'lane:' .. ARGV[1]
+local record = read_state(lane_field)
+advance_clock(ARGV[3])
+state.newcomer = not record
+local last = record and tonumber(string.match(record, '^%d+')) or 0
+measure('ZCARD', READY, SCHEDULED, IDLE)
+measure('HLEN', DATA, LEASES, META, BLOCKED)
+
+local new = 0
+for i = 4, #ARGV, 4 do
+  if tonumber(ARGV[i]) > last then
+    arrive(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+    new = new + 1
+  end
+end
+if new > 0 then
+  close('')
+  wake(came)
+end
+return { reading, new }

@@ -1,0 +1,37 @@
+#!lua
+-- uses operations meta wake waiting
+-- Brings dead or broken jobs back: ready, with all counts at zero. Without `allow-oom`: like new jobs they need room.
+--
+-- ARGV     [4…] ids
+-- returns  { the clock's reading, a digit for each id: 1 it is back, 0 there is no such dead job, or its id is in use }
+-- errors   STALEOP, WRONGTYPE; nothing is written then.
+
+local replayed = open()
+if replayed then
+  return type(replayed) == 'table' and replayed or { reading, replayed }
+end
+measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
+measure('HLEN', DATA, META, GRAVES)
+
+local HEAD = 9 -- reason and time
+local verdicts = {}
+for i = 4, #ARGV do
+  local id = ARGV[i]
+  local grave = call('HGET', GRAVES, id)
+  local ours = grave and #grave >= HEAD + META_SIZE + 4 and call('HEXISTS', DATA, id) == 0
+  verdicts[#verdicts + 1] = ours and '1' or '0'
+  if ours then
+    local m = read_meta(string.sub(grave, HEAD + 1, HEAD + META_SIZE))
+    local length = struct.unpack('>I4', string.sub(grave, HEAD + META_SIZE + 1, HEAD + META_SIZE + 4))
+    m.failures, m.stalls, m.marks = 0, 0, m.marks >= CAUGHT and CAUGHT or 0
+    call('HSET', DATA, id, string.sub(grave, HEAD + META_SIZE + 5 + length))
+    call('HDEL', GRAVES, id)
+    call('ZREM', DEAD, id)
+    call('ZREM', BROKEN, id)
+    place(id, m, 0)
+  end
+end
+verdicts = table.concat(verdicts)
+close(verdicts)
+wake(came)
+return { reading, verdicts }

@@ -1,0 +1,83 @@
+#!lua flags=no-writes
+-- uses schedules
+-- Reads schedules, with the time of the queue: by their names, all of them, or those that are due. Of those that are declared in
+-- code (their record says so at its very beginning) only the ones that the caller declares count as due.
+--
+-- ARGV     [1] the time the caller vouches for  [2] "named", "all" or "due"
+--          named: [3…] names
+--          all:   [3] cursor, "0" to begin
+--          due:   [3] how many of the due ones to pass over  [4…] names that the caller declares
+-- returns  { now in ms, rows: { name, record, next tick or "", fired, dropped, missed, last tick }, cursor of the next page or "",
+--            the first tick after now or "" }
+-- errors   WRONGTYPE
+
+local MOST_ROWS, MOST_BYTES = 100, 4 * 1024 * 1024
+local DECLARED = '{"version":1,"declared":true,'
+
+read_state()
+measure('HLEN', SCHEDULES)
+measure('ZCARD', TICKS)
+advance_clock(ARGV[1])
+
+local rows, bytes = {}, 0
+
+local function add(name, s, next_tick)
+  rows[#rows + 1] = { name, s.record, next_tick or '', s.fired, s.dropped, s.missed, s.last }
+  bytes = bytes + #s.record
+end
+
+local function answer(cursor, ahead)
+  return { due, rows, cursor, ahead }
+end
+
+if ARGV[2] == 'named' then
+  for i = 3, #ARGV do
+    local text = call('HGET', SCHEDULES, ARGV[i])
+    if text then add(ARGV[i], split_schedule(text), call('ZSCORE', TICKS, ARGV[i])) end
+  end
+  return answer('', '')
+end
+
+if ARGV[2] == 'all' then
+  local page = call('HSCAN', SCHEDULES, ARGV[3], 'COUNT', MOST_ROWS)
+  for i = 1, #page[2], 2 do
+    add(page[2][i], split_schedule(page[2][i + 1]), call('ZSCORE', TICKS, page[2][i]))
+  end
+  return answer(page[1] == '0' and '' or page[1], '')
+end
+
+local ours = {}
+for i = 4, #ARGV do ours[ARGV[i]] = true end
+
+-- The schedule of this name, if it is there and for the caller to tick.
+local function mine(name)
+  local text = call('HGET', SCHEDULES, name)
+  if not text then return nil end
+  local s = split_schedule(text)
+  if string.sub(s.record, 1, #DECLARED) == DECLARED and not ours[name] then return nil end
+  return s
+end
+
+local from = tonumber(ARGV[3])
+local found = call('ZRANGE', TICKS, '-inf', due, 'BYSCORE', 'LIMIT', from, MOST, 'WITHSCORES')
+local cursor = #found == 2 * MOST and from + MOST or ''
+for i = 1, #found, 2 do
+  local s = mine(found[i])
+  if s then add(found[i], s, found[i + 1]) end
+  if #rows == MOST_ROWS or bytes > MOST_BYTES then
+    cursor = from + (i + 1) / 2
+    break
+  end
+end
+
+-- Too many others in front: then it is the last of those, a little early.
+local ahead = ''
+found = call('ZRANGE', TICKS, '(' .. string.format('%.0f', due), '+inf', 'BYSCORE', 'LIMIT', 0, MOST_ROWS, 'WITHSCORES')
+for i = 1, #found, 2 do
+  if mine(found[i]) then
+    ahead = found[i + 1]
+    break
+  end
+  if i + 1 == 2 * MOST_ROWS then ahead = found[i + 1] end
+end
+return answer(tostring(cursor), ahead)

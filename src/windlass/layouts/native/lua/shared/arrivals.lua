@@ -1,0 +1,72 @@
+-- What an enqueue does to the job that has this id, if there is one. Needs the sizes of READY, SCHEDULED, LEASES, DATA,
+-- META and BLOCKED.
+
+-- A job that waits: change it in place.
+local function update(id, data, c, score, meta_text)
+  local m = read_meta(meta_text)
+  if score then m.priority = math.floor(score / PRIORITY_STEP) end
+  local member = m.seq > 0 and scheduled_member(m.seq, id)
+  local run_at = member and tonumber(call('ZSCORE', SCHEDULED, member)) or 0
+  local new_run_at = merge(m, run_at, c)
+  if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, data) end
+  if member and new_run_at == run_at then
+    keep_meta(id, m, true)
+  elseif member then
+    call('ZREM', SCHEDULED, member)
+    place(id, m, new_run_at)
+  elseif new_run_at > due then
+    call('ZREM', READY, id)
+    place(id, m, new_run_at)
+  else
+    call('ZADD', READY, m.priority * PRIORITY_STEP + score % PRIORITY_STEP, id)
+    keep_meta(id, m, false)
+  end
+end
+
+-- A job that runs: what is asked for waits behind it. Several such changes are folded into one: what any of them updates
+-- is updated, to what the last of them says. "If later" and "if earlier" compare with the run time that waits.
+local function block(id, data, c)
+  local text = call('HGET', BLOCKED, id)
+  c.data = data
+  if not text then
+    if has(c.flags, MUST_EXIST) then return 'm' end
+    call('HSET', BLOCKED, id, write_blocked(c))
+    return 'b'
+  end
+  local b = read_blocked(text)
+  local old_mode, new_mode = run_at_mode(b.flags), run_at_mode(c.flags)
+  local flags = 0
+  for _, flag in ipairs({ UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF, RESET_COUNTS, UPDATE_PRIORITY }) do
+    if has(b.flags, flag) or has(c.flags, flag) then flags = flags + flag end
+  end
+  local mode = (new_mode == 0 and old_mode) or (old_mode == ALWAYS and ALWAYS) or new_mode
+  b.run_at = merge(b, b.run_at, c)
+  if has(c.flags, UPDATE_DATA) then b.data = data end
+  b.flags = flags + mode * RUN_AT
+  call('HSET', BLOCKED, id, write_blocked(b))
+  return 'b'
+end
+
+-- Does what is asked for and tells what it did: a added, u updated, k kept, b blocked, m missing. What is there under the id
+-- was looked up by the caller, who also stores the data of a job that was added.
+local function put(id, data, text, score, lease, meta)
+  local c = read_change(text)
+  local here = score or (meta and read_meta(meta).seq > 0)
+  if (here or lease) and has(c.flags, KEEP) then return 'k' end
+  if lease then return block(id, data, c) end
+  if here then
+    update(id, data, c, score and tonumber(score), meta)
+    return 'u'
+  end
+  if has(c.flags, MUST_EXIST) then return 'm' end
+  c.failures, c.stalls, c.seq, c.marks = 0, 0, 0, 0
+  place(id, c, c.run_at)
+  return 'a'
+end
+
+-- The same for one job by itself.
+local function arrive(id, data, text)
+  local letter = put(id, data, text, call('ZSCORE', READY, id), call('HGET', LEASES, id), call('HGET', META, id))
+  if letter == 'a' then call('HSET', DATA, id, data) end
+  return letter
+end

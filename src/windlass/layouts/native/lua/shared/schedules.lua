@@ -1,0 +1,17 @@
+-- SCHEDULES: what became of the ticks so far (fired, dropped, missed, time of the last one), a line break, then the record:
+-- JSON that the scripts do not read. Without that first line nothing has become of any tick yet.
+
+local function split_schedule(text)
+  local fired, dropped, missed, last, record = string.match(text, '^(%d+) (%d+) (%d+) (%d+)\n(.*)$')
+  if not record then return { fired = 0, dropped = 0, missed = 0, last = 0, record = text } end
+  return { fired = tonumber(fired), dropped = tonumber(dropped), missed = tonumber(missed), last = tonumber(last), record = record }
+end
+
+local function join_schedule(s)
+  return string.format('%.0f %.0f %.0f %.0f\n', s.fired, s.dropped, s.missed, s.last) .. s.record
+end
+
+-- Whether this is the record that a caller read before: it shows its SHA-1.
+local function is_same(s, sha)
+  return redis.sha1hex(s.record) == sha
+end
