@@ -10,10 +10,10 @@ import windlass
 
 ROOT = Path(windlass.__file__).parent
 GROUPS = (
-    ("plain values", {"errors", "job", "outcome", "retry", "times", "limits", "ids", "machine"}),
+    ("plain values", {"errors", "job", "outcome", "retry", "times", "limits", "ids", "machine", "verdict", "envelope"}),
     ("the port", {"layout"}),
     ("behind the port", {"layouts", "transport", "embedded"}),
-    ("the face", {"queue", "app"}),
+    ("the face", {"queue", "app", "task", "declaration", "signature", "arguments", "registry", "running"}),
     ("the outside", {"cli", "demo"}),
 )
 RANK = {name: rank for rank, (_, names) in enumerate(GROUPS) for name in names}

@@ -5,10 +5,17 @@ __version__ = "0.1.0"
 from windlass.app import Windlass
 from windlass.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
 from windlass.queue import Queue, RawJob
+from windlass.running import Job
+from windlass.signature import current
+from windlass.task import Handler, Task, TaskCall
+from windlass.verdict import Failure, Retry
 
 __all__ = [
     "Cleaned",
     "Counts",
+    "Failure",
+    "Handler",
+    "Job",
     "JobRecord",
     "Lease",
     "Limits",
@@ -16,8 +23,12 @@ __all__ = [
     "Queue",
     "RawJob",
     "Receipt",
+    "Retry",
     "State",
     "Status",
+    "Task",
+    "TaskCall",
     "Windlass",
     "__version__",
+    "current",
 ]

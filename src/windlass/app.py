@@ -7,23 +7,31 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from inspect import iscoroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
+from windlass.declaration import HandlerOptions, QueueOptions, check_queue_options, declaring
 from windlass.embedded import EmbeddedServer
-from windlass.errors import InvalidOption, UnsupportedByLayout, WindlassError
+from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, UnsupportedByLayout, WindlassError
+from windlass.job import Receipt
 from windlass.layout import Layout
 from windlass.layouts.native import NativeLayout
 from windlass.layouts.native import scripts as native_scripts
 from windlass.limits import MAX_PAYLOAD, check_name, check_whole
-from windlass.queue import Queue
+from windlass.outcome import Child
+from windlass.queue import Queue, RawJob
+from windlass.registry import Registry
+from windlass.task import Handler, Task, TaskCall, TaskOptions
 from windlass.times import Duration, milliseconds
 from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent lane
 
@@ -31,7 +39,8 @@ LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last a
 class Windlass:
     """An app: `Windlass()` uses a durable embedded server, `Windlass("redis://…")` or `WINDLASS_URL` another.
 
-    `retry_for` is how long a call is repeated while the server cannot be reached; then it raises.
+    `retry_for` is how long a call is repeated while the server cannot be reached; then it raises. `queue_options`
+    are the defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`.
     """
 
     def __init__(
@@ -44,6 +53,7 @@ class Windlass:
         retry_for: Duration = 10,
         call_timeout: Duration = 10,
         allow_eviction: bool = False,
+        queue_options: Mapping[str, QueueOptions] | None = None,
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
@@ -55,6 +65,8 @@ class Windlass:
         self._embedded = EmbeddedServer(Path(folder) if folder else None) if self._is_embedded else None
         self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
+        self._queue_options = check_queue_options({} if queue_options is None else queue_options)
+        self._registry = Registry()
         self._options = SessionOptions(
             scripts=native_scripts.ALL,
             retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
@@ -80,12 +92,115 @@ class Windlass:
 
     def queue(self, name: str, *, layout: str = "native") -> Queue:
         """A queue by its name; it comes into being with its first job."""
-        check_name(name)
         if layout != "native":
             raise UnsupportedByLayout(f"there is no layout {layout!r}: this version has only 'native'")
-        # All handles of a queue share one layout object, and so what is known of the queue's clock.
-        known = self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
-        return Queue(known, self, max_payload=self._max_payload)
+        return Queue(self.layout(name), self, max_payload=self._max_payload)
+
+    def layout(self, name: str) -> Layout:
+        """How a queue lies in the server. All who use the queue share one, and so what is known of its clock."""
+        check_name(name)
+        return self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
+
+    def hand_over(self, call: TaskCall) -> Child:
+        """A call that a running job hands over, checked."""
+        _checked(call)
+        return Child(call.queue, self.queue(call.queue).new_job(call.data, call.options))
+
+    def queue_defaults(self, name: str) -> QueueOptions:
+        """What `queue_options` says for the tasks of this queue."""
+        return self._queue_options.get(name, {})
+
+    # -- tasks and handlers ----------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self, function: Callable[P, R] | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+        """Declare a task, as `@app.task` or with options.
+
+        Options: `queue` ("default"), `name` (the function's own), `run` ("loop" for async def, "thread" for def, or
+        "process"), `timeout` (not in a thread), `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `priority`,
+        `keep_result`, `on_exception` ("retry" or "fail").
+        """
+        if function is not None:
+            return self._declare(function, options)
+        return lambda function: self._declare(function, options)
+
+    def _declare(self, function: Callable[P, R], options: TaskOptions) -> Task[P, R]:
+        name = options.get("name", getattr(function, "__name__", repr(function)))
+        with declaring(f"task {name!r}"):
+            task = Task(self, function, name, options)
+            self._registry.add_task(task)
+        return task
+
+    def handler(
+        self, queue: str, /, **options: Unpack[HandlerOptions]
+    ) -> Callable[[Callable[Concatenate[bytes, P], R]], Handler[P, R]]:
+        """Declare the one function that gets every payload of a queue as bytes: `@app.handler("thumbs")`.
+
+        Options: `run`, `timeout`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `on_exception`.
+        """
+        if callable(queue):
+            raise InvalidTask('a handler needs the name of its queue: @app.handler("thumbs")')
+        check_name(queue)
+
+        def declare(function: Callable[Concatenate[bytes, P], R]) -> Handler[P, R]:
+            with declaring(f"the handler of queue {queue!r}"):
+                handler = Handler(self, queue, function, options)
+                self._registry.add_handler(handler)
+            return handler
+
+        return declare
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """All tasks, by their names."""
+        return self._registry.tasks
+
+    @property
+    def handlers(self) -> Mapping[str, Handler[..., Any]]:
+        """All handlers, by their queues."""
+        return self._registry.handlers
+
+    def find(self, name: str) -> Task[..., Any] | None:
+        """The task of this name, if there is one."""
+        return self._registry.tasks.get(name)
+
+    def enqueue_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
+        """Put many calls on their queues: `app.enqueue_many(welcome.call(i) for i in ids)`. Receipts in that order.
+
+        One round trip, and one atomic step, for each queue and 1,000 calls. All are checked before any is sent.
+        """
+        return self.run(self._enqueue_many(calls))
+
+    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
+        """Awaitable `enqueue_many`."""
+        return await self.arun(self._enqueue_many(calls))
+
+    def _enqueue_many(self, calls: Iterable[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
+        given = [_checked(call) for call in calls]
+        places: dict[str, list[int]] = {}
+        for place, call in enumerate(given):
+            places.setdefault(call.queue, []).append(place)
+        flows = [(places[name], self._sending(name, [given[place] for place in places[name]])) for name in places]
+
+        def flow(session: Session) -> Flow[list[Receipt]]:
+            receipts: dict[int, Receipt] = {}
+            for own, send in flows:
+                receipts.update(zip(own, (yield from send(session)), strict=True))
+            return [receipts[place] for place in range(len(given))]
+
+        return flow
+
+    def _sending(self, name: str, calls: list[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
+        queue = self.queue(name)
+        jobs = [RawJob(call.data, **call.options) if call.options else call.data for call in calls]
+        return queue._enqueue(queue._new_jobs(jobs))
 
     # -- running flows ---------------------------------------------------------------------------
 
@@ -96,6 +211,10 @@ class Windlass:
     async def arun(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow on this event loop."""
         return await self._awaitable.run(flow(self._loop_session()))
+
+    async def is_cluster(self) -> bool:
+        """Whether the queues are spread over several servers."""
+        return await self.arun(lambda session: session.find_out())
 
     def _session(self) -> Session:
         self._guard()
@@ -184,6 +303,13 @@ class Windlass:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _checked(call: TaskCall) -> TaskCall:
+    if not isinstance(call, TaskCall):
+        forgot = ": was an await forgotten?" if iscoroutine(call) else ": pass what task.call(…) returns"
+        raise InvalidArguments(f"{call!r} is no call of a task{forgot}")
+    return call
 
 
 _apps: weakref.WeakSet[Windlass] = weakref.WeakSet()

@@ -8,7 +8,13 @@
     │   ├── PayloadTooLarge                  data over the limit
     │   ├── InvalidOption                    priority, counts, flags, durations, URLs
     │   ├── InvalidTime                      run_at or delay that is no moment in time
+    │   ├── InvalidTask                      a task or handler that cannot be declared like this
+    │   ├── InvalidArguments                 arguments that do not fit the task
     │   └── ForeignLease                     a lease of another queue
+    ├── Undecodable                        a payload that cannot be decoded
+    ├── JobFailed                          a job failed for good
+    │   └── StallError                       its lease was lost too often
+    │       └── CrashError                     its process died too often
     ├── UnsupportedByLayout                the queue's layout has no such operation
     ├── NotApplied                         the operation did not happen: safe to try again
     │   ├── ServerUnreachable                no connection could be made
@@ -66,8 +72,46 @@ class InvalidTime(InvalidInput):
     """A run time or delay that is no moment in time."""
 
 
+class InvalidTask(InvalidInput):
+    """A task or handler that cannot be declared like this."""
+
+
+class InvalidArguments(InvalidInput):
+    """Arguments that do not fit the signature of their task."""
+
+
 class ForeignLease(InvalidInput):
     """A lease that was given out by another queue."""
+
+
+class Undecodable(WindlassError):
+    """A payload that cannot be decoded."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class JobFailed(WindlassError):
+    """A job failed for good: which one, and the last that was said about it."""
+
+    def __init__(self, queue: str, id: str, message: str = "") -> None:
+        super().__init__(queue, id, message)
+        self.queue = queue
+        self.id = id
+        self.message = message
+
+    def __str__(self) -> str:
+        told = f": {self.message}" if self.message else ""
+        return f"job {self.id!r} of queue {self.queue!r} failed for good{told}"
+
+
+class StallError(JobFailed):
+    """Its lease was lost more often than `max_stalls` forgives."""
+
+
+class CrashError(StallError):
+    """Its process died more often than `max_stalls` forgives."""
 
 
 class UnsupportedByLayout(WindlassError):

@@ -57,3 +57,9 @@ def check_whole(value: object, what: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidOption(f"{what} must be a whole number from {least} to {most}, not {value!r}")
     return value
+
+
+def check_progress(value: object) -> None:
+    """How far a job is: a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidOption(f"progress must be a number from 0 to 1, not {value!r}")

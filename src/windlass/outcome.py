@@ -1,4 +1,7 @@
-"""How an attempt at a job ended. Plain values: a layout records them, a worker only returns them."""
+"""How an attempt at a job ended. Plain values: a layout records them, a worker only returns them.
+
+They are tagged, so that a child process can send one to its runner as JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Child(Struct, frozen=True):
     job: NewJob
 
 
-class Completed(Struct, frozen=True):
+class Completed(Struct, frozen=True, tag=True):
     """Done: the job leaves the queue. Nothing stays behind but what it hands over, and a result if one is asked for."""
 
     lease: Lease
@@ -29,13 +32,13 @@ class Completed(Struct, frozen=True):
     children: tuple[Child, ...] = ()
 
 
-class Released(Struct, frozen=True):
+class Released(Struct, frozen=True, tag=True):
     """Not started, or given up without fault: back to the front of the queue, nothing is charged."""
 
     lease: Lease
 
 
-class Retried(Struct, frozen=True):
+class Retried(Struct, frozen=True, tag=True):
     """Failed, and to be tried again: behind its equals, at once or at a time (as in `NewJob.when`)."""
 
     lease: Lease
@@ -43,7 +46,7 @@ class Retried(Struct, frozen=True):
     message: str = ""
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, tag=True):
     """Failed for good: the job is kept among the dead."""
 
     lease: Lease
@@ -51,7 +54,7 @@ class Failed(Struct, frozen=True):
     keep_ms: int = 0
 
 
-class Crashed(Struct, frozen=True):
+class Crashed(Struct, frozen=True, tag=True):
     """The process died. `alone`: this job did it and is charged; else it is a suspect among several, to be run alone."""
 
     lease: Lease
@@ -59,21 +62,21 @@ class Crashed(Struct, frozen=True):
     alone: bool
 
 
-class Broken(Struct, frozen=True):
+class Broken(Struct, frozen=True, tag=True):
     """The payload cannot be decoded: kept, with the reason, among the broken."""
 
     lease: Lease
     message: str
 
 
-class Unknown(Struct, frozen=True):
+class Unknown(Struct, frozen=True, tag=True):
     """Nobody here knows the task: put aside, uncharged, for a worker that does."""
 
     lease: Lease
     task: str
 
 
-class Uncaught(Struct, frozen=True):
+class Uncaught(Struct, frozen=True, tag=True):
     """A caught failure that no handler here wants: the job it tells of lands among the dead."""
 
     lease: Lease

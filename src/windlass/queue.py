@@ -30,7 +30,15 @@ from windlass.job import (
     write_json,
 )
 from windlass.layout import Call, Layout, Turn
-from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_id, check_name, check_payload, check_whole
+from windlass.limits import (
+    MAX_COUNT,
+    MAX_PAYLOAD,
+    check_id,
+    check_name,
+    check_payload,
+    check_progress,
+    check_whole,
+)
 from windlass.outcome import Completed, Failed, Outcome, Released
 from windlass.retry import after_failure
 from windlass.times import Duration, Moment, milliseconds, run_time
@@ -135,11 +143,11 @@ class Queue:
         A job of the same id that waits is updated (`update_…` say in what); while one runs, this one waits
         behind it, `blocked`. With `if_exists="keep"` whatever is there stays as it is.
         """
-        return self._runners.run(self._enqueue([self._new_job(data, options)]))[0]
+        return self._runners.run(self._enqueue([self.new_job(data, options)]))[0]
 
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
         """Awaitable `enqueue`."""
-        return (await self._runners.arun(self._enqueue([self._new_job(data, options)])))[0]
+        return (await self._runners.arun(self._enqueue([self.new_job(data, options)])))[0]
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
         """`enqueue` with anything that JSON can say as the payload; `lease.json()` reads it."""
@@ -173,11 +181,12 @@ class Queue:
     def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
         given = list(jobs)
         return [
-            self._new_job(job.data, job.options) if isinstance(job, RawJob) else self._new_job(job, {}, spare)
+            self.new_job(job.data, job.options) if isinstance(job, RawJob) else self.new_job(job, {}, spare)
             for job, spare in zip(given, random_ids(len(given)), strict=True)
         ]
 
-    def _new_job(self, data: bytes, options: JobOptions, spare_id: str | None = None) -> NewJob:
+    def new_job(self, data: bytes, options: JobOptions, spare_id: str | None = None) -> NewJob:
+        """A job that could be enqueued: everything about it is checked, and it has an id."""
         payload = check_payload(data, self._max_payload)
         if not options:
             return NewJob(spare_id or random_id(), payload, fresh=True)
@@ -437,8 +446,7 @@ class Queue:
 
     def _progress(self, lease: Lease, value: float) -> Callable[[Session], Flow[bool]]:
         self._check_lease(lease)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidOption(f"progress must be a number from 0 to 1, not {value!r}")
+        check_progress(value)
         return self._call(lambda: self._layout.progress(lease, float(value)))
 
     def beat(self, holder: str, seconds: Duration = 15, *, register: bool = False) -> bool:

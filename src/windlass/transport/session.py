@@ -204,6 +204,13 @@ class Session:
             ) from problem
         raise problem
 
+    def find_out(self) -> Flow[bool]:
+        """Connect if need be, and tell whether this is a cluster."""
+        if not self._cluster and self._primary is None:
+            wire = yield from self._connect((yield from self._find_address()))
+            wire.abort()
+        return self._cluster
+
     # -- where the queue is ----------------------------------------------------------------------
 
     def _known_address(self, keys: tuple[str, ...]) -> Address | None:

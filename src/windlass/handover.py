@@ -1,0 +1,29 @@
+"""Jobs on their way from one queue to another: what finished jobs handed over is sent from the outbox to its queue.
+
+Whoever finds something in an outbox may send it, several at once too: the sequence of a parcel is its operation id
+at the other queue, so it arrives once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+
+from windlass.layout import Layout, Parcel
+from windlass.transport import Flow, Session
+
+MOST = 200
+
+
+def empty_outbox(session: Session, source: Layout, find: Callable[[str], Layout]) -> Flow[int]:
+    """Send everything that waits in the outbox of a queue; how many jobs that were."""
+    sent: list[int] = []
+    total = 0
+    while True:
+        parcels: list[Parcel] = yield from session.perform(source.outbox(MOST, sent))
+        if not parcels:
+            return total
+        by_queue = sorted(parcels, key=lambda parcel: parcel.queue)  # stable: in order within each queue
+        for queue, group in groupby(by_queue, key=lambda parcel: parcel.queue):
+            total += yield from session.perform(find(queue).forward(source.queue, list(group)))
+        sent = [parcel.seq for parcel in parcels]

@@ -1,0 +1,204 @@
+"""Tasks: functions with a name, whose calls can be put on a queue. And handlers, which get a queue's payloads raw."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
+
+from msgspec import Raw, Struct
+
+from windlass.arguments import Arguments, Bound
+from windlass.declaration import Declaration, HandlerOptions, QueueOptions, check_known, check_priority
+from windlass.envelope import LONGEST_KEEP, write_envelope
+from windlass.errors import InvalidOption, InvalidTask
+from windlass.job import Receipt
+from windlass.limits import check_name
+from windlass.queue import JobOptions, Queue
+from windlass.running import Job
+from windlass.signature import Signature, parameters_of, takes_current
+from windlass.times import Duration, milliseconds
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_QUEUE = "default"
+MAX_TASK_NAME = 128
+_SENT = ("priority", "max_failures", "max_stalls", "min_backoff", "max_backoff")  # what a job takes from its task
+
+
+class TaskOptions(HandlerOptions, total=False):
+    """What can be said of a task."""
+
+    queue: str
+    name: str
+    priority: int
+    keep_result: Duration
+
+
+class CallOptions(JobOptions, total=False):
+    """What can be said of one call of a task."""
+
+    queue: str
+    keep_result: Duration
+
+
+class Home(Protocol):
+    """What a task needs of its app."""
+
+    def queue(self, name: str) -> Queue: ...
+
+    def queue_defaults(self, name: str) -> QueueOptions: ...
+
+    @property
+    def handlers(self) -> Mapping[str, Handler[..., Any]]: ...
+
+
+class TaskCall(Struct, frozen=True):
+    """A call of a task that is ready to be sent, alone or with many others."""
+
+    task: str
+    queue: str
+    data: bytes
+    options: JobOptions
+
+    def __repr__(self) -> str:
+        return f"TaskCall(task={self.task!r}, queue={self.queue!r}, options={self.options!r})"
+
+
+class Sender(Generic[P]):
+    """A task, and the options with which its calls are sent."""
+
+    def __init__(self, task: Task[P, Any], given: CallOptions) -> None:
+        check_known(given, CallOptions)
+        self._task = task
+        self._given = given
+        self._home = task.home
+        self._queue = check_name(given["queue"]) if "queue" in given else task.queue
+        if self._queue in self._home.handlers:
+            raise InvalidOption(f"queue {self._queue!r} has a handler, and takes no tasks: choose another queue")
+        self._keep = check_keep(given["keep_result"]) if "keep_result" in given else task.keep_result
+        own = {name: value for name, value in given.items() if name not in ("queue", "keep_result")}
+        self._options = cast(JobOptions, {**self._home.queue_defaults(self._queue), **task.sent, **own})
+
+    def __repr__(self) -> str:
+        return f"<{self._task.title} using {self._given}>"
+
+    def using(self, **options: Unpack[CallOptions]) -> Sender[P]:
+        """The same with more options; those given last count."""
+        return Sender(self._task, {**self._given, **options})
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """Put a call on the queue. When it returns, the server has it."""
+        return self._target.enqueue(self._data(args, kwargs), **self._options)
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """Awaitable `enqueue`."""
+        return await self._target.aenqueue(self._data(args, kwargs), **self._options)
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """A call to be sent later, by `app.enqueue_many`."""
+        return TaskCall(self._task.name, self._queue, self._data(args, kwargs), self._options)
+
+    def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return write_envelope(self._task.name, self._task.arguments.write(args, kwargs), self._keep)
+
+    @functools.cached_property
+    def _target(self) -> Queue:
+        return self._home.queue(self._queue)
+
+
+class Task(Declaration[P, R]):
+    """A function that can be called here, or put on a queue to be called by a worker."""
+
+    def __init__(self, home: Home, function: Callable[P, R], name: str, options: TaskOptions) -> None:
+        self.arguments = Arguments(Signature(function), f"{name}()")
+        check_known(options, TaskOptions)
+        self.home = home
+        self.name = check_task_name(name)
+        self.queue = check_name(options.get("queue", DEFAULT_QUEUE))
+        super().__init__(f"task {name!r}", function, options, home.queue_defaults(self.queue))
+        if "priority" in options:
+            check_priority(options["priority"])
+        self.keep_result = check_keep(options.get("keep_result", 0))
+        self.sent = {option: value for option, value in options.items() if option in _SENT}
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r} on queue {self.queue!r}>"
+
+    def decode(self, args: Raw) -> Bound:
+        """The arguments of a job, read and checked: `.call(job)` runs the function. Raises `Undecodable`."""
+        return self.arguments.read(args)
+
+    def using(self, **options: Unpack[CallOptions]) -> Sender[P]:
+        """The task with options for its next calls: `id`, `delay`, `priority`, `queue`, `keep_result` and so on."""
+        return Sender(self, options)
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """Put a call on the task's queue. When it returns, the server has it."""
+        return self._plain.enqueue(*args, **kwargs)
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """Awaitable `enqueue`."""
+        return await self._plain.aenqueue(*args, **kwargs)
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """A call to be sent later, by `app.enqueue_many`."""
+        return self._plain.call(*args, **kwargs)
+
+    @functools.cached_property
+    def _plain(self) -> Sender[P]:
+        return Sender(self, {})
+
+
+class Handler(Declaration[Concatenate[bytes, P], R]):
+    """A function that gets every payload of one queue, as it is."""
+
+    def __init__(
+        self, home: Home, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
+    ) -> None:
+        check_known(options, HandlerOptions)
+        self.queue = check_name(queue)
+        super().__init__(f"the handler of queue {queue!r}", function, options, home.queue_defaults(queue))
+        self._job_names = _job_names(function)
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Handler of queue {self.queue!r}>"
+
+    def invoke(self, data: bytes, job: Job) -> R:
+        """Run the function on a payload: gives the return value, or the coroutine of an `async def`."""
+        function = cast(Callable[..., R], self.function)
+        return function(data, **dict.fromkeys(self._job_names, job))
+
+
+def check_task_name(name: object) -> str:
+    """A task's name: text that people can read and type."""
+    if not isinstance(name, str) or not name.isprintable() or " " in name or not 1 <= len(name) <= MAX_TASK_NAME:
+        raise InvalidTask(f"{name!r} is no task name: use 1 to {MAX_TASK_NAME} printable characters without spaces")
+    if name == "<lambda>":
+        raise InvalidTask("every lambda is called like this: give it a name with name=…, or write a def")
+    return name
+
+
+def check_keep(length: Duration) -> float:
+    """How long a result is kept, in seconds; 0 for not at all."""
+    return milliseconds(length, "keep_result", most=LONGEST_KEEP) / 1000
+
+
+def _job_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    parameters = parameters_of(function)
+    if not parameters or parameters[0].kind not in (
+        parameters[0].POSITIONAL_ONLY,
+        parameters[0].POSITIONAL_OR_KEYWORD,
+    ):
+        raise InvalidTask("it must take the payload as its first parameter: def handle(data: bytes)")
+    for parameter in parameters[1:]:
+        if not takes_current(parameter) or parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidTask(
+                f"parameter {parameter} has no meaning: beside the payload it may take job: Job = current()"
+            )
+    return tuple(parameter.name for parameter in parameters[1:])

@@ -1,0 +1,198 @@
+"""One attempt at a job, as a straight line: read what the lease carries, run it, judge how it ended.
+
+Nothing here speaks to the server or starts a process. The same text serves the runner (event loop, threads) and its
+child processes; what comes out is an outcome.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from windlass.declaration import Declaration, OnException, Run
+from windlass.envelope import Envelope, read_envelope
+from windlass.errors import CrashError, JobFailed, StallError, Undecodable
+from windlass.job import JobRecord, Lease, Limits
+from windlass.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
+from windlass.retry import after_failure
+from windlass.running import Job
+from windlass.verdict import Failure, Retry
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+MAX_MESSAGE = 4096
+_PLAIN_LIMITS = Limits()
+_encode = msgspec.json.Encoder().encode
+_ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
+
+
+class Plan(Struct, frozen=True):
+    """What is to be run for a lease, and by which rules its end is judged."""
+
+    lease: Lease
+    task: str | None
+    run: Run
+    timeout: float | None
+    limits: Limits
+    on_exception: OnException
+    keep_ms: int
+    call: Callable[[Job], Any]
+
+    @property
+    def title(self) -> str:
+        """How logs call it: without its arguments."""
+        return f"{self.task or 'handler'} {self.lease.queue}/{self.lease.id}"
+
+
+# -- reading what a lease carries --------------------------------------------------------------------
+
+
+def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
+    """What to run; or the outcome at once, where nothing can be run."""
+    try:
+        return _plan_failure(app, lease) if lease.caught else _plan_job(app, lease)
+    except Undecodable as error:
+        return Broken(lease, shortened(str(error)))
+
+
+def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
+    handler = app.handlers.get(lease.queue)
+    if handler is not None:
+        return _plan(lease, handler, None, 0.0, lambda job: handler.invoke(lease.data, job))
+    envelope = read_envelope(lease.data)
+    task = app.tasks.get(envelope.task)
+    if task is None:
+        return Unknown(lease, envelope.task)
+    return _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
+
+
+def _plan(
+    lease: Lease, declared: Declaration[..., Any], task: str | None, keep: float, call: Callable[[Job], Any]
+) -> Plan:
+    # A job that says nothing of its own, such as one that was pushed by hand, follows what its task says.
+    limits = declared.limits if lease.limits == _PLAIN_LIMITS else lease.limits
+    return Plan(lease, task, declared.run, declared.timeout, limits, declared.on_exception, round(keep * 1000), call)
+
+
+def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
+    """The failure handler of the job that failed."""
+    record = app.layout(lease.queue).failure(lease)
+    declared: Declaration[..., Any] | None = app.handlers.get(lease.queue)
+    name, data = None, record.data
+    if declared is None:
+        try:
+            envelope = read_envelope(record.data)
+        except Undecodable:
+            return Uncaught(lease)
+        name, declared = envelope.task, app.tasks.get(envelope.task)
+        if declared is None:
+            return Unknown(lease, envelope.task)
+        data = _arguments(app, envelope)
+    catcher = declared.failure_handler
+    if catcher is None:
+        return Uncaught(lease)
+    facts = {"data": data, "job": record, "error": _error(record)}
+    return Plan(
+        lease, name, catcher.run, catcher.timeout, catcher.limits, "retry", 0, lambda job: catcher.call(**facts)
+    )
+
+
+def _arguments(app: Windlass, envelope: Envelope) -> Any:
+    """The arguments by name, as the task would get them; as they were written if they do not fit any more."""
+    try:
+        return app.tasks[envelope.task].decode(envelope.args).arguments
+    except Undecodable:
+        return msgspec.json.decode(envelope.args)
+
+
+def _error(record: JobRecord) -> JobFailed:
+    return _ERRORS.get(record.reason, JobFailed)(record.queue, record.id, record.message or "")
+
+
+# -- running -----------------------------------------------------------------------------------------
+
+
+def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None = None) -> Outcome:
+    """Run a function to its end, in this thread. Nothing that it raises gets further, `sys.exit()` included.
+
+    `wait_for` runs what a coroutine function returns, where such may come.
+    """
+    try:
+        returned = plan.call(job)
+        if wait_for is not None and inspect.isawaitable(returned):
+            returned = wait_for(returned)
+    except BaseException as error:
+        return judge_error(plan, error)
+    return judge(plan, job, returned)
+
+
+async def arun(plan: Plan, job: Job) -> Outcome:
+    """Run a coroutine function to its end. A cancellation passes through: only who cancelled knows what it means."""
+    try:
+        returned = plan.call(job)
+        if inspect.isawaitable(returned):
+            returned = await returned
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the loop would let the last two end the program
+        return judge_error(plan, error)
+    return judge(plan, job, returned)
+
+
+# -- judging -----------------------------------------------------------------------------------------
+
+
+def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
+    """What a returned value means."""
+    if isinstance(returned, Retry | Failure):
+        return judge_error(plan, returned)
+    if not plan.keep_ms:
+        return Completed(plan.lease, None, tuple(job.children)) if job.children else Completed(plan.lease)
+    try:
+        result = Kept(_encode(returned), plan.keep_ms)
+    except Exception as error:
+        return fail(plan, f"keep_result: what it returned cannot be written as JSON ({error})")
+    return Completed(plan.lease, result, tuple(job.children))
+
+
+def judge_error(plan: Plan, error: BaseException) -> Outcome:
+    """What a raised error means: a verdict of the job's own, or by the rules of its task."""
+    if isinstance(error, Failure):
+        return fail(plan, error.message)
+    if isinstance(error, Retry):
+        return fall_back(plan, error.message, error.when)
+    if plan.on_exception == "fail":
+        return fail(plan, describe(error))
+    return fall_back(plan, describe(error))
+
+
+def fall_back(plan: Plan, message: str, when: tuple[str, int] | None = None) -> Retried | Failed:
+    """The attempt failed: another try while failures are forgiven, else the end."""
+    lease = msgspec.structs.replace(plan.lease, limits=plan.limits)
+    outcome = after_failure(lease, when, shortened(message))
+    return fail(plan, message) if isinstance(outcome, Failed) else outcome
+
+
+def fail(plan: Plan, message: str) -> Failed:
+    """Failed for good."""
+    return Failed(plan.lease, shortened(message), plan.keep_ms)
+
+
+def describe(error: BaseException) -> str:
+    """An error in its own words first, then where it came from. No values of variables."""
+    try:
+        words = "".join(traceback.format_exception_only(error)).strip()
+    except Exception:  # an error whose own text fails
+        words = type(error).__name__
+    trace = "".join(traceback.format_tb(error.__traceback__))
+    room = MAX_MESSAGE - len(words.encode("utf-8", "replace")) - 20
+    return f"{words}\n{trace[-room:]}" if trace and room > 0 else words
+
+
+def shortened(message: str) -> str:
+    """A message that fits beside a job."""
+    return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")

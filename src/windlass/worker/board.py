@@ -1,0 +1,153 @@
+"""A table in shared memory: which job runs in which slot, and until when. The runner writes it and the keeper reads it,
+so what was running is known whatever dies, and a loop that no longer turns is seen from outside.
+
+    words of 8 bytes
+    0 magic   1 entries   2 tick (ms)   3 finished   4…7 spare
+    8 + 4·slot:   fence (0 = none)   deadline (ms, 0 = none)   started (ms)   spare
+
+All times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. There is one writer, and it
+writes the fence last when a job begins and first when it ends: an entry with a fence is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+from time import monotonic_ns
+from typing import NamedTuple, Self
+
+from windlass.errors import InvalidOption, WindlassError
+
+# Places in `Board.words`, for loops that cannot afford a call.
+TICK = 2
+FINISHED = 3
+FIRST = 8
+WIDTH = 4
+FENCE, DEADLINE, STARTED = range(3)
+
+_MAGIC = int.from_bytes(b"wndlass1", "big")
+_MOST_ENTRIES = 65_536
+
+
+class NotABoard(WindlassError):
+    """The descriptor that was given is not a board's."""
+
+
+class Running(NamedTuple):
+    """A job that is being run. `deadline` 0: it has none."""
+
+    slot: int
+    fence: int
+    deadline: int
+    started: int
+
+
+def now_ms() -> int:
+    """The clock of the board."""
+    return monotonic_ns() // 1_000_000
+
+
+class Board:
+    """A mapping of the table. It lives for as long as any process maps it or has its descriptor."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, size)
+        self.words = memoryview(self._map).cast("Q")
+
+    @classmethod
+    def create(cls, entries: int) -> Self:
+        """A new board, all slots empty. Its descriptor is closed to exec; hand it on with a frame."""
+        if not 0 < entries <= _MOST_ENTRIES:
+            raise InvalidOption(f"a board has 1 to {_MOST_ENTRIES:,} entries, not {entries}")
+        size = (FIRST + WIDTH * entries) * 8
+        board = cls(_shared_file(size), size)
+        board.words[1] = entries
+        board.words[0] = _MAGIC
+        return board
+
+    @classmethod
+    def attach(cls, fd: int) -> Self:
+        """Map a board that came from another process. The descriptor is the board's from now on."""
+        size = os.fstat(fd).st_size
+        if size < (FIRST + WIDTH) * 8:
+            raise NotABoard(f"file descriptor {fd} has {size} bytes and is no board: pass the `fd` of a Board")
+        board = cls(fd, size)
+        if board.words[0] != _MAGIC or (FIRST + WIDTH * board.entries) * 8 != size:
+            board.words.release()
+            board._map.close()
+            raise NotABoard(f"file descriptor {fd} holds something else than a board: pass the `fd` of a Board")
+        return board
+
+    @property
+    def entries(self) -> int:
+        """How many slots there are."""
+        return self.words[1]
+
+    @property
+    def finished(self) -> int:
+        """How many jobs have ended."""
+        return self.words[FINISHED]
+
+    @property
+    def ticked(self) -> int:
+        """When the runner's loop last turned; 0 before the first time."""
+        return self.words[TICK]
+
+    def tick(self) -> None:
+        """Say that the loop turns."""
+        self.words[TICK] = monotonic_ns() // 1_000_000
+
+    def begin(self, slot: int, fence: int, deadline_ms: int = 0) -> None:
+        """A job begins in a slot."""
+        words = self.words
+        place = FIRST + WIDTH * slot
+        words[place + 1] = deadline_ms
+        words[place + 2] = monotonic_ns() // 1_000_000
+        words[place] = fence
+
+    def end(self, slot: int) -> None:
+        """What ran in a slot has ended."""
+        words = self.words
+        words[FIRST + WIDTH * slot] = 0
+        words[FINISHED] += 1
+
+    def running(self) -> list[Running]:
+        """What runs now. An entry that changes under the reader is read again."""
+        found = (self._read(slot) for slot in range(self.entries))
+        return [each for each in found if each.fence]
+
+    def overdue(self, now: int) -> list[Running]:
+        """What should have ended by now."""
+        return [each for each in self.running() if 0 < each.deadline <= now]
+
+    def close(self) -> None:
+        """Unmap it and close the descriptor; other processes keep theirs."""
+        if self.fd >= 0:
+            self.words.release()
+            self._map.close()
+            os.close(self.fd)
+            self.fd = -1
+
+    def _read(self, slot: int) -> Running:
+        words = self.words
+        place = FIRST + WIDTH * slot
+        while True:
+            entry = Running(slot, words[place], words[place + 1], words[place + 2])
+            if words[place] == entry.fence:
+                return entry
+
+
+def _shared_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("windlass-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        # A job that truncated it, by mistake, would end every process that maps it with SIGBUS.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return fd
+    with tempfile.TemporaryFile(prefix="windlass-board-") as file:
+        fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd

@@ -1,0 +1,148 @@
+"""What all executors have in common: slots, jobs that wait for one, and the end of an attempt.
+
+An executor runs each attempt in a task of the runner's loop. What the task does differs: awaits a coroutine, a thread,
+or the answer of a child process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from time import monotonic
+
+from windlass.outcome import Outcome, Released
+from windlass.running import Job, Ties
+from windlass.worker import attempt
+from windlass.worker.attempt import Plan
+from windlass.worker.board import Board, now_ms
+
+
+class Stop(Enum):
+    """Why a running attempt is stopped from outside."""
+
+    TIMEOUT = auto()
+    CANCELLED = auto()
+    SHUTDOWN = auto()
+    LOST = auto()
+
+
+class Attempt:
+    """One attempt that is being made."""
+
+    __slots__ = ("alarm", "began", "job", "plan", "slot", "stop", "task")
+
+    def __init__(self, plan: Plan, slot: int, ties: Ties) -> None:
+        self.plan = plan
+        self.slot = slot
+        self.job = Job(plan.lease, plan.task, ties)
+        self.stop: Stop | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.alarm: asyncio.TimerHandle | None = None
+        self.began = monotonic()
+
+
+Finished = Callable[[Attempt, Outcome | None], None]
+MOST_AHEAD = 16  # jobs for each slot that may wait here when they are very short
+WORTH = 0.02  # seconds of work that are fetched ahead
+
+
+class Executor:
+    """Slots for one way of running. `finished` gets each attempt with its outcome, None if there is nothing to say."""
+
+    def __init__(self, slots: range, board: Board, tie: Callable[[Plan], Ties], finished: Finished) -> None:
+        self.limit = len(slots)
+        self._board = board
+        self._tie = tie
+        self._finished = finished
+        self._free = deque(slots)
+        self._standby: deque[Plan] = deque()
+        self.running: dict[int, Attempt] = {}  # by fence
+        self._typical = 1.0  # seconds that a job takes, as of late
+
+    # -- how much it can take --------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many more jobs are worth having here: free slots, and for very short jobs some that wait their turn."""
+        return self.limit + self._ahead() - len(self.running) - len(self._standby)
+
+    def _ahead(self) -> int:
+        return self.limit * min(MOST_AHEAD, int(WORTH / max(self._typical, 1e-6)))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs here and nothing waits."""
+        return not self.running and not self._standby
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def submit(self, plan: Plan) -> None:
+        """Run it as soon as a slot is free."""
+        if len(self.running) < self.limit and self._free:
+            self._start(plan)
+        else:
+            self._standby.append(plan)
+
+    def _start(self, plan: Plan) -> None:
+        slot = self._free.popleft()
+        one = Attempt(plan, slot, self._tie(plan))
+        timeout = plan.timeout
+        self._board.begin(slot, plan.lease.fence, now_ms() + round(timeout * 1000) if timeout else 0)
+        self.running[plan.lease.fence] = one
+        one.task = asyncio.get_running_loop().create_task(self._drive(one))
+
+    async def _drive(self, one: Attempt) -> None:
+        try:
+            outcome = await self._run(one)
+        except asyncio.CancelledError:
+            outcome = self._stopped(one)
+        self._end(one, outcome)
+
+    async def _run(self, one: Attempt) -> Outcome | None:
+        raise NotImplementedError
+
+    def _stopped(self, one: Attempt) -> Outcome | None:
+        """What an attempt that was stopped comes to."""
+        plan = one.plan
+        match one.stop:
+            case Stop.TIMEOUT:
+                return attempt.fall_back(plan, f"timed out after {plan.timeout:g} s")
+            case Stop.CANCELLED | Stop.SHUTDOWN:
+                return Released(plan.lease)  # a cancelled job does not come back, however it ends
+            case Stop.LOST:
+                return None
+        return attempt.fall_back(plan, "CancelledError: the job cancelled itself")
+
+    def _end(self, one: Attempt, outcome: Outcome | None) -> None:
+        if one.alarm is not None:
+            one.alarm.cancel()
+        self._board.end(one.slot)
+        del self.running[one.plan.lease.fence]
+        self._free.append(one.slot)
+        self._typical += 0.1 * (monotonic() - one.began - self._typical)
+        self._finished(one, outcome)
+        while self._standby and len(self.running) < self.limit and self._free:
+            self._start(self._standby.popleft())
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def stop(self, fence: int, why: Stop) -> bool:
+        """Stop one attempt; false if it is not here."""
+        one = self.running.get(fence)
+        if one is None:
+            return False
+        one.stop = one.stop or why
+        self._interrupt(one)
+        return True
+
+    def _interrupt(self, one: Attempt) -> None:
+        assert one.task is not None
+        one.task.cancel()
+
+    def give_up_standby(self) -> list[Plan]:
+        """What was not started yet, to be given back."""
+        waiting = list(self._standby)
+        self._standby.clear()
+        return waiting

@@ -1,0 +1,82 @@
+"""What goes between the runner and one queue: outcomes to be settled, leases to be run, and when to look again."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from windlass.ids import random_id
+from windlass.layout import Layout, Turn
+from windlass.outcome import Outcome
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
+MOST = 500  # jobs in one turn
+
+
+class Feed:
+    """One queue of a worker. Of several, the one that was given least for its weight is served first."""
+
+    def __init__(
+        self, app: Windlass, queue: str, weight: int, kinds: frozenset[str], holder: str, lease: float
+    ) -> None:
+        self.queue = queue
+        self.layout: Layout = app.layout(queue)
+        self.weight = weight
+        self.kinds = kinds
+        self.outcomes: list[Outcome] = []
+        self.waiter = random_id()
+        self.served = 0.0
+        self.in_flight = 0
+        self.outbox = 0
+        self.tick_at: float | None = None
+        self._app = app
+        self._holder = holder
+        self._lease = lease
+        self._more = True  # the last look found something: there may be more
+        self._look_at = 0.0
+
+    def wants_look(self, now: float) -> bool:
+        """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
+        return self._more or (not self.in_flight and now >= self._look_at)
+
+    @property
+    def next_look(self) -> float:
+        """When to look even if nobody called."""
+        return self._look_at
+
+    def wake(self) -> None:
+        """Somebody said that there is work."""
+        self._more = True
+
+    async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
+        """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
+        sent, self.outcomes = self.outcomes[:MOST], self.outcomes[MOST:]
+        call = self.layout.turn(
+            sent, want=want, seconds=self._lease, holder=self._holder, waiter=self.waiter if want else None
+        )
+        if want:
+            self._more = False
+        self.in_flight += 1
+        try:
+            turn = await self._app.arun(lambda session: session.perform(call))
+        except BaseException:
+            # Sent again with the next turn: fences make a repeat harmless, whatever became of this one.
+            self.outcomes = sent + self.outcomes
+            raise
+        finally:
+            self.in_flight -= 1
+        self._note(turn, want)
+        return sent, turn
+
+    def _note(self, turn: Turn, want: int) -> None:
+        now = monotonic()
+        self.served += len(turn.leases) / self.weight
+        self.outbox = turn.outbox
+        self.tick_at = None if turn.tick_in is None else now + turn.tick_in
+        if turn.leases:
+            self._more = True  # only a look in vain registers us to be called
+        elif want:
+            self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)

@@ -1,0 +1,344 @@
+"""The runner: leases jobs in batches, has them run, settles them in batches.
+
+Two turns of the wheel are under way at a time: while the server works on one, the outcomes of the other gather. What a
+turn costs does not depend on how many jobs it moves, so under load the batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from windlass.errors import NotApplied, OutcomeUnknown, WindlassError
+from windlass.handover import empty_outbox
+from windlass.job import Lease
+from windlass.layout import Turn
+from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
+from windlass.worker import attempt
+from windlass.worker.attempt import Plan
+from windlass.worker.board import Board
+from windlass.worker.ear import Ear
+from windlass.worker.executor import Attempt, Executor, Stop
+from windlass.worker.feed import MOST, Feed
+from windlass.worker.loop import LoopExecutor
+from windlass.worker.processes import ChildSource, ProcessExecutor
+from windlass.worker.settings import Settings
+from windlass.worker.threads import ThreadExecutor
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+    from windlass.task import TaskCall
+
+log = logging.getLogger("windlass.worker")
+
+TURNS = 2  # under way at a time
+PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
+STUBBORN = 0.5  # seconds for what was cancelled to end
+TROUBLE_PAUSE = 0.5  # seconds, when the server cannot be reached
+
+
+class Runner:
+    """All queues of one worker process."""
+
+    def __init__(self, app: Windlass, settings: Settings, holder: str, board: Board, source: ChildSource) -> None:
+        self._app = app
+        self._settings = settings
+        self._board = board
+        slots = settings.slots
+        self.executors: dict[str, Executor] = {
+            "loop": LoopExecutor(slots["loop"], board, self._tie, self._finished),
+            "thread": ThreadExecutor(slots["thread"], board, self._tie, self._finished),
+            "process": ProcessExecutor(
+                slots["process"], board, self._tie, self._finished, source=source, max_jobs=settings.max_jobs
+            ),
+        }
+        self.feeds = {
+            queue: Feed(app, queue, weight, kinds_on(app, queue), holder, settings.lease)
+            for queue, weight in settings.queues.items()
+        }
+        self._reserved = dict.fromkeys(self.executors, 0)
+        self._loop = asyncio.get_running_loop()
+        self._stirred = asyncio.Event()
+        self._leasing = True
+        self._ended = False
+        self._progress: dict[int, tuple[Lease, float]] = {}
+        self._progress_task: asyncio.Task[None] | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._ear = Ear(app, self.feeds.values(), self._stir)
+
+    # -- the whole life ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until `drain` has come to its end."""
+        ear = asyncio.create_task(self._ear.listen())
+        turners = [asyncio.create_task(self._turn_on()) for _ in range(TURNS)]
+        try:
+            await asyncio.gather(*turners)
+        finally:
+            for task in (ear, *turners):
+                task.cancel()
+            await asyncio.gather(ear, *turners, return_exceptions=True)
+
+    async def drain(self, grace: float) -> None:
+        """Take no more jobs, let those that run finish for so long, give back what is left, and end."""
+        self._leasing = False
+        for executor in self.executors.values():
+            for plan in executor.give_up_standby():
+                self._settle(Released(plan.lease))
+        self._stir()
+        deadline = monotonic() + grace
+        while not self._idle and monotonic() < deadline:
+            self._stirred.clear()
+            await _wait(self._stirred, min(0.2, deadline - monotonic()))
+        for executor in self.executors.values():
+            for fence in list(executor.running):
+                executor.stop(fence, Stop.SHUTDOWN)
+        await self._abandon_the_stubborn()
+        self._ended = True
+        self._stir()
+
+    async def _abandon_the_stubborn(self) -> None:
+        """A coroutine that swallows its cancellation is given back all the same: this process ends now."""
+        tasks = [one.task for executor in self.executors.values() for one in executor.running.values() if one.task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=STUBBORN)
+        for executor in self.executors.values():
+            for one in list(executor.running.values()):
+                self._settle(Released(one.plan.lease))
+                one.stop = Stop.LOST
+
+    @property
+    def _idle(self) -> bool:
+        return all(executor.idle for executor in self.executors.values())
+
+    # -- turning the wheel -------------------------------------------------------------------------
+
+    async def _turn_on(self) -> None:
+        while True:
+            self._board.tick()
+            feed, want = self._choose()
+            if feed is not None:
+                await self._turn(feed, want)
+            elif self._ended and not any(feed.outcomes or feed.in_flight for feed in self.feeds.values()):
+                self._stir()
+                return
+            else:
+                self._stirred.clear()
+                await _wait(self._stirred, self._pause())
+
+    def _choose(self) -> tuple[Feed | None, int]:
+        """The queue whose turn it is, and how many jobs to ask it for."""
+        now = monotonic()
+        for feed in sorted(self.feeds.values(), key=lambda feed: feed.served):
+            room = self._room(feed) if self._leasing and feed.wants_look(now) else 0
+            if room > 0 or feed.outcomes:
+                return feed, room
+        return None, 0
+
+    def _room(self, feed: Feed) -> int:
+        """How many jobs of this queue could be run now: whatever kind they are, there must be a place for them."""
+        return max(0, min(MOST, *(self.executors[kind].room - self._reserved[kind] for kind in feed.kinds)))
+
+    def _pause(self) -> float:
+        if not self._leasing:
+            return 0.2
+        now = monotonic()
+        return max(
+            0.0, min((feed.next_look - now for feed in self.feeds.values() if self._room(feed) > 0), default=1.0)
+        )
+
+    async def _turn(self, feed: Feed, want: int) -> None:
+        for kind in feed.kinds:
+            self._reserved[kind] += want
+        try:
+            sent, turn = await feed.turn(want)
+        except (NotApplied, OutcomeUnknown) as error:
+            log.warning("%s; trying again", error)
+            feed.wake()
+            await asyncio.sleep(TROUBLE_PAUSE)
+            return
+        finally:
+            for kind in feed.kinds:
+                self._reserved[kind] -= want
+        self._report(sent, turn)
+        for lease in turn.leases:
+            self._admit(feed, lease)
+        self._run_errands(feed)
+        self._level()
+
+    def _report(self, sent: list[Outcome], turn: Turn) -> None:
+        for outcome, ours in zip(sent, turn.settled, strict=True):
+            if not ours:
+                log.warning(
+                    "%s/%s: the lease was lost, its outcome does not count", outcome.lease.queue, outcome.lease.id
+                )
+
+    def _level(self) -> None:
+        """A queue that had nothing for long must not be owed for that time."""
+        least = min(feed.served for feed in self.feeds.values())
+        most = max(feed.served for feed in self.feeds.values())
+        if most - least > 10_000:
+            for feed in self.feeds.values():
+                feed.served = max(feed.served, most - 10_000)
+
+    # -- attempts ------------------------------------------------------------------------------------
+
+    def _admit(self, feed: Feed, lease: Lease) -> None:
+        planned = attempt.plan(self._app, lease)
+        if not isinstance(planned, Plan):
+            self._log_outcome(planned)
+            self._settle(planned)
+            return
+        # What may have killed a whole runner is tried where it can only kill itself.
+        self.executors["process" if lease.suspect else planned.run].submit(planned)
+
+    def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
+        fence = one.plan.lease.fence
+        self._progress.pop(fence, None)
+        if outcome is not None and one.stop is not Stop.LOST:
+            self._log_outcome(outcome, one)
+            self._settle(outcome)
+        self._stir()
+
+    def _settle(self, outcome: Outcome) -> None:
+        self.feeds[outcome.lease.queue].outcomes.append(outcome)
+        self._stirred.set()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+
+    def stop(self, fence: int, why: Stop) -> None:
+        """Stop one attempt, wherever it runs."""
+        for executor in self.executors.values():
+            if executor.stop(fence, why):
+                return
+
+    def cancel(self, queue: str, id: str) -> None:
+        """A running job was cancelled: stop it if it is here."""
+        for executor in self.executors.values():
+            for one in list(executor.running.values()):
+                if one.plan.lease.queue == queue and one.plan.lease.id == id:
+                    log.info("%s: cancelled", one.plan.title)
+                    executor.stop(one.plan.lease.fence, Stop.CANCELLED)
+
+    def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
+        lease = outcome.lease
+        title = one.plan.title if one else f"{lease.queue}/{lease.id}"
+        match outcome:
+            case Completed():
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("%s: done", title)
+            case Retried(message=message):
+                log.warning("%s: failed (attempt %d), to be tried again: %s", title, lease.attempt, message)
+            case Failed(message=message):
+                log.error("%s: failed for good: %s", title, message)
+            case Crashed(message=message):
+                log.error("%s: crashed: %s", title, message)
+            case Broken(message=message):
+                log.error("%s: cannot be decoded: %s", title, message)
+            case Unknown(task=task):
+                log.warning("%s: no task %r here; left for a worker that knows it", title, task)
+            case Released():
+                log.info("%s: given back", title)
+
+    # -- what running jobs want --------------------------------------------------------------------
+
+    def _tie(self, plan: Plan) -> RunnerTies:
+        return RunnerTies(self, plan.lease)
+
+    def note_progress(self, lease: Lease, value: float) -> None:
+        """Send how far a job is, soon; the last value counts. For any thread."""
+        self._progress[lease.fence] = (lease, value)
+        if self._progress_task is None:
+            self._loop.call_soon_threadsafe(self._begin_progress)
+
+    def _begin_progress(self) -> None:
+        if self._progress_task is None:
+            self._progress_task = asyncio.create_task(self._send_progress())
+
+    async def _send_progress(self) -> None:
+        try:
+            while self._progress:
+                fence = next(iter(self._progress))
+                lease, value = self._progress.pop(fence)
+                try:
+                    await self.aprogress(lease, value)
+                except WindlassError as error:
+                    log.warning("%s", error)
+                await asyncio.sleep(PROGRESS_EVERY / max(1, len(self._progress)))
+        finally:
+            self._progress_task = None
+
+    async def aprogress(self, lease: Lease, value: float) -> bool:
+        """Send how far a job is; whether it is still ours."""
+        call = self.feeds[lease.queue].layout.progress(lease, value)
+        return await self._app.arun(lambda session: session.perform(call))
+
+    def hand_over(self, call: TaskCall) -> Child:
+        """Check what a job wants to hand over."""
+        return self._app.hand_over(call)
+
+    # -- errands: what a turn found to do beside jobs ------------------------------------------------
+
+    def _run_errands(self, feed: Feed) -> None:
+        if feed.outbox:
+            feed.outbox = 0
+            self._errand(self._empty_outbox(feed))
+
+    def _errand(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def _empty_outbox(self, feed: Feed) -> None:
+        try:
+            await self._app.arun(lambda session: empty_outbox(session, feed.layout, self._app.layout))
+        except WindlassError as error:
+            log.warning("what %s handed over is still to be sent: %s", feed.queue, error)
+
+
+class RunnerTies:
+    """How a job in the runner, in its loop or in a thread, reaches the world."""
+
+    __slots__ = ("_lease", "_runner")
+
+    def __init__(self, runner: Runner, lease: Lease) -> None:
+        self._runner = runner
+        self._lease = lease
+
+    @property
+    def cancelled(self) -> bool:
+        for executor in self._runner.executors.values():
+            one = executor.running.get(self._lease.fence)
+            if one is not None:
+                return one.stop is not None
+        return True  # it is not ours any more
+
+    def progress(self, value: float) -> None:
+        self._runner.note_progress(self._lease, value)
+
+    async def aprogress(self, value: float) -> bool:
+        return await self._runner.aprogress(self._lease, value)
+
+    def prepare(self, call: TaskCall) -> Child:
+        return self._runner.hand_over(call)
+
+
+def kinds_on(app: Windlass, queue: str) -> frozenset[str]:
+    """In which ways jobs of a queue may have to be run."""
+    handler = app.handlers.get(queue)
+    declared = [handler] if handler else [task for task in app.tasks.values() if task.queue == queue]
+    kinds = {each.run for each in declared} | {
+        each.failure_handler.run for each in declared if each.failure_handler is not None
+    }
+    return frozenset(kinds or {"loop"})
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await event.wait()
+    except TimeoutError:
+        pass

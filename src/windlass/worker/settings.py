@@ -1,0 +1,36 @@
+"""What a worker is told: which queues, how many jobs at a time, how patient to be. Keeper and runner share it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Settings(Struct, frozen=True):
+    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the most there may be."""
+
+    name: str
+    queues: dict[str, int]
+    concurrency: int = 100
+    auto: bool = False
+    threads: int = 8
+    processes: int = 2
+    lease: float = 15.0
+    grace: float = 30.0
+    kill_grace: float = 5.0
+    max_jobs: int | None = None
+    max_rss: int | None = None
+
+    @property
+    def slots(self) -> dict[str, range]:
+        """The places on the board: children first, then threads, then coroutines."""
+        first_thread, first_coroutine = self.processes, self.processes + self.threads
+        return {
+            "process": range(first_thread),
+            "thread": range(first_thread, first_coroutine),
+            "loop": range(first_coroutine, first_coroutine + self.concurrency),
+        }
+
+    @property
+    def entries(self) -> int:
+        """How many places the board needs."""
+        return self.processes + self.threads + self.concurrency
