@@ -55,6 +55,15 @@ class Windlass:
         allow_eviction: bool = False,
         queue_options: Mapping[str, QueueOptions] | None = None,
     ) -> None:
+        self.given: dict[str, Any] = {
+            "url": url,
+            "home": None if home is None else os.fspath(home),
+            "max_payload": max_payload,
+            "max_dead": max_dead,
+            "retry_for": retry_for,
+            "call_timeout": call_timeout,
+            "allow_eviction": allow_eviction,
+        }
         if url == "":
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
         url = url or ("embedded://" if home is not None else os.environ.get("WINDLASS_URL")) or "embedded://"

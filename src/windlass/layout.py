@@ -13,8 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.job import Change, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.outcome import Outcome
+from windlass.schedule import Fired, StoredSchedule, StoredSchedules
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -84,11 +85,53 @@ class Parcel(Struct, frozen=True):
     change: bytes
 
 
+class ScheduleBook(Protocol):
+    """Where a queue keeps its schedules."""
+
+    def named(self, names: Sequence[str]) -> Call[StoredSchedules]:
+        """Those of these names that there are."""
+        ...
+
+    def page(self, cursor: str | None) -> Call[StoredSchedules]:
+        """Some of all schedules."""
+        ...
+
+    def due(self, declared: Sequence[str], cursor: str | None) -> Call[StoredSchedules]:
+        """Some of those that are due: added ones, and of the declared ones these."""
+        ...
+
+    def put(
+        self, name: str, present: bytes | None, record: bytes, next_tick: int | None, *, keep_tick: bool
+    ) -> Call[bool]:
+        """Write one, if `present` is still its record; with `keep_tick` a next tick that is known stays."""
+        ...
+
+    def delete(self, name: str) -> Call[bool]:
+        """Take one away."""
+        ...
+
+    def fire(
+        self,
+        row: StoredSchedule,
+        now: int,
+        next_tick: int,
+        jobs: Sequence[tuple[str, Change]],
+        data: bytes,
+        *,
+        last_tick: int | None,
+        missed: int,
+        dropped: int,
+    ) -> Call[Fired]:
+        """Enqueue the jobs of a schedule's ticks and set the next tick, if all is still as it was read at `now`."""
+        ...
+
+
 class Layout(Protocol):
     """How one queue lies in the server, and the atomic steps on it."""
 
     name: str
     queue: str
+    schedules: ScheduleBook | None
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         """Put jobs on the queue; a status for each, `None` where a job that must exist does not."""
@@ -170,6 +213,10 @@ class Layout(Protocol):
 
     def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
         """The program ends: forget its lanes, waiters and idle holders. `None` when there is nothing to say."""
+        ...
+
+    def retire(self, holder: str) -> Call[bool]:
+        """Forget a holder that holds nothing any more."""
         ...
 
     def forget_names(self) -> None:

@@ -117,8 +117,8 @@ def _read_exactly(sock: socket.socket, length: int, *, may_end: bool = False) ->
 
 
 class _Stream:
-    """A socket on the running event loop, read and written without asyncio's transports: they cost a third more
-    for each small frame, and know nothing of file descriptors."""
+    """A socket on the running event loop, read and written without asyncio's transports: as fast for small frames
+    (measured), and one text for frames with and without file descriptors, which transports know nothing of."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)

@@ -26,7 +26,6 @@ _NO_DATA = b""
 class Gone(Struct, frozen=True):
     """A child's end, as the keeper saw it. `why` is set when the keeper killed it."""
 
-    slot: int
     code: int | None = None
     signal: int | None = None
     why: str = ""
@@ -37,12 +36,16 @@ class Gone(Struct, frozen=True):
 class ChildSource(Protocol):
     """Where children come from, and who ends them: the keeper."""
 
-    async def child(self, slot: int) -> socket.socket:
-        """A new child for a slot: the runner's end of its socket."""
+    async def child(self, slot: int) -> tuple[socket.socket, int]:
+        """A new child for a slot: the runner's end of its socket, and its pid."""
         ...
 
-    async def ending(self, slot: int) -> Gone:
-        """How the child of a slot ended; waits until it is known."""
+    async def ending(self, pid: int) -> Gone:
+        """How a child ended; waits until it is known."""
+        ...
+
+    def forget(self, pid: int) -> None:
+        """Nobody will ask how this child ended."""
         ...
 
     def kill(self, slot: int, why: str) -> None:
@@ -58,6 +61,7 @@ class ProcessExecutor(Executor):
         self._source = source
         self._max_jobs = max_jobs
         self._streams: dict[int, FrameStream] = {}
+        self._pids: dict[int, int] = {}
         self._done: dict[int, int] = {}
         self._retiring: set[int] = set()
         self._progress: dict[int, float] = {}
@@ -76,8 +80,9 @@ class ProcessExecutor(Executor):
         return outcome
 
     async def _open(self, slot: int) -> FrameStream:
-        stream = FrameStream(await self._source.child(slot))
-        self._streams[slot] = stream
+        sock, pid = await self._source.child(slot)
+        stream = self._streams[slot] = FrameStream(sock)
+        self._pids[slot] = pid
         self._done[slot] = 0
         return stream
 
@@ -96,8 +101,10 @@ class ProcessExecutor(Executor):
 
     async def _explain(self, one: Attempt) -> Outcome | None:
         """The child is gone: what that means for the job."""
-        self._drop(one.slot)
-        gone = await self._source.ending(one.slot)
+        stream = self._streams.pop(one.slot, None)
+        if stream is not None:
+            stream.close()
+        gone = await self._source.ending(self._pids.pop(one.slot))
         if one.stop is Stop.LOST:
             return None
         if one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
@@ -124,6 +131,7 @@ class ProcessExecutor(Executor):
         stream = self._streams.pop(slot, None)
         if stream is not None:
             stream.close()
+            self._source.forget(self._pids.pop(slot))
 
     def _interrupt(self, one: Attempt) -> None:
         self._source.kill(one.slot, "cancelled" if one.stop is Stop.CANCELLED else "shutdown")

@@ -63,6 +63,7 @@ class Runner:
         self._stirred = asyncio.Event()
         self._leasing = True
         self._ended = False
+        self._patience_ends = 0.0
         self._progress: dict[int, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
@@ -88,15 +89,20 @@ class Runner:
             for plan in executor.give_up_standby():
                 self._settle(Released(plan.lease))
         self._stir()
-        deadline = monotonic() + grace
-        while not self._idle and monotonic() < deadline:
+        self._patience_ends = monotonic() + grace
+        while not self._idle and monotonic() < self._patience_ends:
             self._stirred.clear()
-            await _wait(self._stirred, min(0.2, deadline - monotonic()))
+            await _wait(self._stirred, min(0.2, self._patience_ends - monotonic()))
         for executor in self.executors.values():
             for fence in list(executor.running):
                 executor.stop(fence, Stop.SHUTDOWN)
         await self._abandon_the_stubborn()
         self._ended = True
+        self._stir()
+
+    def hurry(self) -> None:
+        """Do not wait for running jobs any longer."""
+        self._patience_ends = 0.0
         self._stir()
 
     async def _abandon_the_stubborn(self) -> None:
@@ -235,7 +241,7 @@ class Runner:
             case Failed(message=message):
                 log.error("%s: failed for good: %s", title, message)
             case Crashed(message=message):
-                log.error("%s: crashed: %s", title, message)
+                log.error("%s: crashed: %s", title, message.partition("\n")[0])
             case Broken(message=message):
                 log.error("%s: cannot be decoded: %s", title, message)
             case Unknown(task=task):

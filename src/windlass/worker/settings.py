@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -19,6 +21,8 @@ class Settings(Struct, frozen=True):
     kill_grace: float = 5.0
     max_jobs: int | None = None
     max_rss: int | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_level: str = "info"
 
     @property
     def slots(self) -> dict[str, range]:

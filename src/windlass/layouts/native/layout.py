@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.layout import Argument, Beat, Call, Parcel, Script, Turn
+from windlass.layout import Argument, Beat, Call, Parcel, ScheduleBook, Script, Turn
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
     pack_change,
@@ -23,6 +23,7 @@ from windlass.layouts.native.records import (
     read_row,
     write_cursor,
 )
+from windlass.layouts.native.schedules import NativeSchedules
 from windlass.machine import MACHINE, uptime_ms
 from windlass.outcome import (
     Broken,
@@ -71,6 +72,7 @@ class NativeLayout:
         self.queue = queue
         self.max_dead = max_dead
         self._keys = keys.queue_keys(queue)
+        self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._vouched)
         # The queue's clock as last heard, and when that was by our own clock: what we can vouch for.
         self._heard: tuple[bytes, float] | None = None
         # Names that the server knows from us, to be taken back when we leave.
@@ -201,6 +203,10 @@ class NativeLayout:
     def leave(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)
         return self._goodbye([waiter], [], [])
+
+    def retire(self, holder: str) -> Call[bool]:
+        self._holders.discard(holder)
+        return self._goodbye([], [holder], [])
 
     def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
         if not (lanes or self._waiters or self._holders):

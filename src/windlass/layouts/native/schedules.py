@@ -1,7 +1,8 @@
-"""The schedules of a native queue: requests turned into calls of `schedule`, `tick` and `schedules`, and their replies."""
+"""The schedules of a native queue: requests turned into calls of their three scripts, and replies into values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any, Protocol, TypeVar
@@ -102,4 +103,5 @@ def _read_row(row: list[Any]) -> StoredSchedule:
 
 
 def _moment(text: bytes) -> int | None:
-    return int(float(text)) if text else None
+    moment = float(text or "inf")
+    return int(moment) if math.isfinite(moment) else None

@@ -11,7 +11,10 @@ from windlass.layout import Script
 
 _FOLDER = files("windlass.layouts.native") / "lua"
 _ALWAYS = ("keys", "clock")
-_IN_ORDER = ("operations", "meta", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings", "rows")
+_IN_ORDER = (
+    "operations", "meta", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings", "rows",
+    "schedules",
+)  # fmt: skip
 
 
 def _load(name: str) -> Script:
@@ -43,8 +46,11 @@ WATCH = _load("watch")
 OUTBOX = _load("outbox")
 FORWARD = _load("forward")
 RESULT = _load("result")
+SCHEDULE = _load("schedule")
+TICK = _load("tick")
+SCHEDULES = _load("schedules")
 
 ALL = (
     ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE,
-    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT,
+    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES,
 )  # fmt: skip

@@ -22,7 +22,7 @@ if replayed then
   local cursor, mended = string.match(replayed, '^(%d+) (%d+)$')
   return { reading, cursor, tonumber(mended) }
 end
-measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE)
+measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
 measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
 measure('LLEN', INBOX)
 

@@ -30,7 +30,8 @@ local text = call('HGET', SCHEDULES, name)
 if not text then return { reading, 'g', 0, 0 } end
 local s = split_schedule(text)
 if not is_same(s, ARGV[6]) then return { reading, 'c', 0, 0 } end
-if tonumber(call('ZSCORE', TICKS, name) or nil) ~= expected then return { reading, 'm', 0, 0 } end
+local tick = tonumber(call('ZSCORE', TICKS, name) or nil)
+if not tick or math.floor(tick) ~= expected then return { reading, 'm', 0, 0 } end
 -- The clock may have been put back since the caller looked.
 if due < expected or due < tonumber(ARGV[7]) then return { reading, 'e', 0, 0 } end
 

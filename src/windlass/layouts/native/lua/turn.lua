@@ -169,6 +169,7 @@ if others > 0 then
     if alone == '0' then
       m.marks = m.marks >= CAUGHT and CAUGHT + SUSPECT or SUSPECT
       put_back(id, m, 0, lease.score)
+      tell(id, 'crashed')
       return
     end
     m.stalls = m.stalls + 1
@@ -184,11 +185,16 @@ if others > 0 then
     call('HSET', NOTES, id, 'no worker that saw it knows the task ' .. task)
     call('ZADD', PARKED, 0, task .. '\0' .. id)
     call('PEXPIRE', PARKED, 2 * UNKNOWN_AGAIN)
-    put_back(id, m, due + UNKNOWN_AGAIN)
+    put_back(id, m, due + UNKNOWN_AGAIN + PARKED_FRACTION)
+    tell(id, 'released')
   end
 
-  function settle.x(id)
-    bury_uncaught(id, most_dead)
+  function settle.x(id, m)
+    if m.marks >= CAUGHT then
+      bury_uncaught(id, most_dead)
+    else -- it tells of no other job: its data must not be read as if it did
+      bury(id, m, FAILED, '', most_dead)
+    end
   end
 
   local ours = {}
@@ -226,7 +232,9 @@ if others > 0 then
     if ours[parent] and target == '' then
       arrive(id, data, text)
     elseif ours[parent] then
-      local seq = next_seq()
+      -- Numbered like fences: the other queue remembers the last number, also when this one begins anew.
+      local seq = math.max(state.fence, wall_us) + 1
+      state.fence = seq
       call('ZADD', OUTBOX, seq, struct.pack('>I8BI2B', seq, #target, #id, #text) .. target .. id .. text .. data)
       size[OUTBOX] = size[OUTBOX] + 1
     end
@@ -280,6 +288,7 @@ for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now,
         m.priority = math.floor(lease.score / PRIORITY_STEP)
         m.stalls = m.stalls + 1
         if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
+          tell(id, 'cancelled')
           remove(id)
         elseif m.stalls > m.max_stalls then
           bury(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)

@@ -21,8 +21,10 @@ for i = 4, #ARGV do
     local id = string.sub(member, #ARGV[i] + 2)
     local m = read_meta(call('HGET', META, id))
     local entry = m.seq > 0 and scheduled_member(m.seq, id)
-    -- What was put aside may have been cancelled or changed meanwhile: then there is nothing to give out.
-    if entry and call('ZREM', SCHEDULED, entry) == 1 then
+    local run_at = tonumber(entry and call('ZSCORE', SCHEDULED, entry) or nil)
+    -- What was put aside may have been cancelled meanwhile, or got a run time of its own: then there is nothing to give out.
+    if run_at and run_at % 1 == PARKED_FRACTION then
+      call('ZREM', SCHEDULED, entry)
       call('HDEL', NOTES, id)
       place(id, m, 0)
     end

@@ -1,0 +1,190 @@
+"""A crew: one runner with its children, under one holder name. The keeper hires crews, watches them, lets them go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from time import monotonic
+
+import msgspec
+
+from windlass.worker import procinfo
+from windlass.worker.board import Board, Running, now_ms
+from windlass.worker.frames import FdStream, FrameError
+from windlass.worker.nursery import Ending, ForkRefused, Nursery, NurseryGone, Offspring
+from windlass.worker.output import Output
+from windlass.worker.processes import Gone
+from windlass.worker.settings import Settings
+
+log = logging.getLogger("windlass.keeper")
+
+RUNNER_ENTRY = "windlass.worker.runner_process:begin"
+CHILD_PERFORM = "windlass.worker.processes:perform"
+
+
+class CrewChild:
+    """One child, as its keeper sees it."""
+
+    def __init__(self, slot: int, offspring: Offspring, output: Output) -> None:
+        self.slot = slot
+        self.offspring = offspring
+        self.output = output
+        self.why = ""
+        self.rss: int | None = None
+
+
+class Crew:
+    """A runner, its board and its children."""
+
+    def __init__(self, nursery: Nursery, settings: Settings, holder: str) -> None:
+        self.nursery = nursery
+        self.settings = settings
+        self.holder = holder
+        self.board = Board.create(settings.entries)
+        self.children: dict[int, CrewChild] = {}
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.leaving = False
+        self.why = ""  # set when the keeper itself ends the runner
+        self.culprits: frozenset[int] = frozenset()
+        self.hired_at = monotonic()
+        self.kept_at = monotonic()  # when its leases were last known to be safe
+        self.rss: int | None = None
+        self._slots = settings.slots
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Fork the runner."""
+        ours, theirs = socket.socketpair()
+        self.output = Output()
+        arguments = {"entry": RUNNER_ENTRY, "settings": msgspec.to_builtins(self.settings), "holder": self.holder}
+        fds = {"control": theirs.fileno(), "board": self.board.fd, "output": self.output.end}
+        with theirs:
+            self.runner = await self.nursery.fork("runner", arguments, fds)
+        self.output.handed_over()
+        self.control = FdStream(ours)
+        self._spawn(self._listen())
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what the runner asks for --------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        try:
+            while (frame := await self.control.receive()) is not None:
+                header = frame[0]
+                if "ready" in header:
+                    self.ready.set_result(None)
+                elif "child" in header:
+                    self._spawn(self._fork_child(header["child"]))
+                elif "kill" in header:
+                    self.end_child(header["kill"], header["why"])
+        except FrameError as error:
+            log.error("the runner cannot be understood (%s) and is ended", error)
+            self.kill("misunderstood")
+
+    async def _fork_child(self, slot: int) -> None:
+        ours, theirs = socket.socketpair()
+        output = Output()
+        try:
+            with theirs:
+                fds = {"frames": theirs.fileno(), "output": output.end}
+                offspring = await self.nursery.fork("child", {"perform": CHILD_PERFORM}, fds)
+            output.handed_over()
+            child = self.children[slot] = CrewChild(slot, offspring, output)
+            offspring.exited.add_done_callback(lambda ending: self._child_left(child, ending.result()))
+            with ours:
+                await self.control.send({"child": slot, "pid": offspring.pid}, fds=[ours.fileno()])
+        except (NurseryGone, ForkRefused, OSError) as error:
+            log.error("no child for slot %d: %s", slot, error)
+            self.kill("no child could be forked")
+
+    def _child_left(self, child: CrewChild, ending: Ending) -> None:
+        if self.children.get(child.slot) is child:
+            del self.children[child.slot]
+        child.output.drain()
+        gone = Gone(ending.code, ending.signal, child.why, (ending.rss_kb or 0) * 1024 or child.rss, child.output.last)
+        try:
+            self.control.post({"gone": msgspec.to_builtins(gone), "pid": child.offspring.pid})
+        except OSError:
+            pass  # the runner is gone, too
+
+    # -- what the keeper asks for --------------------------------------------------------------------
+
+    def drain(self, grace: float) -> None:
+        """Let the runner finish what it has, and end."""
+        self.leaving = True
+        self._post({"drain": grace})
+
+    def cancel(self, queue: str, id: str, fence: int | None) -> None:
+        """A running job was cancelled. A child is ended from here: its runner may be busy."""
+        for entry in self.board.running():
+            if entry.fence == fence and entry.slot in self._slots["process"]:
+                self.end_child(entry.slot, "cancelled")
+                return
+        self._post({"cancel": queue, "id": id})
+
+    def end_child(self, slot: int, why: str) -> None:
+        """Ask the child of a slot to end, and see to it that it does."""
+        child = self.children.get(slot)
+        if child is None or child.why:
+            return
+        child.why = why
+        child.offspring.signal(signal.SIGTERM)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.settings.kill_grace, child.offspring.signal, signal.SIGKILL)
+
+    def enforce(self) -> None:
+        """End what is over its time: a child by itself, a coroutine that will not stop with its whole runner."""
+        now = now_ms()
+        patience = round(self.settings.kill_grace * 1000)
+        stubborn = set()
+        for entry in self.board.overdue(now):
+            if entry.slot in self._slots["process"]:
+                self.end_child(entry.slot, "timeout")
+            elif now - entry.deadline > patience:
+                stubborn.add(entry.fence)
+        if stubborn and not self.why:
+            self.culprits = frozenset(stubborn)
+            self.kill(f"{len(stubborn)} of its jobs went on after their time was over")
+
+    def weigh(self) -> None:
+        """Look how much memory everybody has."""
+        self.rss = procinfo.rss(self.runner.pid)
+        for child in list(self.children.values()):
+            child.rss = procinfo.rss(child.offspring.pid)
+            if self.settings.max_rss and child.rss and child.rss > self.settings.max_rss:
+                self._post({"retire": child.slot})
+
+    def suspects(self) -> list[Running]:
+        """What ran in the runner itself: when that dies, one of these may have done it."""
+        return [entry for entry in self.board.running() if entry.slot not in self._slots["process"]]
+
+    def kill(self, why: str) -> None:
+        """End the runner at once; the keeper hands its jobs back."""
+        self.why = self.why or why
+        self.runner.signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """The runner is gone: its children go too."""
+        for child in list(self.children.values()):
+            child.why = child.why or "shutdown"
+            child.offspring.signal(signal.SIGKILL)
+        self.output.drain()
+        self.control.close()
+
+    async def children_gone(self) -> None:
+        """Wait until no child of this crew runs any more."""
+        pending = [child.offspring.exited for child in self.children.values()]
+        if pending:
+            await asyncio.wait(pending, timeout=5)
+
+    def _post(self, header: dict[str, object]) -> None:
+        try:
+            self.control.post(header)
+        except OSError:
+            pass

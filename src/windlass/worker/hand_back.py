@@ -1,0 +1,60 @@
+"""Giving back what a dead runner held: at once, in the old order, and charged to nobody but whose fault it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from windlass.job import JobRecord, Lease
+from windlass.layout import Layout
+from windlass.outcome import Outcome
+from windlass.transport import Flow, Session
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+MOST = 500
+Verdict = Callable[[Lease, JobRecord], Outcome]
+
+
+async def hand_back(app: Windlass, queue: str, holder: str, verdict: Verdict) -> list[Outcome]:
+    """End every lease that a holder has on a queue, by the outcomes that `verdict` gives; then forget the holder."""
+    layout = app.layout(queue)
+    return await app.arun(lambda session: _hand_back(session, layout, holder, verdict))
+
+
+def _hand_back(session: Session, layout: Layout, holder: str, verdict: Verdict) -> Flow[list[Outcome]]:
+    found: list[JobRecord] = []
+    cursor: str | None = None
+    while True:
+        page = yield from session.perform(layout.held(holder, cursor, MOST))
+        ours = [record for record in page.jobs if record.holder == holder]
+        found += ours
+        cursor = page.cursor
+        if cursor is None or len(ours) < len(page.jobs):
+            break
+    outcomes = [verdict(_lease(record), record) for record in found]
+    for batch in _batches(outcomes):
+        yield from session.perform(layout.turn(batch))
+    yield from session.perform(layout.retire(holder))
+    return outcomes
+
+
+def _lease(record: JobRecord) -> Lease:
+    assert record.fence is not None
+    return Lease(
+        record.queue,
+        record.id,
+        record.data,
+        record.fence,
+        record.priority,
+        record.failures,
+        record.stalls,
+        record.limits,
+        record.holder,
+    )
+
+
+def _batches(outcomes: list[Outcome]) -> Iterator[list[Outcome]]:
+    for start in range(0, len(outcomes), MOST):
+        yield outcomes[start : start + MOST]

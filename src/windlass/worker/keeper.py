@@ -1,0 +1,302 @@
+"""The keeper: the process that runs no job. It keeps the leases alive, sees who dies, and gives back what they held.
+
+It shares no interpreter with any job, so nothing that a job does can make it miss a heartbeat. It never imports the
+app either: the nursery does, and tells what must be known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+from collections.abc import Coroutine
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from windlass.app import Windlass
+from windlass.errors import InvalidOption, WindlassError
+from windlass.ids import random_id
+from windlass.job import JobRecord, Lease
+from windlass.layout import Beat
+from windlass.outcome import Crashed, Outcome, Released
+from windlass.retry import after_failure
+from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.transport.session import Listener
+from windlass.worker.attempt import shortened
+from windlass.worker.crew import Crew
+from windlass.worker.facts import AppFacts
+from windlass.worker.hand_back import hand_back
+from windlass.worker.nursery import Ending, Nursery
+from windlass.worker.processes import Gone, obituary
+from windlass.worker.settings import Settings
+
+log = logging.getLogger("windlass.keeper")
+
+PATROL = 0.05  # seconds between two looks at the board
+WEIGH = 1.0  # seconds between two looks at memory
+BEATS = 3  # heartbeats in one lease time
+SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # before another runner, when they die young
+YOUNG = 2.0
+
+
+class Keeper:
+    """One worker: `await Keeper("module:app", settings).run()` until it is told to stop."""
+
+    def __init__(self, target: str, settings: Settings) -> None:
+        self._target = target
+        self._asked = settings
+        self._crews: list[Crew] = []
+        self._following: set[asyncio.Task[None]] = set()  # one for each crew, until it is gone
+        self._errands: set[asyncio.Task[None]] = set()
+        self._incarnation = 0
+        self._stops = 0
+        self._stopping = asyncio.Event()
+        self._pause = FIRST_PAUSE
+
+    # -- the whole life ------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Work until SIGTERM or SIGINT; the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        self._nursery = await Nursery.open(self._target, facts="windlass.worker.facts:describe")
+        try:
+            self._facts = msgspec.convert(self._nursery.facts["windlass"], AppFacts)
+            self.settings = self._with_queues(self._asked)
+            self._app = Windlass(**self._facts.app)
+            await self._hire()
+            duties = [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol)]
+            await self._stopping.wait()
+            await self._drain()
+            for task in (*duties, *self._errands):
+                task.cancel()
+            await asyncio.gather(*duties, *self._errands, return_exceptions=True)
+        finally:
+            await self._nursery.close()
+        await self._app.aclose()
+        return 0
+
+    def _with_queues(self, settings: Settings) -> Settings:
+        """Without a choice, all queues that the app has something for."""
+        if settings.queues:
+            unknown = [name for name in settings.queues if name not in self._facts.queues]
+            if unknown:
+                have = ", ".join(self._facts.queues) or "none at all"
+                raise InvalidOption(f"the app has no task or handler for queue {unknown[0]!r}: it has {have}")
+            return settings
+        if not self._facts.queues:
+            raise InvalidOption(f"{self._target} declares no task and no handler: there is nothing to work on")
+        return msgspec.structs.replace(settings, queues=dict.fromkeys(self._facts.queues, 1))
+
+    def stop(self) -> None:
+        """Once: finish what runs. Twice: give it back now. Three times: end at once."""
+        self._stops += 1
+        if self._stops == 1:
+            log.info("stopping: running jobs have %g s to finish", self.settings.grace)
+            self._stopping.set()
+        elif self._stops == 2:
+            log.info("stopping now: running jobs are given back")
+            for crew in self._crews:
+                crew.drain(0)
+        else:
+            for crew in self._crews:
+                crew.kill("stopped three times")
+
+    async def _drain(self) -> None:
+        for crew in self._crews:
+            crew.drain(self._room_for_jobs())
+        deadline = monotonic() + self.settings.grace
+        while self._following and monotonic() < deadline:
+            await asyncio.wait(self._following, timeout=max(0.0, deadline - monotonic()))
+        for crew in self._crews:
+            crew.kill("it did not end in time")
+        if self._following:
+            await asyncio.wait(self._following)
+
+    def _room_for_jobs(self) -> float:
+        """The part of the grace that jobs may use: the rest is for giving back what is left."""
+        return max(0.0, self.settings.grace - min(2.0, self.settings.grace / 3))
+
+    # -- crews ---------------------------------------------------------------------------------------
+
+    async def _hire(self) -> None:
+        """A new runner, under a new name: what the old one held stays with the old name until it is given back."""
+        self._incarnation += 1
+        crew = Crew(self._nursery, self.settings, f"{self.settings.name}.{self._incarnation}")
+        await self._register(crew)
+        await crew.start()
+        self._crews.append(crew)
+        self._track(self._following, self._follow(crew))
+        self._track(self._errands, self._hear_cancellations(crew))
+
+    def _track(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        group.add(task)
+        task.add_done_callback(group.discard)
+
+    async def _follow(self, crew: Crew) -> None:
+        """From the hiring of a crew to its end, and what comes after."""
+        ending = await asyncio.shield(crew.runner.exited)
+        crew.end()
+        in_order = crew.leaving and ending.code == 0
+        if not in_order and not crew.why:
+            log.error("the runner died (%s)", ending)
+        elif not in_order:
+            log.error("the runner was ended: %s", crew.why)
+        replacing = None if self._stopping.is_set() or crew.leaving else asyncio.create_task(self._replace(crew))
+        await crew.children_gone()
+        await self._give_back(crew, ending)
+        self._crews.remove(crew)
+        crew.board.close()
+        if replacing is not None:
+            await replacing
+
+    async def _replace(self, crew: Crew) -> None:
+        if monotonic() - crew.hired_at < YOUNG:
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        else:
+            self._pause = FIRST_PAUSE
+        if not self._stopping.is_set():
+            await self._hire()
+
+    # -- giving back what a runner held --------------------------------------------------------------
+
+    async def _give_back(self, crew: Crew, ending: Ending) -> None:
+        suspects = {entry.fence for entry in crew.suspects()}
+        told = Gone(ending.code, ending.signal, crew.why, (ending.rss_kb or 0) * 1024 or crew.rss, crew.output.last)
+
+        def verdict(lease: Lease, record: JobRecord) -> Outcome:
+            if lease.fence in crew.culprits:
+                return after_failure(lease, None, "it went on after its time was over, and its runner was ended")
+            if crew.why or crew.leaving or lease.fence not in suspects:
+                return Released(lease)
+            alone = len(suspects) == 1
+            text = obituary(told, record.progress)
+            return Crashed(lease, shortened(text if alone else f"one of {len(suspects)} suspects: {text}"), alone)
+
+        for queue in self.settings.queues:
+            try:
+                outcomes = await hand_back(self._app, queue, crew.holder, verdict)
+            except WindlassError as error:
+                log.error("what it held of %s comes back when its leases end: %s", queue, error)
+                continue
+            for outcome in outcomes:
+                if not isinstance(outcome, Released):
+                    log.error("%s/%s: %s", queue, outcome.lease.id, getattr(outcome, "message", "").partition("\n")[0])
+            if outcomes:
+                log.info("%s: %d jobs given back", queue, len(outcomes))
+
+    # -- heartbeats ----------------------------------------------------------------------------------
+
+    async def _register(self, crew: Crew) -> None:
+        for queue in self.settings.queues:
+            await self._beat(crew, queue, register=True)
+        crew.kept_at = monotonic()
+
+    async def _beat_on(self) -> None:
+        pause = self.settings.lease / BEATS
+        while True:
+            await asyncio.sleep(pause)
+            for crew in list(self._crews):
+                await self._keep(crew)
+
+    async def _keep(self, crew: Crew) -> None:
+        """One sign of life on every queue; a crew that is not known any more has lost its jobs and begins again."""
+        asked_at = monotonic()
+        try:
+            beats = [await self._beat(crew, queue) for queue in self.settings.queues]
+        except WindlassError as error:
+            log.warning("no heartbeat: %s", error)
+            return
+        if all(beat.known for beat in beats):
+            crew.kept_at = asked_at
+        elif not crew.leaving:
+            crew.kill("its leases were lost")
+        for queue, beat in zip(self.settings.queues, beats, strict=True):
+            if beat.parked:
+                await self._unpark(queue)
+
+    async def _beat(self, crew: Crew, queue: str, *, register: bool = False) -> Beat:
+        call = self._app.layout(queue).beat(
+            crew.holder, self.settings.lease, register=register, catcher=self._facts.queues[queue].catcher
+        )
+        patience = None if register else self.settings.lease / BEATS
+        return await self._app.arun(lambda session: session.perform(call, patience))
+
+    async def _unpark(self, queue: str) -> None:
+        tasks = self._facts.queues[queue].tasks
+        if tasks:
+            call = self._app.layout(queue).unpark(tasks)
+            await self._app.arun(lambda session: session.perform(call))
+
+    # -- patrol --------------------------------------------------------------------------------------
+
+    async def _patrol(self) -> None:
+        """Time limits, memory, and leases that could not be kept."""
+        weighed_at = monotonic()
+        while True:
+            await asyncio.sleep(PATROL)
+            now = monotonic()
+            for crew in list(self._crews):
+                crew.enforce()
+                if now - crew.kept_at > self.settings.lease * SAFETY and not crew.why:
+                    crew.kill("its leases could not be kept alive")
+            if now - weighed_at >= WEIGH:
+                weighed_at = now
+                for crew in list(self._crews):
+                    crew.weigh()
+                    self._recycle(crew)
+
+    def _recycle(self, crew: Crew) -> None:
+        settings = self.settings
+        heavy = settings.max_rss and crew.rss and crew.rss > settings.max_rss
+        old = settings.max_jobs and crew.board.finished >= settings.max_jobs
+        if (heavy or old) and not crew.leaving and not self._stopping.is_set():
+            log.info("a fresh runner takes over: the old one %s", "is too large" if heavy else "has done its share")
+            crew.drain(settings.grace)
+            self._track(self._errands, self._hire())
+
+    # -- cancellations -------------------------------------------------------------------------------
+
+    async def _hear_cancellations(self, crew: Crew) -> None:
+        layout = self._app.layout(next(iter(self.settings.queues)))
+        keys = layout.counts().keys
+        channel = layout.cancel_channel(crew.holder)
+        while crew in self._crews:
+            try:
+                listener = await self._app.arun(lambda session: session.subscribe(keys, [channel]))
+                await self._hear(listener, crew)
+            except (ConnectFailed, WireLost, WindlassError) as error:
+                log.debug("cancellations are not heard for now: %s", error)
+                await asyncio.sleep(1.0)
+
+    async def _hear(self, listener: Listener, crew: Crew) -> None:
+        try:
+            while crew in self._crews:
+                heard = await self._app.arun(lambda session: session.hear(listener, 30.0))
+                if heard is None:
+                    continue
+                queue, _, id = heard[1].decode(errors="replace").partition(" ")
+                record = await self._app.queue(queue).aget(id)
+                crew.cancel(queue, id, record.fence if record else None)
+        finally:
+            listener.wire.abort()
+
+
+def worker_name() -> str:
+    """A name that tells people where the worker is, and is never used twice."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].lstrip("-") or "worker"
+    return f"{host}-{os.getpid()}-{random_id()[:6]}"
+
+
+def run_worker(target: str, settings: Settings) -> int:
+    """Run a worker in this process until it is told to stop."""
+    return asyncio.run(Keeper(target, settings).run())

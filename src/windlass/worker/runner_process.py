@@ -1,0 +1,129 @@
+"""The runner as a process of its own, forked by the nursery: what its keeper says on the control socket, it does.
+
+    from the keeper   {"child": slot, "pid": n} + its socket · {"gone": ending of a child} · {"cancel": queue, "id": id}
+                      {"retire": slot} · {"drain": seconds}
+    to the keeper     {"ready": true} · {"child": slot} · {"kill": slot, "why": text}
+
+When the keeper is gone nobody keeps the leases alive: everything is given back, at once, and the runner ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.worker.board import Board
+from windlass.worker.frames import FdStream, close_all
+from windlass.worker.logs import set_up_logs
+from windlass.worker.processes import Gone, ProcessExecutor
+from windlass.worker.runner import Runner
+from windlass.worker.settings import Settings
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+log = logging.getLogger("windlass.worker")
+
+
+def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
+    """What the nursery calls in a new runner."""
+    settings = msgspec.convert(arguments["settings"], Settings)
+    set_up_logs(settings.log_format, settings.log_level)
+    # Ctrl-C and SIGTERM are for the keeper; a runner that is to end is told so, or killed.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_live(app, settings, arguments["holder"], Board.attach(fds["board"]), fds["control"]))
+    app.close()
+
+
+def _loop_factory() -> Any:
+    """uvloop where it is installed: it takes a third off the cost of a job that does nothing."""
+    try:
+        import uvloop  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _live(app: Windlass, settings: Settings, holder: str, board: Board, control_fd: int) -> None:
+    control = FdStream(socket.socket(fileno=control_fd))
+    source = KeeperSource(control)
+    runner = Runner(app, settings, holder, board, source)
+    working = asyncio.create_task(runner.run())
+    obeying = asyncio.create_task(_obey(control, runner, source))
+    control.post({"ready": True})
+    await asyncio.wait([working, obeying], return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():  # the keeper is gone
+        log.error("the keeper is gone: giving everything back")
+        await runner.drain(0)
+    await working
+
+
+async def _obey(control: FdStream, runner: Runner, source: KeeperSource) -> None:
+    draining: asyncio.Task[None] | None = None
+    processes = runner.executors["process"]
+    assert isinstance(processes, ProcessExecutor)
+    while (frame := await control.receive()) is not None:
+        header, _, fds = frame
+        if "child" in header:
+            source.arrived(header["child"], header["pid"], fds)
+        elif "gone" in header:
+            source.left(header["pid"], msgspec.convert(header["gone"], Gone))
+        elif "cancel" in header:
+            runner.cancel(header["cancel"], header["id"])
+        elif "retire" in header:
+            processes.retire(header["retire"])
+        elif "drain" in header:
+            if draining is not None:
+                runner.hurry()
+            else:
+                draining = asyncio.create_task(runner.drain(header["drain"]))
+
+
+class KeeperSource:
+    """Children, by way of the keeper."""
+
+    def __init__(self, control: FdStream) -> None:
+        self._control = control
+        self._wanted: dict[int, asyncio.Future[tuple[socket.socket, int]]] = {}
+        self._endings: dict[int, asyncio.Future[Gone]] = {}
+
+    async def child(self, slot: int) -> tuple[socket.socket, int]:
+        wanted: asyncio.Future[tuple[socket.socket, int]] = asyncio.get_running_loop().create_future()
+        self._wanted[slot] = wanted
+        self._control.post({"child": slot})
+        return await wanted
+
+    def arrived(self, slot: int, pid: int, fds: list[int]) -> None:
+        """The keeper brings a child."""
+        wanted = self._wanted.pop(slot, None)
+        if wanted is None or wanted.done():
+            close_all(fds)  # nobody waits for it any more: without its socket it ends
+            return
+        self._endings[pid] = asyncio.get_running_loop().create_future()
+        wanted.set_result((socket.socket(fileno=fds[0]), pid))
+
+    def left(self, pid: int, gone: Gone) -> None:
+        """The keeper says how a child ended."""
+        ending = self._endings.get(pid)
+        if ending is not None and not ending.done():
+            ending.set_result(gone)
+
+    async def ending(self, pid: int) -> Gone:
+        try:
+            return await self._endings[pid]
+        finally:
+            self._endings.pop(pid, None)
+
+    def forget(self, pid: int) -> None:
+        self._endings.pop(pid, None)
+
+    def kill(self, slot: int, why: str) -> None:
+        self._control.post({"kill": slot, "why": why})
