@@ -10,10 +10,28 @@ import windlass
 
 ROOT = Path(windlass.__file__).parent
 GROUPS = (
-    ("plain values", {"errors", "job", "outcome", "retry", "times", "limits", "ids", "machine", "verdict", "envelope"}),
+    (
+        "plain values",
+        {"errors", "job", "outcome", "retry", "times", "limits", "ids", "machine", "verdict", "envelope", "schedule"},
+    ),
     ("the port", {"layout"}),
     ("behind the port", {"layouts", "transport", "embedded"}),
-    ("the face", {"queue", "app", "task", "declaration", "signature", "arguments", "registry", "running"}),
+    (
+        "what runs",
+        {
+            "queue",
+            "app",
+            "task",
+            "declaration",
+            "signature",
+            "arguments",
+            "registry",
+            "running",
+            "scheduler",
+            "handover",
+            "worker",
+        },
+    ),
     ("the outside", {"cli", "demo"}),
 )
 RANK = {name: rank for rank, (_, names) in enumerate(GROUPS) for name in names}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import iscoroutine
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from windlass.declaration import HandlerOptions, QueueOptions, check_queue_options, declaring
 from windlass.embedded import EmbeddedServer
@@ -25,9 +25,14 @@ from windlass.limits import MAX_PAYLOAD, check_name, check_whole
 from windlass.outcome import Child
 from windlass.queue import Queue, RawJob
 from windlass.registry import Registry
+from windlass.schedule import Schedule, TimingOptions
+from windlass.scheduler import Schedules, schedule_of
 from windlass.task import Handler, Task, TaskCall, TaskOptions
 from windlass.times import Duration, milliseconds
 from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
+
+if TYPE_CHECKING:
+    from windlass.worker.local import Worker
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -76,6 +81,7 @@ class Windlass:
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
         self._registry = Registry()
+        self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
             scripts=native_scripts.ALL,
             retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
@@ -179,6 +185,67 @@ class Windlass:
     def find(self, name: str) -> Task[..., Any] | None:
         """The task of this name, if there is one."""
         return self._registry.tasks.get(name)
+
+    # -- schedules -------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules in the server: add, pause, run now, delete, list."""
+        return Schedules(self.layout, self, max_payload=self._max_payload)
+
+    def schedule(self, name: str, call: TaskCall, **timing: Unpack[TimingOptions]) -> None:
+        """Declare a schedule in code: `app.schedule("nightly", clean.call(30), cron="0 3 * * *", zone="Asia/Tokyo")`.
+
+        Workers that have the declaration put it into the server and tick it; take it out of the code and it stops.
+        """
+        if name in self._declared_schedules:
+            raise InvalidTask(f"there are two schedules {name!r}: give one of them another name")
+        with declaring(f"schedule {name!r}"):
+            made = schedule_of(name, _checked(call), declared=True, max_payload=self._max_payload, **timing)
+        self._declared_schedules[name] = made
+
+    @property
+    def declared_schedules(self) -> Mapping[str, Schedule]:
+        """The schedules that are declared in code, by their names."""
+        return MappingProxyType(self._declared_schedules)
+
+    def worker(
+        self,
+        queues: Mapping[str, int] | Iterable[str] | None = None,
+        *,
+        concurrency: int = 100,
+        threads: int = 8,
+        lease: Duration = 15,
+        grace: Duration = 30,
+        name: str | None = None,
+    ) -> Worker:
+        """A worker inside this program: `await app.worker().run()`. In production use `windlass worker module:app`.
+
+        `queues` with their weights; by default all that have a task or handler here. A thread keeps the leases alive,
+        so no job may hold the interpreter for longer than `lease`; tasks that run in processes are refused.
+        """
+        from windlass.worker.local import Worker  # costs time that a producer need not spend
+        from windlass.worker.settings import Settings, worker_name
+
+        chosen = queues if isinstance(queues, Mapping) else dict.fromkeys(queues or self._own_queues(), 1)
+        settings = Settings(
+            name=check_name(name, "worker") if name else worker_name(),
+            queues={check_name(queue): check_whole(w, f"weight of {queue}", 1, 1000) for queue, w in chosen.items()},
+            concurrency=check_whole(concurrency, "concurrency", 1, 10_000),
+            threads=check_whole(threads, "threads", 1, 1000),
+            processes=0,
+            lease=milliseconds(lease, "lease", least=1, most=3600) / 1000,
+            grace=milliseconds(grace, "grace", most=86400) / 1000,
+        )
+        return Worker(self, settings)
+
+    def _own_queues(self) -> list[str]:
+        own = sorted({task.queue for task in self.tasks.values()} | set(self.handlers))
+        if not own:
+            raise InvalidOption("this app has no task and no handler: there is nothing to work on")
+        return own
+
+    # -- many at a time --------------------------------------------------------------------------
 
     def enqueue_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Put many calls on their queues: `app.enqueue_many(welcome.call(i) for i in ids)`. Receipts in that order.

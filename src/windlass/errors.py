@@ -15,6 +15,7 @@
     ├── JobFailed                          a job failed for good
     │   └── StallError                       its lease was lost too often
     │       └── CrashError                     its process died too often
+    ├── ResultMissing                      the job is gone, and nothing of it was kept
     ├── UnsupportedByLayout                the queue's layout has no such operation
     ├── NotApplied                         the operation did not happen: safe to try again
     │   ├── ServerUnreachable                no connection could be made
@@ -112,6 +113,10 @@ class StallError(JobFailed):
 
 class CrashError(StallError):
     """Its process died more often than `max_stalls` forgives."""
+
+
+class ResultMissing(WindlassError):
+    """The job is gone, and no result of it was kept."""
 
 
 class UnsupportedByLayout(WindlassError):

@@ -55,7 +55,7 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Crashed(Struct, frozen=True, tag=True):
-    """The process died. `alone`: this job did it and is charged; else it is a suspect among several, to be run alone."""
+    """The process died. `alone`: this job did it and is charged; else it is one of several suspects, run alone next."""
 
     lease: Lease
     message: str

@@ -62,7 +62,7 @@ class Job:
         return await self._ties.aprogress(float(value)) if self._ties is not None else True
 
     def enqueue(self, call: TaskCall) -> str:
-        """Hand a job over, `job.enqueue(other.call(…))`: it is added in the same step that completes this job, or not at all.
+        """Hand a job over, `job.enqueue(other.call(…))`: it is added in the step that completes this one, or never.
 
         Returns its id. If this attempt fails or is lost, nothing was added, and the next attempt begins anew.
         """

@@ -11,6 +11,7 @@ from typing import Literal
 
 RunAtMode = Literal["always", "never", "later", "earlier"]
 DEFAULT_LIMITS = (10, 3)
+UNKNOWN_AGAIN = 300  # seconds for which a job of an unknown task is put aside
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Change:
 
 @dataclass
 class Entry:
-    """A job that waits, runs or is dead."""
+    """A job that waits, runs, or is dead or broken. It is put aside while its run time is `aside_until`."""
 
     id: str
     data: bytes
@@ -46,6 +47,8 @@ class Entry:
     holder: str = ""
     cancelled: bool = False
     progress: float | None = None
+    suspect: bool = False
+    aside_until: float = 0
 
 
 @dataclass
@@ -62,6 +65,8 @@ class QueueModel:
     leased: dict[str, Entry] = field(default_factory=dict)
     blocked: dict[str, Change] = field(default_factory=dict)
     dead: dict[str, Entry] = field(default_factory=dict)
+    broken: dict[str, Entry] = field(default_factory=dict)
+    parked: set[tuple[str, str]] = field(default_factory=set)  # task and id; some of them out of date
     holders: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     # -- moves -----------------------------------------------------------------------------------
@@ -100,6 +105,7 @@ class QueueModel:
             job.priority = change.priority
         if change.reset_counts:
             job.failures = job.stalls = 0
+            job.suspect = False
         job.run_at = _run_at(job.run_at, change.run_at, change.run_at_mode)
 
     def _put_back(self, job: Entry, keep_turn: bool) -> None:
@@ -114,11 +120,13 @@ class QueueModel:
         if change:
             self._place(Entry(id, change.data, change.priority, change.limits, change.run_at))
 
-    def _bury(self, job: Entry) -> None:
+    def _bury(self, job: Entry, *, broken: bool = False) -> None:
+        graves = self.broken if broken else self.dead
         self.dead.pop(job.id, None)
-        self.dead[job.id] = job
-        while len(self.dead) > self.max_dead:
-            del self.dead[next(iter(self.dead))]
+        self.broken.pop(job.id, None)
+        graves[job.id] = job
+        while len(graves) > self.max_dead:
+            del graves[next(iter(graves))]
         self._gone(job.id)
 
     def _end_lease(self, job: Entry) -> None:
@@ -202,7 +210,7 @@ class QueueModel:
                     self._put_back(job, keep_turn=True)
             del self.holders[name]
 
-    def settle(self, id: str, fence: int, verb: str, run_at: float = 0) -> bool:
+    def settle(self, id: str, fence: int, verb: str, run_at: float = 0, task: str = "") -> bool:
         """One outcome; whether it was still ours."""
         job = self.leased.get(id)
         if job is None or job.fence != fence:
@@ -213,14 +221,57 @@ class QueueModel:
             self._gone(id)
         elif verb == "release":
             self._put_back(job, keep_turn=True)
+        elif verb == "suspect":
+            job.suspect = True
+            self._put_back(job, keep_turn=True)
+        elif verb == "crash":
+            self._crash(job)
+        elif verb == "break":
+            self._bury(job, broken=True)
+        elif verb == "put aside":
+            self.parked.add((task, id))
+            job.run_at = job.aside_until = self.now + UNKNOWN_AGAIN
+            self._put_back(job, keep_turn=False)
         elif verb == "retry" and job.failures < job.limits[0]:
             job.failures += 1
+            job.suspect = False
             job.run_at = run_at
             self._put_back(job, keep_turn=False)
         else:
             job.failures += 1
             self._bury(job)
         self._drop_raw_holder(holder)
+        return True
+
+    def _crash(self, job: Entry) -> None:
+        job.stalls += 1
+        if job.stalls >= job.limits[1]:
+            self._bury(job)
+        else:
+            self._put_back(job, keep_turn=True)
+
+    def unpark(self, task: str) -> int:
+        """Give out what was put aside for this task; how many."""
+        found = [id for each, id in self.parked if each == task]
+        self.parked -= {(task, id) for id in found}
+        count = 0
+        for id in sorted(found, key=str.encode):
+            job = self.scheduled.get(id)
+            if job and job.run_at == job.aside_until:
+                del self.scheduled[id]
+                job.run_at = 0
+                self._place(job)
+                count += 1
+        return count
+
+    def revive(self, id: str) -> bool:
+        """Bring a dead or broken job back."""
+        if id in self.ready or id in self.scheduled or id in self.leased:
+            return False
+        job = self.dead.pop(id, None) or self.broken.pop(id, None)
+        if job is None:
+            return False
+        self._place(Entry(id, job.data, job.priority, job.limits))
         return True
 
     def lease(self, n: int, seconds: float, holder: str) -> list[Entry]:

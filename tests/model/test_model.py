@@ -22,10 +22,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.contract.performing import perform, settle
 from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
 from tests.support.servers import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.layouts.native.keys import queue_key
+from windlass.outcome import Broken, Crashed, Outcome, Unknown
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "10000"))
 SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # the smallest failing life, in minutes instead of seconds
@@ -35,6 +37,7 @@ IDS = st.sampled_from(["a", "b", "c", "d", "é"])
 LENGTHS = st.sampled_from([1050, 2050])  # with the delays below, no two moments come closer than real time can blur
 HOLDERS = st.sampled_from([None, None, "w1", "w2"])
 RUN_AT = st.sampled_from(["always", "never", "later", "earlier"])
+TASKS = st.sampled_from(["task", "task2"])
 PUBLIC_MODE: dict[str, Any] = {"always": True, "never": False, "later": "later", "earlier": "earlier"}
 
 
@@ -177,8 +180,8 @@ class QueueMachine(RuleBasedStateMachine):
         expected = self.model.lease(n, seconds, holder or self._raw_holder())
         assert [lease.id for lease in leases] == [job.id for job in expected]
         for lease, job in zip(leases, expected, strict=True):
-            assert (lease.data, lease.priority, lease.failures, lease.stalls) == (
-                job.data, job.priority, job.failures, job.stalls,
+            assert (lease.data, lease.priority, lease.failures, lease.stalls, lease.suspect) == (
+                job.data, job.priority, job.failures, job.stalls, job.suspect,
             )  # fmt: skip
             assert all(lease.fence > older.fence for older in self.leases)
             job.fence = lease.fence
@@ -186,10 +189,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         index=st.integers(0, 50),
-        verb=st.sampled_from(["complete", "complete", "release", "retry", "fail"]),
+        verb=st.sampled_from(
+            ["complete", "complete", "release", "retry", "fail", "crash", "suspect", "break", "put aside"]
+        ),
         delay=st.integers(0, 2),
+        task=TASKS,
     )
-    def settle(self, index: int, verb: str, delay: int) -> None:
+    def settle(self, index: int, verb: str, delay: int, task: str) -> None:
         lease = self._pick(index)
         if lease is None:
             return
@@ -199,14 +205,33 @@ class QueueMachine(RuleBasedStateMachine):
             "release": lambda: self.queue.release(lease),
             "retry": lambda: self.queue.retry(lease, delay=after),
             "fail": lambda: self.queue.fail(lease, "no"),
+            "crash": lambda: self._settle(Crashed(lease, "killed", True)),
+            "suspect": lambda: self._settle(Crashed(lease, "killed", False)),
+            "break": lambda: self._settle(Broken(lease, "not JSON")),
+            "put aside": lambda: self._settle(Unknown(lease, task)),
         }[verb]()
         run_at = self._run_at(after)
-        assert kept == self.model.settle(lease.id, lease.fence, verb, run_at)
+        assert kept == self.model.settle(lease.id, lease.fence, verb, run_at, task)
         self.model.upkeep()
 
-    @rule(verb=st.sampled_from(["complete", "release", "retry"]), delay=st.sampled_from([0, 0, 1]))
-    def settle_the_latest(self, verb: str, delay: int) -> None:
-        self.settle(len(self.leases) - 1, verb, delay)
+    def _settle(self, outcome: Outcome) -> bool:
+        return settle(self.queue, outcome)[0]
+
+    @rule(
+        verb=st.sampled_from(["complete", "release", "retry", "crash", "suspect", "put aside"]),
+        delay=st.sampled_from([0, 0, 1]),
+        task=TASKS,
+    )
+    def settle_the_latest(self, verb: str, delay: int, task: str) -> None:
+        self.settle(len(self.leases) - 1, verb, delay, task)
+
+    @rule(task=TASKS)
+    def unpark(self, task: str) -> None:
+        assert perform(self.queue, lambda layout: layout.unpark([task])) == self.model.unpark(task)
+
+    @rule(ids=st.lists(IDS, min_size=1, max_size=3))
+    def revive(self, ids: list[str]) -> None:
+        assert self.queue.revive(ids) == [self.model.revive(id) for id in ids]
 
     @rule()
     def complete_everything(self) -> None:
@@ -255,7 +280,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.upkeep()
 
     @precondition(lambda self: self.operations % 7 == 0)
-    @rule(state=st.sampled_from(["ready", "scheduled", "blocked", "dead"]))
+    @rule(state=st.sampled_from(["ready", "scheduled", "blocked", "dead", "broken"]))
     def purge(self, state: str) -> None:
         assert self.queue.purge(state) == self.model.purge(state)
 
@@ -295,6 +320,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (counts.ready, counts.scheduled) == (len(model.ready) + overdue, len(model.scheduled) - overdue)
         assert (counts.leased, counts.blocked, counts.dead) == (len(model.leased), len(model.blocked), len(model.dead))
         assert (counts.holders, counts.paused) == (len(model.holders), model.paused)
+        assert (counts.broken, counts.parked) == (len(model.broken), len(model.parked))
         ready = sorted(model.ready.values(), key=lambda job: (job.priority, job.turn))
         seen = [(job.id, job.data, job.priority, job.failures, job.stalls) for job in queue.all_jobs("ready")]
         assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls) for job in ready]
@@ -304,8 +330,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert leased == {job.id: (job.fence, job.progress, job.cancelled) for job in model.leased.values()}
         blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
         assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}
-        dead = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs("dead")}
-        assert dead == {job.id: (job.data, job.failures, job.stalls) for job in model.dead.values()}
+        for state, graves in (("dead", model.dead), ("broken", model.broken)):
+            buried = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs(state)}
+            assert buried == {job.id: (job.data, job.failures, job.stalls) for job in graves.values()}
         assert self.client.hlen(queue_key("model", "data")) == len(model.ready) + len(model.scheduled) + len(
             model.leased
         )

@@ -17,7 +17,7 @@ import redis
 from windlass import Lease, State, Windlass
 from windlass.errors import KeyConflict, WindlassError
 from windlass.job import Change, Limits, NewJob
-from windlass.layout import Call, Parcel
+from windlass.layout import Call, Parcel, ScheduleBook
 from windlass.layouts.native import NativeLayout, scripts
 from windlass.layouts.native.keys import NAMES, queue_key
 from windlass.outcome import (
@@ -33,10 +33,13 @@ from windlass.outcome import (
     Uncaught,
     Unknown,
 )
+from windlass.schedule import StoredSchedule, new_schedule, write_schedule
 
 ROUNDS = int(os.environ.get("WINDLASS_FUZZ_ROUNDS", "60"))
 QUEUE = "fuzz"
 IDS = [f"id{i}" for i in range(12)]
+DUE = 3_600_000
+SCHEDULE = write_schedule(new_schedule("s", QUEUE, b"tick", every="1h"))
 FOREIGN: dict[str, Callable[[redis.Redis, str], Any]] = {
     "string": lambda client, key: client.set(key, b"foreign"),
     "list": lambda client, key: client.rpush(key, b"foreign"),
@@ -62,7 +65,14 @@ def populate(app: Windlass) -> dict[str, Lease]:
     queue.fail(leases[IDS[2]], "dead now")
     queue.retry(leases[IDS[5]], delay=900, message="again")
     queue.enqueue(b"later", id=IDS[8], delay=900)
+    put = book(NativeLayout(QUEUE)).put("s", None, SCHEDULE, DUE, keep_tick=False)
+    app.run(lambda session: session.perform(put))
     return leases
+
+
+def book(layout: NativeLayout) -> ScheduleBook:
+    assert layout.schedules is not None
+    return layout.schedules
 
 
 def settle(app: Windlass, *outcomes: Outcome) -> None:
@@ -90,7 +100,20 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
     ]
     changes = [Change(), Change(when=("in", 5000))]
     some = [NewJob(id, b"new", chance.choice(changes)) for id in chance.sample(IDS, 3)]
+    jobs = [(id, chance.choice(changes)) for id in chance.sample(IDS, 3)]
+    row = StoredSchedule("s", SCHEDULE, DUE)
     return {
+        "native/schedule": chance.choice(
+            [
+                book(layout).put("s", SCHEDULE, SCHEDULE, chance.choice([None, DUE]), keep_tick=True),
+                book(layout).put("t", None, SCHEDULE, DUE, keep_tick=False),
+                book(layout).delete("s"),
+            ]
+        ),
+        "native/tick": book(layout).fire(row, DUE, 2 * DUE, jobs, b"tick", last_tick=DUE, missed=1, dropped=1),
+        "native/schedules": chance.choice(
+            [book(layout).named(["s"]), book(layout).page(None), book(layout).due([], None)]
+        ),
         "native/enqueue": layout.enqueue(some),
         "native/turn": layout.turn(
             [chance.choice(outcomes)], want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])

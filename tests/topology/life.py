@@ -10,10 +10,13 @@ from typing import cast
 import pytest
 import redis
 
+from tests.contract.performing import perform, settle
 from tests.support.faces import FACES
 from tests.support.servers import wait_until
 from windlass import Lease, Queue, RawJob, State, Status
+from windlass.job import NewJob
 from windlass.layouts.native import keys
+from windlass.outcome import Broken, Child, Completed, Unknown
 
 Later = Callable[[float], None]
 BOTH_FACES = pytest.mark.parametrize("face", FACES, ids=["blocking", "awaitable"])
@@ -71,7 +74,15 @@ def fill_every_key(queue: Queue, push: Callable[[str, bytes], object], idle: Cal
     queue.enqueue(b"grave", id="grave")
     queue.fail(leased(queue))
     queue.enqueue(b"noted", id="noted")
-    queue.retry(leased(queue), delay=3600, message="not yet")
+    settle(queue, Unknown(leased(queue), "a task that nobody knows"))
+    queue.enqueue(b"broken", id="broken")
+    settle(queue, Broken(leased(queue), "not JSON"))
+    queue.enqueue(b"parent", id="parent")
+    settle(queue, Completed(leased(queue), children=(Child("elsewhere", NewJob("child", b"child")),)))
+    perform(queue, lambda layout: layout.watch("runs", 600))
+    schedules = queue._layout.schedules
+    assert schedules is not None
+    perform(queue, lambda _: schedules.put("nightly", None, b"{}", 2**42, keep_tick=False))
     queue.enqueue(b"runs", id="runs")
     lease = queue.lease(600)
     assert lease is not None
@@ -169,6 +180,6 @@ class QueueLife:
         fill_every_key(queue, client.lpush, lambda key: client.zadd(key, {"nobody": 1}))
         names = keys.queue_keys(queue.name)
         assert [name for name in names if not client.exists(name)] == []
-        assert queue.purge() == 6
+        assert queue.purge() == 8
         client.delete(keys.queue_key(queue.name, "idle"))  # waiters are no jobs: they outlive a purge
         assert [name for name in names if client.exists(name)] == [keys.queue_key(queue.name, "state")]

@@ -45,6 +45,7 @@ class Crew:
         self.board = Board.create(settings.entries)
         self.children: dict[int, CrewChild] = {}
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # and its jobs given back
         self.leaving = False
         self.why = ""  # set when the keeper itself ends the runner
         self.culprits: frozenset[int] = frozenset()

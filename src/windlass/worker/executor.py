@@ -60,6 +60,7 @@ class Executor:
         self._standby: deque[Plan] = deque()
         self.running: dict[int, Attempt] = {}  # by fence
         self._typical = 1.0  # seconds that a job takes, as of late
+        self._was_full = False
 
     # -- how much it can take --------------------------------------------------------------------
 
@@ -84,6 +85,12 @@ class Executor:
             self._start(plan)
         else:
             self._standby.append(plan)
+        self._was_full = self._was_full or len(self.running) >= self.limit
+
+    def was_full(self) -> bool:
+        """Whether all slots were in use at some time since this was last asked."""
+        was, self._was_full = self._was_full, len(self.running) >= self.limit
+        return was
 
     def _start(self, plan: Plan) -> None:
         slot = self._free.popleft()

@@ -32,11 +32,12 @@ class AppFacts(Struct, frozen=True):
 def describe(app: Windlass) -> dict[str, Any]:
     """The facts of an app; called in the nursery."""
     names = {task.queue for task in app.tasks.values()} | set(app.handlers)
-    facts = AppFacts(app.given, {name: _describe_queue(app, name) for name in sorted(names)})
+    facts = AppFacts(app.given, {name: describe_queue(app, name) for name in sorted(names)})
     return {"windlass": msgspec.to_builtins(facts)}
 
 
-def _describe_queue(app: Windlass, name: str) -> QueueFacts:
+def describe_queue(app: Windlass, name: str) -> QueueFacts:
+    """What an app runs on one queue."""
     tasks = [task for task in app.tasks.values() if task.queue == name]
     handler = app.handlers.get(name)
     declared: list[Declaration[..., Any]] = [*tasks, *([handler] if handler else [])]

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from windlass.ids import random_id
 from windlass.layout import Layout, Turn
 from windlass.outcome import Outcome
+from windlass.scheduler import TickReport, declare, tick
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 MOST = 500  # jobs in one turn
+TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
 
 class Feed:
@@ -31,9 +33,12 @@ class Feed:
         self.served = 0.0
         self.in_flight = 0
         self.outbox = 0
+        self.declared = {name: schedule for name, schedule in app.declared_schedules.items() if schedule.queue == queue}
+        self.ticking = False
         self.tick_at: float | None = None
+        self._quiet_until = 0.0  # a tick that is due for others only must not be tried all the time
         self._app = app
-        self._holder = holder
+        self.holder = holder
         self._lease = lease
         self._more = True  # the last look found something: there may be more
         self._look_at = 0.0
@@ -47,6 +52,31 @@ class Feed:
         """When to look even if nobody called."""
         return self._look_at
 
+    def wants_tick(self, now: float) -> bool:
+        """Whether a schedule may be due."""
+        return self.tick_at is not None and self.tick_at <= now and not self.ticking
+
+    async def tick(self) -> TickReport:
+        """Enqueue what schedules ask for."""
+        self.ticking = True
+        try:
+            report = await self._app.arun(tick(self.layout, self.declared))
+        finally:
+            self.ticking = False
+            self._quiet_until = monotonic() + TICK_FLOOR
+            self.tick_at = self._quiet_until
+        if report.next_in is not None:
+            self.tick_at = monotonic() + max(TICK_FLOOR, report.next_in / 1000)
+        if report.enqueued:
+            self.wake()
+        return report
+
+    async def declare(self) -> None:
+        """Put the schedules that are declared in code into the server."""
+        if self.declared:
+            await self._app.arun(declare(self.layout, self.declared.values()))
+            self.tick_at = monotonic()
+
     def wake(self) -> None:
         """Somebody said that there is work."""
         self._more = True
@@ -55,7 +85,7 @@ class Feed:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
         sent, self.outcomes = self.outcomes[:MOST], self.outcomes[MOST:]
         call = self.layout.turn(
-            sent, want=want, seconds=self._lease, holder=self._holder, waiter=self.waiter if want else None
+            sent, want=want, seconds=self._lease, holder=self.holder, waiter=self.waiter if want else None
         )
         if want:
             self._more = False
@@ -75,7 +105,7 @@ class Feed:
         now = monotonic()
         self.served += len(turn.leases) / self.weight
         self.outbox = turn.outbox
-        self.tick_at = None if turn.tick_in is None else now + turn.tick_in
+        self.tick_at = None if turn.tick_in is None else max(now + turn.tick_in, self._quiet_until)
         if turn.leases:
             self._more = True  # only a look in vain registers us to be called
         elif want:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
 import signal
-import socket
 from collections.abc import Coroutine
 from time import monotonic
 from typing import Any
@@ -20,14 +17,13 @@ import msgspec
 
 from windlass.app import Windlass
 from windlass.errors import InvalidOption, WindlassError
-from windlass.ids import random_id
 from windlass.job import JobRecord, Lease
 from windlass.layout import Beat
 from windlass.outcome import Crashed, Outcome, Released
 from windlass.retry import after_failure
-from windlass.transport.faults import ConnectFailed, WireLost
-from windlass.transport.session import Listener
 from windlass.worker.attempt import shortened
+from windlass.worker.cancellations import hear_cancellations
+from windlass.worker.code_watch import watch_code
 from windlass.worker.crew import Crew
 from windlass.worker.facts import AppFacts
 from windlass.worker.hand_back import hand_back
@@ -66,13 +62,14 @@ class Keeper:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        self._nursery = await Nursery.open(self._target, facts="windlass.worker.facts:describe")
+        self._nursery, self._facts = await self._open_nursery()
         try:
-            self._facts = msgspec.convert(self._nursery.facts["windlass"], AppFacts)
             self.settings = self._with_queues(self._asked)
             self._app = Windlass(**self._facts.app)
             await self._hire()
             duties = [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol)]
+            if self.settings.watch:
+                duties.append(asyncio.create_task(self._watch()))
             await self._stopping.wait()
             await self._drain()
             for task in (*duties, *self._errands):
@@ -82,6 +79,10 @@ class Keeper:
             await self._nursery.close()
         await self._app.aclose()
         return 0
+
+    async def _open_nursery(self) -> tuple[Nursery, AppFacts]:
+        nursery = await Nursery.open(self._target, facts="windlass.worker.facts:describe")
+        return nursery, msgspec.convert(nursery.facts["windlass"], AppFacts)
 
     def _with_queues(self, settings: Settings) -> Settings:
         """Without a choice, all queues that the app has something for."""
@@ -134,7 +135,6 @@ class Keeper:
         await crew.start()
         self._crews.append(crew)
         self._track(self._following, self._follow(crew))
-        self._track(self._errands, self._hear_cancellations(crew))
 
     def _track(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -143,7 +143,15 @@ class Keeper:
 
     async def _follow(self, crew: Crew) -> None:
         """From the hiring of a crew to its end, and what comes after."""
+
+        async def cancel(queue: str, id: str) -> None:
+            record = await self._app.queue(queue).aget(id)
+            crew.cancel(queue, id, record.fence if record else None)
+
+        layout = self._app.layout(next(iter(self.settings.queues)))
+        hearing = asyncio.create_task(hear_cancellations(self._app, layout, crew.holder, cancel))
         ending = await asyncio.shield(crew.runner.exited)
+        hearing.cancel()
         crew.end()
         in_order = crew.leaving and ending.code == 0
         if not in_order and not crew.why:
@@ -155,6 +163,7 @@ class Keeper:
         await self._give_back(crew, ending)
         self._crews.remove(crew)
         crew.board.close()
+        crew.gone.set_result(None)
         if replacing is not None:
             await replacing
 
@@ -164,8 +173,17 @@ class Keeper:
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
         else:
             self._pause = FIRST_PAUSE
-        if not self._stopping.is_set():
-            await self._hire()
+        while not self._stopping.is_set():
+            try:
+                if self._nursery.gone.done():
+                    log.error("the nursery died (%s): a new one is opened", self._nursery.gone.result())
+                    self._nursery, self._facts = await self._open_nursery()
+                await self._hire()
+                return
+            except (WindlassError, OSError) as error:
+                log.error("no new runner: %s", error)
+                await asyncio.sleep(self._pause)
+                self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     # -- giving back what a runner held --------------------------------------------------------------
 
@@ -264,37 +282,28 @@ class Keeper:
             crew.drain(settings.grace)
             self._track(self._errands, self._hire())
 
-    # -- cancellations -------------------------------------------------------------------------------
+    # -- new code --------------------------------------------------------------------------------
 
-    async def _hear_cancellations(self, crew: Crew) -> None:
-        layout = self._app.layout(next(iter(self.settings.queues)))
-        keys = layout.counts().keys
-        channel = layout.cancel_channel(crew.holder)
-        while crew in self._crews:
+    async def _watch(self) -> None:
+        """When a file of the program changes, a new runner with the new code takes over; the old one finishes."""
+        async for _ in watch_code():
+            log.info("the code has changed")
             try:
-                listener = await self._app.arun(lambda session: session.subscribe(keys, [channel]))
-                await self._hear(listener, crew)
-            except (ConnectFailed, WireLost, WindlassError) as error:
-                log.debug("cancellations are not heard for now: %s", error)
-                await asyncio.sleep(1.0)
+                nursery, facts = await self._open_nursery()
+            except WindlassError as error:
+                log.error("the old code goes on: %s", error)
+                continue
+            old = self._nursery, list(self._crews)
+            self._nursery, self._facts = nursery, facts
+            await self._hire()
+            self._track(self._errands, self._let_go(*old))
 
-    async def _hear(self, listener: Listener, crew: Crew) -> None:
-        try:
-            while crew in self._crews:
-                heard = await self._app.arun(lambda session: session.hear(listener, 30.0))
-                if heard is None:
-                    continue
-                queue, _, id = heard[1].decode(errors="replace").partition(" ")
-                record = await self._app.queue(queue).aget(id)
-                crew.cancel(queue, id, record.fence if record else None)
-        finally:
-            listener.wire.abort()
-
-
-def worker_name() -> str:
-    """A name that tells people where the worker is, and is never used twice."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].lstrip("-") or "worker"
-    return f"{host}-{os.getpid()}-{random_id()[:6]}"
+    async def _let_go(self, nursery: Nursery, crews: list[Crew]) -> None:
+        for crew in crews:
+            crew.drain(self.settings.grace)
+        for crew in crews:
+            await asyncio.wait([crew.gone])
+        await nursery.close()
 
 
 def run_worker(target: str, settings: Settings) -> int:

@@ -19,6 +19,7 @@ from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Outcome,
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.board import Board
+from windlass.worker.concurrency import adapt_forever
 from windlass.worker.ear import Ear
 from windlass.worker.executor import Attempt, Executor, Stop
 from windlass.worker.feed import MOST, Feed
@@ -35,6 +36,7 @@ log = logging.getLogger("windlass.worker")
 
 TURNS = 2  # under way at a time
 PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
+DECLARE_EVERY = 300.0
 STUBBORN = 0.5  # seconds for what was cancelled to end
 TROUBLE_PAUSE = 0.5  # seconds, when the server cannot be reached
 
@@ -73,14 +75,18 @@ class Runner:
 
     async def run(self) -> None:
         """Work until `drain` has come to its end."""
-        ear = asyncio.create_task(self._ear.listen())
         turners = [asyncio.create_task(self._turn_on()) for _ in range(TURNS)]
+        others = [asyncio.create_task(self._ear.listen()), asyncio.create_task(self._declare_schedules())]
+        if self._settings.auto:
+            adapting = adapt_forever([self.executors["loop"], self.executors["thread"]])
+            others.append(asyncio.create_task(adapting))
         try:
             await asyncio.gather(*turners)
+            await asyncio.gather(*self._errands, return_exceptions=True)
         finally:
-            for task in (ear, *turners):
+            for task in (*others, *turners):
                 task.cancel()
-            await asyncio.gather(ear, *turners, return_exceptions=True)
+            await asyncio.gather(*others, *turners, return_exceptions=True)
 
     async def drain(self, grace: float) -> None:
         """Take no more jobs, let those that run finish for so long, give back what is left, and end."""
@@ -124,6 +130,8 @@ class Runner:
     async def _turn_on(self) -> None:
         while True:
             self._board.tick()
+            if self._leasing:
+                self._run_ticks()
             feed, want = self._choose()
             if feed is not None:
                 await self._turn(feed, want)
@@ -150,10 +158,10 @@ class Runner:
     def _pause(self) -> float:
         if not self._leasing:
             return 0.2
-        now = monotonic()
-        return max(
-            0.0, min((feed.next_look - now for feed in self.feeds.values() if self._room(feed) > 0), default=1.0)
-        )
+        feeds = self.feeds.values()
+        times = [feed.next_look for feed in feeds if self._room(feed) > 0 and not feed.in_flight]
+        times += [feed.tick_at for feed in feeds if feed.tick_at is not None and not feed.ticking]
+        return max(0.0, min(times) - monotonic()) if times else 1.0
 
     async def _turn(self, feed: Feed, want: int) -> None:
         for kind in feed.kinds:
@@ -198,7 +206,8 @@ class Runner:
             self._settle(planned)
             return
         # What may have killed a whole runner is tried where it can only kill itself.
-        self.executors["process" if lease.suspect else planned.run].submit(planned)
+        apart = lease.suspect and self.executors["process"].limit > 0
+        self.executors["process" if apart else planned.run].submit(planned)
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         fence = one.plan.lease.fence
@@ -215,11 +224,14 @@ class Runner:
     def _stir(self) -> None:
         self._stirred.set()
 
-    def stop(self, fence: int, why: Stop) -> None:
-        """Stop one attempt, wherever it runs."""
+    def begin_again(self, holder: str) -> None:
+        """All leases are lost: stop every attempt, and lease under another name."""
         for executor in self.executors.values():
-            if executor.stop(fence, why):
-                return
+            executor.give_up_standby()
+            for fence in list(executor.running):
+                executor.stop(fence, Stop.LOST)
+        for feed in self.feeds.values():
+            feed.holder = holder
 
     def cancel(self, queue: str, id: str) -> None:
         """A running job was cancelled: stop it if it is here."""
@@ -292,6 +304,34 @@ class Runner:
         if feed.outbox:
             feed.outbox = 0
             self._errand(self._empty_outbox(feed))
+
+    def _run_ticks(self) -> None:
+        now = monotonic()
+        for feed in self.feeds.values():
+            if feed.wants_tick(now):
+                feed.ticking = True
+                self._errand(self._tick(feed))
+
+    async def _tick(self, feed: Feed) -> None:
+        try:
+            report = await feed.tick()
+        except WindlassError as error:
+            log.warning("the schedules of %s could not be ticked: %s", feed.queue, error)
+            return
+        for name in report.unreadable:
+            log.warning("schedule %s of %s cannot be read by this version", name, feed.queue)
+        self._stir()
+
+    async def _declare_schedules(self) -> None:
+        """Put declared schedules into the server: at first, and again, for a purge takes them away."""
+        while True:
+            for feed in self.feeds.values():
+                try:
+                    await feed.declare()
+                except WindlassError as error:
+                    log.warning("the schedules of %s could not be declared: %s", feed.queue, error)
+            self._stir()
+            await asyncio.sleep(DECLARE_EVERY)
 
     def _errand(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from typing import Literal
 
 from msgspec import Struct
+
+from windlass.ids import random_id
 
 
 class Settings(Struct, frozen=True):
@@ -21,6 +26,7 @@ class Settings(Struct, frozen=True):
     kill_grace: float = 5.0
     max_jobs: int | None = None
     max_rss: int | None = None
+    watch: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: str = "info"
 
@@ -38,3 +44,9 @@ class Settings(Struct, frozen=True):
     def entries(self) -> int:
         """How many places the board needs."""
         return self.processes + self.threads + self.concurrency
+
+
+def worker_name() -> str:
+    """A name that tells people where the worker is, and is never used twice."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].lstrip("-") or "worker"
+    return f"{host}-{os.getpid()}-{random_id()[:6]}"

@@ -1,0 +1,392 @@
+"""A handle on one job: wait for what it returns, hear what happens to it, look at it, cancel it.
+
+Nobody polls. Who waits subscribes to the events of the job, asks for them to be published (`watch`), then looks what
+there is already, and only then sleeps; so nothing can happen unheard in between. Messages can be lost with a connection,
+so there is a look now and then as well. What asks for the events ends by itself a minute after the last who waited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from enum import StrEnum
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from windlass.errors import AccessDenied, CrashError, JobFailed, NotApplied, ResultMissing, StallError, Undecodable
+from windlass.job import JobRecord, Result, State, Status
+from windlass.layout import Call, Layout
+from windlass.limits import check_id
+from windlass.queue import Runners
+from windlass.times import Duration, milliseconds
+from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.transport.session import Listener, Session
+from windlass.transport.wire import Flow, Sleep
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+WATCH_FOR = 60.0  # seconds for which events are published once asked for
+WATCH_AGAIN = 30.0
+LOOK_AGAIN = 5.0  # a lost message costs at most this many seconds
+RECONNECT = 1.0
+
+
+class EventKind(StrEnum):
+    """What happens to a job. The first two tell how it is found; `gone` that nothing is known of it any more."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    STARTED = "started"
+    PROGRESS = "progress"
+    RELEASED = "released"
+    RETRIED = "retried"
+    CRASHED = "crashed"
+    STALLED = "stalled"
+    COMPLETED = "completed"
+    DEAD = "dead"
+    BROKEN = "broken"
+    CANCELLED = "cancelled"
+    GONE = "gone"
+
+
+_FAILURES = (EventKind.DEAD, EventKind.BROKEN)
+_LAST = (EventKind.COMPLETED, *_FAILURES, EventKind.CANCELLED, EventKind.GONE)
+_RUNNING = (EventKind.STARTED, EventKind.PROGRESS)
+_FOUND = {
+    State.READY: EventKind.READY,
+    State.SCHEDULED: EventKind.SCHEDULED,
+    State.LEASED: EventKind.STARTED,
+    State.DEAD: EventKind.DEAD,
+    State.BROKEN: EventKind.BROKEN,
+}
+_ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
+
+
+class Event(Struct, frozen=True):
+    """Something that happened to a job; `progress` (0 to 1) where it is known."""
+
+    kind: EventKind
+    progress: float | None = None
+
+    @property
+    def last(self) -> bool:
+        """Nothing comes after it."""
+        return self.kind in _LAST
+
+
+class JobHandle(Generic[R]):
+    """One job by its queue and id. `status` is what its enqueue did; `None` for a job that was not enqueued here."""
+
+    def __init__(
+        self, layout: Layout, runners: Runners, id: str, status: Status | None = None, *, returns: Any = Any
+    ) -> None:
+        self.id = check_id(id)
+        self.status = status
+        self._layout = layout
+        self._runners = runners
+        self._returns = returns
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self._layout.queue
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id!r} of queue {self.queue!r}{f' ({self.status})' if self.status else ''}>"
+
+    # -- the result ------------------------------------------------------------------------------
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """What the job returned; waits for its end, so long at most.
+
+        Raises `JobFailed` (`StallError`, `CrashError`) when it failed for good, `ResultMissing` when it is gone and nothing
+        of it was kept, `TimeoutError` when it has not ended in time.
+        """
+        return self._runners.run(self._result(timeout))
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """Awaitable `result`."""
+        return await self._runners.arun(self._result(timeout))
+
+    def _result(self, timeout: Duration | None) -> Callable[[Session], Flow[R]]:
+        vigil = _Vigil(self, timeout)
+
+        def flow(session: Session) -> Flow[R]:
+            try:
+                ending = yield from vigil.until_the_end(session)
+            finally:
+                vigil.close()
+            return self._read(ending)
+
+        return flow
+
+    def _read(self, ending: _Ending) -> R:
+        """The value, or the error that tells why there is none. What was heard says which of two traces is the later."""
+        heard, record, result = ending.heard, ending.record, ending.result
+        if result is not None and result.succeeded and heard in (None, EventKind.COMPLETED):
+            return self._decode(result.data)
+        if heard is None or heard in _FAILURES:
+            if record is not None and record.state in (State.DEAD, State.BROKEN):
+                raise _ERRORS.get(record.reason, JobFailed)(self.queue, self.id, record.message or "")
+            if result is not None and not result.succeeded:
+                raise JobFailed(self.queue, self.id, result.data.decode(errors="replace"))
+            if heard is not None:
+                raise JobFailed(self.queue, self.id)
+        about = f"job {self.id!r} of queue {self.queue!r}"
+        if heard is EventKind.CANCELLED:
+            raise ResultMissing(f"{about} was cancelled: there is no result")
+        raise ResultMissing(
+            f"{about} is gone, and no result of it was kept: it ended, or was never there. "
+            'To keep what a task returns, declare it with keep_result="1h"'
+        )
+
+    def _decode(self, data: bytes) -> R:
+        try:
+            value: R = msgspec.json.decode(data, type=self._returns)
+        except msgspec.DecodeError as error:
+            raise Undecodable(
+                f"the result of job {self.id!r} of queue {self.queue!r} is not as declared: {error}"
+            ) from None
+        return value
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def events(self, timeout: Duration | None = None) -> Iterator[Event]:
+        """What happens to the job, beginning with how it is found now and ending with its last event.
+
+        Raises `TimeoutError` when that has not come within `timeout`, counted from this call.
+        """
+        return self._events(_Vigil(self, timeout))
+
+    def aevents(self, timeout: Duration | None = None) -> AsyncIterator[Event]:
+        """`events` for `async for`."""
+        return self._aevents(_Vigil(self, timeout))
+
+    def _events(self, vigil: _Vigil) -> Iterator[Event]:
+        try:
+            while not vigil.ended:
+                yield self._runners.run(vigil.next_event)
+        finally:
+            vigil.close()
+
+    async def _aevents(self, vigil: _Vigil) -> AsyncIterator[Event]:
+        try:
+            while not vigil.ended:
+                yield await self._runners.arun(vigil.next_event)
+        finally:
+            vigil.close()
+
+    # -- looking and cancelling ------------------------------------------------------------------
+
+    def record(self) -> JobRecord | None:
+        """Everything about the job; `None` when it is gone."""
+        return self._runners.run(lambda session: session.perform(self._layout.get(self.id)))
+
+    async def arecord(self) -> JobRecord | None:
+        """Awaitable `record`."""
+        return await self._runners.arun(lambda session: session.perform(self._layout.get(self.id)))
+
+    def cancel(self, *, running: bool = True) -> bool:
+        """Take the job away, by default also when it runs (as `Queue.cancel` does); true if there was one."""
+        return self._runners.run(self._cancel(running))
+
+    async def acancel(self, *, running: bool = True) -> bool:
+        """Awaitable `cancel`."""
+        return await self._runners.arun(self._cancel(running))
+
+    def _cancel(self, running: bool) -> Callable[[Session], Flow[bool]]:
+        def flow(session: Session) -> Flow[bool]:
+            (found,) = yield from session.perform(self._layout.cancel([self.id], running=running))
+            return found
+
+        return flow
+
+
+class _Ending(Struct, frozen=True):
+    """What is known of a job that has ended: the event that said so if one was heard, and what it left behind."""
+
+    heard: EventKind | None
+    record: JobRecord | None
+    result: Result | None
+
+    @property
+    def kind(self) -> EventKind:
+        """How it ended."""
+        if self.heard is not None:
+            return self.heard
+        if self.result is not None and self.result.succeeded:
+            return EventKind.COMPLETED
+        if self.record is not None:
+            return _FOUND[self.record.state]
+        return EventKind.DEAD if self.result is not None else EventKind.GONE
+
+
+class _Vigil:
+    """One wait for one job: it outlives lost connections, and the run of a single flow.
+
+    Who was told that a job of its id is running waits behind that one (`blocked`): the end of it is not yet the end.
+    """
+
+    def __init__(self, handle: JobHandle[Any], timeout: Duration | None) -> None:
+        self._timeout = math.inf if timeout is None else milliseconds(timeout, "timeout") / 1000
+        self._deadline = monotonic() + self._timeout
+        self._about = f"job {handle.id!r} of queue {handle.queue!r}"
+        self._layout = handle._layout
+        self._id = handle.id
+        self._behind = handle.status is Status.BLOCKED
+        self._listener: Listener | None = None
+        self._watch_again = self._look_again = 0.0
+        self._told: Event | None = None
+        self._progress: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """The last event was told."""
+        return self._told is not None and self._told.last
+
+    def close(self) -> None:
+        """Without its connection nothing is left of a vigil but a note on the server, which ends by itself."""
+        if self._listener is not None:
+            self._listener.wire.abort()
+            self._listener = None
+        self._watch_again = self._look_again = 0.0
+
+    # -- one ending, or one event after the other ------------------------------------------------
+
+    def until_the_end(self, session: Session) -> Flow[_Ending]:
+        """Waits until the job has ended."""
+        heard: EventKind | None = None
+        while True:
+            late = yield from self._attend(session)
+            found = yield from self._look(session, heard)
+            if isinstance(found, _Ending):
+                return found
+            if late:
+                raise self._too_late(found)
+            heard = None
+            while (event := (yield from self._hear(session))) is not None:
+                if event.last:
+                    heard = event.kind
+                    break
+
+    def next_event(self, session: Session) -> Flow[Event]:
+        """Waits for one event."""
+        heard: EventKind | None = None
+        while True:
+            late = yield from self._attend(session)
+            if late or monotonic() >= self._look_again:
+                found = yield from self._look(session, heard)
+                present = (
+                    Event(found.kind) if isinstance(found, _Ending) else Event(_FOUND[found.state], found.progress)
+                )
+                event = self._news(present)
+                if event is not None:
+                    return self._tell(event)
+                if late:
+                    raise self._too_late(found)
+            event = yield from self._hear(session)
+            if event is None or self._is_known(event):
+                continue
+            if event.last and self._behind:
+                heard, self._look_again = event.kind, 0.0  # was it the end of the job in front, or of ours?
+                continue
+            return self._tell(event)
+
+    def _too_late(self, found: object) -> TimeoutError:
+        state = f" It is {found.state}." if isinstance(found, JobRecord) else ""
+        return TimeoutError(f"{self._about} has not ended within {self._timeout:g} s.{state}")
+
+    def _tell(self, event: Event) -> Event:
+        self._told = event
+        if event.kind in _RUNNING:
+            self._progress = event.progress
+        return event
+
+    def _is_known(self, event: Event) -> bool:
+        """A look may have told it before its message came: no event but progress comes twice in a row."""
+        told = self._told
+        return told is not None and event.kind is told.kind and event.kind is not EventKind.PROGRESS
+
+    def _news(self, present: Event) -> Event | None:
+        """What a look tells that was not told before."""
+        told = self._told
+        if told is None or present.last:
+            return present
+        if present.kind is not EventKind.STARTED or told.kind not in _RUNNING:
+            return present if (present.kind is EventKind.STARTED) is not (told.kind in _RUNNING) else None
+        if present.progress is None or present.progress == self._progress:
+            return None
+        return Event(EventKind.PROGRESS, present.progress)
+
+    # -- listening and looking -------------------------------------------------------------------
+
+    def _attend(self, session: Session) -> Flow[bool]:
+        """Be subscribed, and known as one who watches: from now on nothing happens unheard. Or is it too late?"""
+        if monotonic() >= self._deadline:
+            return True
+        if self._listener is None:
+            self._listener = yield from self._listen(session)
+        if monotonic() >= self._watch_again:
+            yield from self._ask(session, self._layout.watch(self._id, WATCH_FOR))
+            self._watch_again = monotonic() + WATCH_AGAIN
+        return False
+
+    def _listen(self, session: Session) -> Flow[Listener | None]:
+        """A listener; none while the server cannot be reached, then looking has to do."""
+        try:
+            keys = self._layout.get(self._id).keys
+            return (yield from session.subscribe(keys, [self._layout.event_channel(self._id)]))
+        except AccessDenied:
+            raise  # looking would hide that this user may not subscribe
+        except (ConnectFailed, WireLost, NotApplied):
+            return None
+
+    def _hear(self, session: Session) -> Flow[Event | None]:
+        """The next event; `None` when it is time to look, or the connection was lost."""
+        pause = min(self._deadline, self._look_again) - monotonic()
+        if pause <= 0:
+            return None
+        if self._listener is None:
+            yield Sleep(min(pause, RECONNECT))
+            self._look_again = 0.0
+            return None
+        while True:
+            try:
+                message = yield from session.hear(self._listener, pause)
+            except WireLost:
+                self.close()
+                return None
+            if message is None:
+                return None
+            event = _read_event(message[1])
+            if event is not None:
+                return event
+
+    def _look(self, session: Session, heard: EventKind | None) -> Flow[JobRecord | _Ending]:
+        """The job while it waits or runs, else how it ended. First the job, then its result: both change in one step."""
+        record: JobRecord | None = None
+        if heard is None or heard in _FAILURES or self._behind:
+            record = yield from self._ask(session, self._layout.get(self._id))
+            here = record is not None and record.state not in (State.DEAD, State.BROKEN)
+            if record is not None and here and (heard is None or self._behind):
+                self._look_again = monotonic() + LOOK_AGAIN
+                return record
+        result = yield from self._ask(session, self._layout.result(self._id))
+        return _Ending(heard, record, result)
+
+    def _ask(self, session: Session, call: Call[T]) -> Flow[T]:
+        left = max(0.0, self._deadline - monotonic())
+        return (yield from session.perform(call, min(session.options.retry_for, left)))
+
+
+def _read_event(message: bytes) -> Event | None:
+    """An event as the server told it; none for one that only a later version knows."""
+    kind, _, value = message.decode(errors="replace").partition(" ")
+    try:
+        return Event(EventKind(kind), float(value) if value else None)
+    except ValueError:
+        return None

@@ -1,0 +1,49 @@
+"""Hearing that running jobs were cancelled: who holds a job is told, on a channel of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from windlass.errors import WindlassError
+from windlass.layout import Layout
+from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.transport.session import Listener
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+log = logging.getLogger("windlass.worker")
+PATIENCE = 30.0
+PAUSE = 1.0
+
+OnCancel = Callable[[str, str], Awaitable[None]]
+
+
+async def hear_cancellations(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel) -> None:
+    """Call `on_cancel` with queue and id of each running job of a holder that is cancelled, for ever.
+
+    One connection hears of all queues, in a cluster too: every node passes messages on to all others.
+    """
+    keys = layout.counts().keys
+    channel = layout.cancel_channel(holder)
+    while True:
+        try:
+            listener = await app.arun(lambda session: session.subscribe(keys, [channel]))
+            await _hear(app, listener, on_cancel)
+        except (ConnectFailed, WireLost, WindlassError) as error:
+            log.debug("cancellations are not heard for now: %s", error)
+            await asyncio.sleep(PAUSE)
+
+
+async def _hear(app: Windlass, listener: Listener, on_cancel: OnCancel) -> None:
+    try:
+        while True:
+            heard = await app.arun(lambda session: session.hear(listener, PATIENCE))
+            if heard is not None:
+                queue, _, id = heard[1].decode(errors="replace").partition(" ")
+                await on_cancel(queue, id)
+    finally:
+        listener.wire.abort()

@@ -1,0 +1,24 @@
+"""Watching the program's files, for `--watch`: one signal for each burst of changes to Python files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from windlass.errors import InvalidOption
+
+
+def check_can_watch() -> None:
+    """Refuse `--watch` where nothing can be watched."""
+    try:
+        import watchfiles  # noqa: F401
+    except ImportError:
+        raise InvalidOption("--watch needs the package watchfiles: pip install 'windlass[watch]'") from None
+
+
+async def watch_code(folder: Path | None = None) -> AsyncIterator[None]:
+    """A signal whenever Python files below the folder (by default the current one) have changed."""
+    from watchfiles import PythonFilter, awatch
+
+    async for _ in awatch(folder or Path.cwd(), watch_filter=PythonFilter(), debounce=200):
+        yield

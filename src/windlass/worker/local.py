@@ -1,0 +1,162 @@
+"""A worker inside another program: `await app.worker().run()`. No keeper watches over it; a thread keeps the leases.
+
+What that cannot do: a job that holds the interpreter for longer than the lease loses it, and nothing can be killed. So
+tasks that run in processes are refused here, and `windlass worker` is what production wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
+
+from windlass.errors import InvalidOption, WindlassError
+from windlass.worker.board import Board
+from windlass.worker.cancellations import hear_cancellations
+from windlass.worker.facts import describe_queue
+from windlass.worker.runner import Runner, kinds_on
+from windlass.worker.settings import Settings
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+log = logging.getLogger("windlass.worker")
+BEATS = 3
+SAFETY = 0.85
+
+
+class Worker:
+    """Runs an app's jobs on this event loop and in threads of this process."""
+
+    def __init__(self, app: Windlass, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        for queue in settings.queues:
+            if "process" in kinds_on(app, queue):
+                raise InvalidOption(
+                    f'queue {queue!r} has a task with run="process", which a worker inside another program cannot run: '
+                    "start `windlass worker module:app` for it, or leave the queue out"
+                )
+        self._runner: Runner | None = None
+        self._hearing: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Work until `stop` is called or this is cancelled; what then still runs is given back."""
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        self._runner = Runner(self._app, settings, settings.name, Board.create(settings.entries), _NoChildren())
+        keeping = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._begin_again))
+        await asyncio.to_thread(keeping.register)
+        keeping.start()
+        self._keeping = keeping
+        self._listen()
+        working = asyncio.create_task(self._runner.run())
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await self._runner.drain(0)
+            await working
+            raise
+        finally:
+            if self._hearing is not None:
+                self._hearing.cancel()
+            await asyncio.to_thread(keeping.stop)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Take no more jobs, let those that run finish (for the worker's grace), and end."""
+        if self._runner is not None:
+            await self._runner.drain(self._settings.grace if grace is None else grace)
+
+    def _listen(self) -> None:
+        async def cancel(queue: str, id: str) -> None:
+            assert self._runner is not None
+            self._runner.cancel(queue, id)
+
+        if self._hearing is not None:
+            self._hearing.cancel()
+        layout = self._app.layout(next(iter(self._settings.queues)))
+        hearing = hear_cancellations(self._app, layout, self._keeping.holder, cancel)
+        self._hearing = asyncio.create_task(hearing)
+
+    def _begin_again(self) -> None:
+        """The leases are gone: whatever runs has lost its right to."""
+        assert self._runner is not None
+        log.error("the leases were lost: running jobs are stopped, and what they return does not count")
+        self._runner.begin_again(self._keeping.holder)
+        self._listen()
+
+
+class _Heartbeat(threading.Thread):
+    """Keeps the leases of one holder alive; when they are lost, takes a new name and says so."""
+
+    def __init__(self, app: Windlass, settings: Settings, on_lost: Callable[[], object]) -> None:
+        super().__init__(name="windlass-heartbeat", daemon=True)
+        self._app = app
+        self._settings = settings
+        self._on_lost = on_lost
+        self._names = 0
+        self._over = threading.Event()
+        self.holder = settings.name
+        self._kept_at = monotonic()
+
+    def register(self) -> None:
+        """Make the holder known on every queue."""
+        for queue in self._settings.queues:
+            self._beat(queue, register=True)
+        self._kept_at = monotonic()
+
+    def run(self) -> None:
+        while not self._over.wait(self._settings.lease / BEATS):
+            asked_at = monotonic()
+            try:
+                if all(self._beat(queue) for queue in self._settings.queues):
+                    self._kept_at = asked_at
+                    continue
+            except WindlassError as error:
+                log.warning("no heartbeat: %s", error)
+                if monotonic() - self._kept_at < self._settings.lease * SAFETY:
+                    continue
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._names += 1
+        self.holder = f"{self._settings.name}.{self._names}"
+        try:
+            self.register()
+        except WindlassError as error:
+            log.warning("no heartbeat: %s", error)
+        self._on_lost()
+
+    def _beat(self, queue: str, *, register: bool = False) -> bool:
+        layout = self._app.layout(queue)
+        facts = describe_queue(self._app, queue)
+        call = layout.beat(self.holder, self._settings.lease, register=register, catcher=facts.catcher)
+        patience = None if register else self._settings.lease / BEATS
+        beat = self._app.run(lambda session: session.perform(call, patience))
+        if beat.parked and facts.tasks:
+            self._app.run(lambda session: session.perform(layout.unpark(facts.tasks)))
+        return beat.known or register
+
+    def stop(self) -> None:
+        """No more heartbeats."""
+        self._over.set()
+        self.join()
+
+
+class _NoChildren:
+    """There are no processes here, and no task wants one."""
+
+    async def child(self, slot: int) -> NoReturn:
+        raise InvalidOption("a worker inside another program has no child processes")
+
+    async def ending(self, pid: int) -> NoReturn:
+        raise InvalidOption("a worker inside another program has no child processes")
+
+    def forget(self, pid: int) -> None:
+        pass
+
+    def kill(self, slot: int, why: str) -> None:
+        pass

@@ -1,0 +1,373 @@
+"""Real workers for the tests: each a keeper with its nursery, runner and children, found again by a mark in their
+environment. What jobs do they write into a journal, a file that outlives every process; the tests read that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import redis
+
+from tests.support.servers import Server, wait_until
+from windlass import Queue, Receipt, TaskCall, Windlass
+from windlass.envelope import write_envelope
+from windlass.worker import procinfo
+from windlass.worker.settings import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+JOURNAL = "WINDLASS_TEST_JOURNAL"
+MARK = "WINDLASS_TEST_MARK"
+APPS = "tests.worker.apps"
+
+_RUN = """
+import sys
+import msgspec
+from tests.support.workers import die_with_parent
+die_with_parent(int(sys.argv[3]))
+from windlass.worker.keeper import run_worker
+from windlass.worker.logs import set_up_logs
+from windlass.worker.settings import Settings
+settings = msgspec.json.decode(sys.argv[2], type=Settings)
+set_up_logs("text", settings.log_level)
+sys.exit(run_worker(sys.argv[1], settings))
+"""
+
+
+def die_with_parent(parent: int) -> None:
+    """No worker outlives the tests, not even when they are killed."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+# -- the journal ---------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """One line that a job wrote. `at` is CLOCK_MONOTONIC, the same for all processes."""
+
+    what: str
+    task: str
+    id: str
+    attempt: int
+    fence: int
+    pid: int
+    at: float
+    more: dict[str, Any]
+
+    @property
+    def run(self) -> tuple[str, int]:
+        """One attempt at a job."""
+        return self.id, self.fence
+
+
+def note(what: str, job: Any = None, **more: Any) -> None:
+    """Write a line, in one piece: whatever happens to the process, it is there or it is not. For jobs."""
+    told = (job.task or "", job.id, job.attempt, job.fence) if job is not None else ("", "", 0, 0)
+    line = json.dumps([what, *told, os.getpid(), time.monotonic(), more]) + "\n"
+    fd = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
+class Journal:
+    """What jobs have written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: list[Entry] = []
+        self._read = 0
+
+    def all(self, what: str | None = None, *, task: str | None = None, id: str | None = None) -> list[Entry]:
+        """All lines so far, in the order of writing; of one kind, task or job if asked for."""
+        self._read_on()
+        return [
+            entry
+            for entry in self._entries
+            if (what is None or entry.what == what)
+            and (task is None or entry.task == task)
+            and (id is None or entry.id == id)
+        ]
+
+    def ids(self, what: str, *, task: str | None = None) -> list[str]:
+        """The jobs that wrote such lines, once for each line."""
+        return [entry.id for entry in self.all(what, task=task)]
+
+    def wait(self, count: int, what: str, *, timeout: float = 15.0, **only: Any) -> list[Entry]:
+        """Wait until there are so many such lines."""
+
+        def enough() -> list[Entry] | None:
+            found = self.all(what, **only)
+            return found if len(found) >= count else None
+
+        try:
+            return wait_until(enough, f"{count} × {what!r}", timeout=timeout, interval=0.005)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; there are {len(self.all(what, **only))}") from None
+
+    def overlaps(self) -> list[tuple[Entry, Entry]]:
+        """Two attempts at one job of which the second began before the first wrote its end: (end, start) pairs."""
+        ends = {entry.run: entry for entry in self.all("end")}
+        starts: dict[str, list[Entry]] = {}
+        for entry in self.all("start"):
+            starts.setdefault(entry.id, []).append(entry)
+        found = []
+        for attempts in starts.values():
+            attempts.sort(key=lambda entry: entry.at)
+            for first, second in zip(attempts, attempts[1:], strict=False):
+                end = ends.get(first.run)
+                if end is not None and end.at > second.at:
+                    found.append((end, second))
+        return found
+
+    def _read_on(self) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._entries += [Entry(*json.loads(line)) for line in whole.splitlines()]
+
+
+# -- workers -------------------------------------------------------------------------------------
+
+
+class Worker:
+    """One worker. All its processes, down to what its jobs start, carry its mark."""
+
+    def __init__(self, target: str, settings: Settings, environment: Mapping[str, str], log: Path) -> None:
+        self.settings = settings
+        self.mark = secrets.token_hex(8)
+        self.log_path = log
+        self._environment = {**os.environ, **environment, MARK: self.mark, "PYTHONPATH": str(ROOT)}
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _RUN, target, msgspec.json.encode(settings).decode(), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self._environment,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    @property
+    def keeper(self) -> int:
+        return self.process.pid
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def processes(self) -> list[int]:
+        """All that is alive of it."""
+        wanted = f"{MARK}={self.mark}".encode()
+        return [
+            process.pid
+            for process in procinfo.everybody()
+            if not process.is_zombie and wanted in (procinfo.environment(process.pid) or ())
+        ]
+
+    @property
+    def nursery(self) -> int:
+        """The process that imported the app."""
+        (pid,) = procinfo.children(self.keeper) or ()
+        return pid
+
+    def signal(self, number: int) -> None:
+        """Signal the keeper."""
+        os.kill(self.keeper, number)
+
+    def signal_all(self, number: int) -> None:
+        """Signal every process of it, as fast as can be."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def stop(self, timeout: float = 40.0) -> int:
+        """End it in order; its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(timeout)
+
+    def kill_everything(self) -> None:
+        """SIGKILL, until nothing of it is left."""
+        if self.process.poll() is None:
+            self.process.kill()
+
+        def gone() -> bool:
+            self.process.poll()
+            left = self.processes()
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            return not left
+
+        wait_until(gone, "the worker's processes to be gone")
+        self.process.wait(5)
+
+    def wait_gone(self, timeout: float) -> float:
+        """Wait until no process of it is left; how long that took."""
+        began = time.monotonic()
+
+        def gone() -> bool:
+            self.process.poll()
+            return not self.processes()
+
+        wait_until(gone, "all processes to be gone", timeout=timeout)
+        return time.monotonic() - began
+
+
+class Workshop:
+    """A server, an app to send jobs with, a journal, and workers. Closing it ends whatever is left of them."""
+
+    def __init__(self, server: Server, folder: Path, *, url: str | None = None) -> None:
+        self.server = server
+        self.url = url or server.url
+        self.journal = Journal(folder / "journal")
+        self.app = Windlass(server.url, retry_for=5)
+        self.workers: list[Worker] = []
+        self._folder = folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(
+        self, target: str, *, wait: bool = True, environment: Mapping[str, str] | None = None, **settings: Any
+    ) -> Worker:
+        """Start a worker for the app of `tests.worker.apps.<target>`; wait until it is known on its queues."""
+        number = len(self.workers) + 1
+        settings = {"name": f"w{number}", "queues": {}, "lease": 5.0, "grace": 5.0, "threads": 4, **settings}
+        variables = {"WINDLASS_URL": self.url, JOURNAL: str(self.journal.path), **(environment or {})}
+        log = self._folder / f"worker-{number}.log"
+        worker = Worker(f"{APPS}.{target}:app", Settings(**settings), variables, log)
+        self.workers.append(worker)
+        if wait:
+            self.wait_ready(worker)
+        return worker
+
+    def wait_ready(self, worker: Worker, timeout: float = 15.0) -> None:
+        """Wait until a runner of it looks for jobs."""
+
+        def ready() -> bool:
+            if worker.process.poll() is not None:
+                raise RuntimeError(f"the worker ended with {worker.process.returncode}:\n{worker.log[-3000:]}")
+            return bool(self._client_names(worker))
+
+        wait_until(ready, "the worker to be ready", timeout=timeout)
+
+    def _client_names(self, worker: Worker) -> bool:
+        # A waiter is registered, on any queue: the runner has looked, and found nothing or something.
+        with self.server.client() as client:
+            for key in client.scan_iter("windlass:{*}:holders"):
+                if any(bytes(name).decode().startswith(f"{worker.name}.") for name in client.zrange(key, 0, -1)):
+                    return self._runner_is_there(worker)
+        return False
+
+    def _runner_is_there(self, worker: Worker) -> bool:
+        return any(len(procinfo.children(pid) or ()) > 0 for pid in procinfo.children(worker.keeper) or ())
+
+    # -- sending
+
+    def call(self, task: str, *args: Any, queue: str = "default", **options: Any) -> TaskCall:
+        """A call of a task by its name."""
+        return TaskCall(task, queue, write_envelope(task, msgspec.json.encode(args)), options)  # type: ignore[arg-type]
+
+    def send(self, task: str, *args: Any, queue: str = "default", **options: Any) -> str:
+        """Enqueue one call; its id."""
+        return self.send_many([self.call(task, *args, queue=queue, **options)])[0]
+
+    def send_many(self, calls: Iterable[TaskCall]) -> list[str]:
+        """Enqueue many calls; their ids."""
+        receipts: list[Receipt] = self.app.enqueue_many(calls)
+        return [receipt.id for receipt in receipts]
+
+    def queue(self, name: str = "default") -> Queue:
+        return self.app.queue(name)
+
+    # -- waiting
+
+    def wait_empty(self, *names: str, timeout: float = 20.0) -> None:
+        """Wait until nothing waits and nothing runs on these queues."""
+        for name in names or ("default",):
+            self._wait_empty(self.queue(name), timeout)
+
+    def _wait_empty(self, queue: Queue, timeout: float) -> None:
+        def empty() -> bool:
+            counts = queue.counts()
+            return not (counts.waiting or counts.leased or counts.outbox)
+
+        try:
+            wait_until(empty, f"{queue.name} to be empty", timeout=timeout)
+        except TimeoutError as error:
+            logs = "\n".join(worker.log[-3000:] for worker in self.workers)
+            raise TimeoutError(f"{error}: {queue.counts()}\n{logs}") from None
+
+    def wait(self, check: Callable[[], Any], what: str, timeout: float = 15.0) -> Any:
+        return wait_until(check, what, timeout=timeout)
+
+    # -- the end
+
+    def stop_all(self) -> None:
+        """End all workers in order."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGTERM)
+        for worker in self.workers:
+            worker.process.wait(40)
+
+    def close(self) -> None:
+        """End what is left, and leave the server empty."""
+        try:
+            for worker in self.workers:
+                worker.kill_everything()
+        finally:
+            self.app.close()
+            if self.server.alive:
+                with self.server.client() as client:
+                    client.flushall()
+
+
+def keys_left(server: Server) -> list[str]:
+    """All keys that are there."""
+    with server.client() as client:
+        return sorted(bytes(key).decode() for key in client.keys("*"))
+
+
+def percentiles(seconds: Iterable[float]) -> str:
+    """A line about how long things took."""
+    all_of_them = sorted(seconds)
+    p50 = all_of_them[len(all_of_them) // 2]
+    p99 = all_of_them[min(len(all_of_them) - 1, int(len(all_of_them) * 0.99))]
+    return f"n={len(all_of_them)} p50={p50 * 1e3:.0f} ms p99={p99 * 1e3:.0f} ms max={all_of_them[-1] * 1e3:.0f} ms"
+
+
+__all__ = ["Entry", "Journal", "Worker", "Workshop", "keys_left", "note", "percentiles", "redis"]

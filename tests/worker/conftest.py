@@ -1,0 +1,25 @@
+"""Workshops: a server, a journal and real workers, all gone after the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import Server
+from tests.support.workers import Workshop
+
+
+@pytest.fixture
+def shop(server: Server, tmp_path: Path) -> Iterator[Workshop]:
+    """One for a test."""
+    with Workshop(server, tmp_path) as shop:
+        yield shop
+
+
+@pytest.fixture(scope="module")
+def shared_shop(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """One for all tests of a module, which share its workers: each test has jobs and queues of its own."""
+    with Workshop(valkey, tmp_path_factory.mktemp("shop")) as shop:
+        yield shop

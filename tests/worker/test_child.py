@@ -1,0 +1,163 @@
+"""A child: it answers every job, whatever the job does to Python."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.worker import sample_app
+from tests.worker.test_nursery import SAMPLE, Child
+from windlass.worker import child, frames
+from windlass.worker.board import Board
+from windlass.worker.nursery import Nursery
+
+
+# One nursery for all: each test has a child of its own.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def nursery() -> AsyncIterator[Nursery]:
+    async with await Nursery.open(SAMPLE) as nursery:
+        yield nursery
+
+
+async def test_every_exception_is_an_answer(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        for what, kind in (("exit", "SystemExit"), ("interrupt", "KeyboardInterrupt"), ("value", "ValueError")):
+            header, _ = await one.ask({"run": "raise", "what": what})
+            assert (header["end"], header["type"], header["module"]) == ("raised", kind, "builtins")
+            assert "job_raise" in header["traceback"]
+        assert header["message"] == "no good"
+        header, _ = await one.ask({"run": "raise", "what": "mute"})
+        assert (header["type"], header["message"]) == ("Mute", "(it cannot be shown: RuntimeError)")
+        assert (await one.ask({"run": "echo"}, b"still here")) == ({"end": "done"}, b"still here")
+
+
+async def test_an_answer_that_cannot_be_sent(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        header, _ = await one.ask({"run": "unsendable"})
+        assert (header["end"], header["type"]) == ("raised", "TypeError")
+        header, _ = await one.ask({"run": "huge"})
+        assert (header["end"], header["type"]) == ("raised", "FrameError")
+        assert (await one.ask({"run": "echo"}))[0] == {"end": "done"}
+
+
+async def test_progress_from_many_threads(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        await one.stream.send({"run": "progress"})
+        seen: dict[int, list[int]] = {part: [] for part in range(4)}
+        while "progress" in (header := await one.hear()):
+            seen[header["part"]].append(header["progress"])
+        assert seen == {part: list(range(50)) for part in range(4)}
+        assert header == {"end": "done"}
+        # A thread that a job left behind cannot speak for the next one.
+        assert (await one.ask({"run": "late_word"}))[0] == {"sent": False}
+
+
+async def test_a_fork_in_a_job_is_harmless(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        for _ in range(5):
+            assert (await one.ask({"run": "fork"}))[0] == {"end": "original", "codes": [0, 0]}
+        assert (await one.ask({"run": "echo"}, b"1"))[1] == b"1"
+
+
+async def test_the_board_is_at_hand(nursery: Nursery) -> None:
+    board = Board.create(2)
+    board.begin(1, 77, 5)
+    async with Child(nursery, board=board.fd) as one:
+        header, _ = await one.ask({"run": "board"})
+        assert header["running"] == [list(board.running()[0])]
+    board.close()
+
+
+async def test_the_end_of_the_socket_is_the_end(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        await one.ask({"run": "echo"})
+        one.stream.close()
+        ending = await asyncio.wait_for(one.offspring.exited, 2)
+        assert (ending.code, ending.signal) == (0, None)
+
+
+async def test_a_frame_that_is_no_job_ends_it_with_a_word(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        await one.stream.send({"dance": 1})
+        assert (await asyncio.wait_for(one.offspring.exited, 2)).code == 70
+        assert b"can only be asked to run a job; it was sent ['dance']" in await one.printed()
+
+
+async def test_a_flood_of_output_for_a_slow_reader(nursery: Nursery) -> None:
+    async with Child(nursery, reading=False) as one:
+        await one.stream.send({"run": "print", "lines": 10_500})
+        whole = bytearray()
+        while len(whole) < 1_050_000:
+            whole += await asyncio.to_thread(os.read, one.output, 16_384)
+            await asyncio.sleep(0.001)  # a slow reader
+        assert "took" in await one.hear()
+        assert whole == (b"x" * 99 + b"\n") * 10_500
+
+
+async def test_output_that_nobody_reads(nursery: Nursery) -> None:
+    async with Child(nursery, reading=False) as one:
+        header, _ = await one.ask({"run": "print", "lines": 10_500})
+        assert child.PATIENCE <= header["took"] < child.PATIENCE + 2, "it waits once, not for every line"
+        header, _ = await one.ask({"run": "print", "lines": 10_500})
+        assert header["took"] < 1
+        await asyncio.to_thread(os.read, one.output, 65_536)
+        await one.ask({"run": "print", "lines": 1})
+        assert b"bytes were dropped, nobody read them" in await asyncio.to_thread(os.read, one.output, 65_536)
+
+
+async def test_output_that_is_closed(nursery: Nursery) -> None:
+    async with Child(nursery, reading=False) as one:
+        os.close(one.output)
+        one.output = -1
+        assert "took" in (await one.ask({"run": "print", "lines": 1000}))[0]
+        assert (await one.ask({"run": "close_output"}))[0] == {"end": "done"}
+
+
+async def test_a_job_cannot_close_the_output(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        await one.ask({"run": "close_output"})
+        one.stream.close()
+        assert await one.printed() == b"still there\n"
+
+
+async def test_round_trips(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Child(nursery) as one:
+        body = bytes(100)
+        rounds, best = 4000, 0.0
+        for _ in range(3):
+            began, cpu = time.perf_counter(), time.process_time()
+            for number in range(rounds):
+                await one.stream.send({"run": "echo", "fence": number}, body)
+                await one.stream.receive()
+            rate = rounds / (time.perf_counter() - began)
+            best = max(best, rate)
+            cpu = (time.process_time() - cpu) / rounds
+        with capsys.disabled():
+            print(
+                f"\nframes: {best:,.0f} round trips/s with one child, {cpu * 1e6:.0f} µs of CPU each on the loop's side"
+            )
+        assert best > 1500, "far from what it is on a quiet machine"
+
+
+async def test_serve_needs_no_nursery() -> None:
+    here, there = socket.socketpair()
+    app: Any = sample_app.app
+    thread = threading.Thread(target=child.serve, args=(there, app, sample_app.perform))
+    thread.start()
+    frames.send(here, {"run": "echo"}, b"x")
+    assert frames.receive(here) == ({"end": "done"}, b"x")
+    here.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    there.close()
