@@ -20,6 +20,7 @@ GROUPS = (
         "what runs",
         {
             "queue",
+            "handle",
             "app",
             "task",
             "declaration",
@@ -29,6 +30,7 @@ GROUPS = (
             "running",
             "scheduler",
             "handover",
+            "fleet",
             "worker",
         },
     ),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 from windlass.declaration import HandlerOptions, QueueOptions, check_queue_options, declaring
 from windlass.embedded import EmbeddedServer
 from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, UnsupportedByLayout, WindlassError
+from windlass.fleet import WorkerRecord, list_queues, list_workers
 from windlass.job import Receipt
 from windlass.layout import Layout
 from windlass.layouts.native import NativeLayout
@@ -83,7 +84,7 @@ class Windlass:
         self._registry = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
-            scripts=native_scripts.ALL,
+            scripts=native_scripts.ALL + native_scripts.FLEET,
             retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
             call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=LONGEST_RETRY) / 1000,
             allow_eviction=allow_eviction,
@@ -244,6 +245,24 @@ class Windlass:
         if not own:
             raise InvalidOption("this app has no task and no handler: there is nothing to work on")
         return own
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        """The names of all queues that are in use on the server."""
+        return self.run(list_queues)
+
+    async def aqueues(self) -> list[str]:
+        """Awaitable `queues`."""
+        return await self.arun(list_queues)
+
+    def workers(self) -> list[WorkerRecord]:
+        """All workers that were heard of within the last minute, by name."""
+        return self.run(list_workers)
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """Awaitable `workers`."""
+        return await self.arun(list_workers)
 
     # -- many at a time --------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """A handle on one job: wait for what it returns, hear what happens to it, look at it, cancel it.
 
 Nobody polls. Who waits subscribes to the events of the job, asks for them to be published (`watch`), then looks what
-there is already, and only then sleeps; so nothing can happen unheard in between. Messages can be lost with a connection,
-so there is a look now and then as well. What asks for the events ends by itself a minute after the last who waited.
+there is already, and only then sleeps; so nothing can happen unheard in between. Messages can be lost with a
+connection, so there is a look now and then as well. A wait leaves no key behind, however it ends: the one that names
+the watched jobs expires within a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from windlass.errors import AccessDenied, CrashError, JobFailed, NotApplied, ResultMissing, StallError, Undecodable
+from windlass.errors import (
+    AccessDenied,
+    CrashError,
+    JobFailed,
+    NotApplied,
+    OutcomeUnknown,
+    ResultMissing,
+    StallError,
+    Undecodable,
+)
 from windlass.job import JobRecord, Result, State, Status
 from windlass.layout import Call, Layout
 from windlass.limits import check_id
@@ -33,6 +43,7 @@ WATCH_FOR = 60.0  # seconds for which events are published once asked for
 WATCH_AGAIN = 30.0
 LOOK_AGAIN = 5.0  # a lost message costs at most this many seconds
 RECONNECT = 1.0
+LAST_WORDS = 0.1
 
 
 class EventKind(StrEnum):
@@ -103,8 +114,8 @@ class JobHandle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """What the job returned; waits for its end, so long at most.
 
-        Raises `JobFailed` (`StallError`, `CrashError`) when it failed for good, `ResultMissing` when it is gone and nothing
-        of it was kept, `TimeoutError` when it has not ended in time.
+        Raises `JobFailed` (`StallError`, `CrashError`) when it failed for good, `ResultMissing` when it is gone and
+        nothing of it was kept, `TimeoutError` when it has not ended in time.
         """
         return self._runners.run(self._result(timeout))
 
@@ -125,7 +136,7 @@ class JobHandle(Generic[R]):
         return flow
 
     def _read(self, ending: _Ending) -> R:
-        """The value, or the error that tells why there is none. What was heard says which of two traces is the later."""
+        """The value, or the error that tells why there is none. What was heard says which of two traces is newer."""
         heard, record, result = ending.heard, ending.record, ending.result
         if result is not None and result.succeeded and heard in (None, EventKind.COMPLETED):
             return self._decode(result.data)
@@ -148,9 +159,7 @@ class JobHandle(Generic[R]):
         try:
             value: R = msgspec.json.decode(data, type=self._returns)
         except msgspec.DecodeError as error:
-            raise Undecodable(
-                f"the result of job {self.id!r} of queue {self.queue!r} is not as declared: {error}"
-            ) from None
+            raise Undecodable(f"the result of job {self.id!r} of queue {self.queue!r}: {error}") from None
         return value
 
     # -- events ----------------------------------------------------------------------------------
@@ -280,10 +289,8 @@ class _Vigil:
             late = yield from self._attend(session)
             if late or monotonic() >= self._look_again:
                 found = yield from self._look(session, heard)
-                present = (
-                    Event(found.kind) if isinstance(found, _Ending) else Event(_FOUND[found.state], found.progress)
-                )
-                event = self._news(present)
+                heard = None
+                event = self._news(_present(found))
                 if event is not None:
                     return self._tell(event)
                 if late:
@@ -314,11 +321,10 @@ class _Vigil:
     def _news(self, present: Event) -> Event | None:
         """What a look tells that was not told before."""
         told = self._told
-        if told is None or present.last:
+        runs, ran = present.kind is EventKind.STARTED, told is not None and told.kind in _RUNNING
+        if told is None or present.last or runs is not ran:
             return present
-        if present.kind is not EventKind.STARTED or told.kind not in _RUNNING:
-            return present if (present.kind is EventKind.STARTED) is not (told.kind in _RUNNING) else None
-        if present.progress is None or present.progress == self._progress:
+        if not runs or present.progress is None or present.progress == self._progress:
             return None
         return Event(EventKind.PROGRESS, present.progress)
 
@@ -331,8 +337,11 @@ class _Vigil:
         if self._listener is None:
             self._listener = yield from self._listen(session)
         if monotonic() >= self._watch_again:
-            yield from self._ask(session, self._layout.watch(self._id, WATCH_FOR))
-            self._watch_again = monotonic() + WATCH_AGAIN
+            try:
+                yield from self._ask(session, self._layout.watch(self._id, WATCH_FOR))
+                self._watch_again = monotonic() + WATCH_AGAIN
+            except OutcomeUnknown:
+                pass  # harmless if it happened; whether the server can be reached the look behind it will tell
         return False
 
     def _listen(self, session: Session) -> Flow[Listener | None]:
@@ -347,27 +356,27 @@ class _Vigil:
 
     def _hear(self, session: Session) -> Flow[Event | None]:
         """The next event; `None` when it is time to look, or the connection was lost."""
-        pause = min(self._deadline, self._look_again) - monotonic()
-        if pause <= 0:
-            return None
-        if self._listener is None:
-            yield Sleep(min(pause, RECONNECT))
-            self._look_again = 0.0
-            return None
-        while True:
-            try:
-                message = yield from session.hear(self._listener, pause)
-            except WireLost:
-                self.close()
+        while (pause := min(self._deadline, self._look_again) - monotonic()) > 0:
+            if self._listener is None:
+                yield Sleep(min(pause, RECONNECT))
+                self._look_again = 0.0
                 return None
-            if message is None:
-                return None
-            event = _read_event(message[1])
+            event = yield from self._hear_one(session, self._listener, pause)
             if event is not None:
                 return event
+        return None
+
+    def _hear_one(self, session: Session, listener: Listener, seconds: float) -> Flow[Event | None]:
+        """One message; `None` when none came, or one that we do not know, or the connection was lost."""
+        try:
+            message = yield from session.hear(listener, seconds)
+        except WireLost:
+            self.close()
+            return None
+        return None if message is None else _read_event(message[1])
 
     def _look(self, session: Session, heard: EventKind | None) -> Flow[JobRecord | _Ending]:
-        """The job while it waits or runs, else how it ended. First the job, then its result: both change in one step."""
+        """The job while it waits or runs, else how it ended: first the job, then its result; both change at once."""
         record: JobRecord | None = None
         if heard is None or heard in _FAILURES or self._behind:
             record = yield from self._ask(session, self._layout.get(self._id))
@@ -376,11 +385,27 @@ class _Vigil:
                 self._look_again = monotonic() + LOOK_AGAIN
                 return record
         result = yield from self._ask(session, self._layout.result(self._id))
+        if heard is None and record is None and result is None:
+            heard = yield from self._last_words(session)
         return _Ending(heard, record, result)
+
+    def _last_words(self, session: Session) -> Flow[EventKind | None]:
+        """The job is gone without a trace. If that was just now, the message that says how it ended is on its way."""
+        until = min(self._deadline, monotonic() + LAST_WORDS)
+        while self._listener is not None and (pause := until - monotonic()) > 0:
+            event = yield from self._hear_one(session, self._listener, pause)
+            if event is not None and event.last:
+                return event.kind
+        return None
 
     def _ask(self, session: Session, call: Call[T]) -> Flow[T]:
         left = max(0.0, self._deadline - monotonic())
         return (yield from session.perform(call, min(session.options.retry_for, left)))
+
+
+def _present(found: JobRecord | _Ending) -> Event:
+    """How a job is found, as an event."""
+    return Event(found.kind) if isinstance(found, _Ending) else Event(_FOUND[found.state], found.progress)
 
 
 def _read_event(message: bytes) -> Event | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from time import monotonic
 
@@ -23,3 +24,11 @@ MACHINE = _machine()
 def uptime_ms() -> int:
     """Milliseconds since the machine came up, the same for all programs on it."""
     return int(monotonic() * 1000)
+
+
+def awake() -> float:
+    """Seconds that have passed by, also while the machine was asleep: what a lease must be measured with."""
+    return time.clock_gettime(_EVER) if _EVER is not None else monotonic()
+
+
+_EVER: int | None = getattr(time, "CLOCK_BOOTTIME", None)

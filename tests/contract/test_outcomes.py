@@ -50,7 +50,7 @@ def test_a_crash_is_charged_and_the_job_is_at_the_front_again(raw_queue: Queue) 
 
 @pytest.mark.parametrize(("budget", "crashes"), [(0, 1), (1, 1), (2, 2), (3, 3)])
 def test_so_many_crashes_are_the_end(raw_queue: Queue, budget: int, crashes: int) -> None:
-    """A crash is the job's own doing: with `max_stalls=3` the third is the last. A lost lease is forgiven three times."""
+    """A crash is the job's own doing: with `max_stalls=3` the third is the last; of lost leases it is the fourth."""
     raw_queue.enqueue(b"data", id="a", max_stalls=budget, max_failures=0, priority=2)
     for stalls in range(crashes):
         assert raw_queue.counts().dead == 0

@@ -141,7 +141,7 @@ class Ear:
     """Hears what is published about one job."""
 
     def __init__(self, client: redis.Redis, queue: Queue, id: str) -> None:
-        self._sub = client.pubsub()
+        self._sub = client.pubsub()  # type: ignore[no-untyped-call]
         self._sub.subscribe(queue._layout.event_channel(id))
         assert self._sub.get_message(timeout=5) is not None
         self._client, self._channel = client, queue._layout.event_channel(id)

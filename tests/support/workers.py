@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import msgspec
-import redis
 
 from tests.support.servers import Server, wait_until
 from windlass import Queue, Receipt, TaskCall, Windlass
@@ -116,7 +115,7 @@ class Journal:
             return found if len(found) >= count else None
 
         try:
-            return wait_until(enough, f"{count} × {what!r}", timeout=timeout, interval=0.005)
+            return wait_until(enough, f"{count} × {what!r} {only or ''}", timeout=timeout, interval=0.005)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; there are {len(self.all(what, **only))}") from None
 
@@ -349,6 +348,7 @@ class Workshop:
         try:
             for worker in self.workers:
                 worker.kill_everything()
+                print(f"-- {worker.name} said, at last:\n{worker.log[-4000:]}")  # shown when a test fails
         finally:
             self.app.close()
             if self.server.alive:
@@ -369,5 +369,3 @@ def percentiles(seconds: Iterable[float]) -> str:
     p99 = all_of_them[min(len(all_of_them) - 1, int(len(all_of_them) * 0.99))]
     return f"n={len(all_of_them)} p50={p50 * 1e3:.0f} ms p99={p99 * 1e3:.0f} ms max={all_of_them[-1] * 1e3:.0f} ms"
 
-
-__all__ = ["Entry", "Journal", "Worker", "Workshop", "keys_left", "note", "percentiles", "redis"]

@@ -19,7 +19,6 @@ from windlass.worker import child, frames
 from windlass.worker.board import Board
 from windlass.worker.nursery import Nursery
 
-
 # One nursery for all: each test has a child of its own.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

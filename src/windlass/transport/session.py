@@ -30,6 +30,7 @@ from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Wire, 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
 _QUICK_TRIES = 10
+_SCAN = 1000  # keys that the server looks at in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,53 @@ class Session:
             wire = yield from self._connect((yield from self._find_address()))
             wire.abort()
         return self._cluster
+
+    def scan(self, pattern: str) -> Flow[set[bytes]]:
+        """All keys that match a pattern, on every server that has any."""
+        deadline = monotonic() + self.options.retry_for
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                return (yield from self._scan_all(pattern))
+            except (ConnectFailed, WireLost) as error:
+                self._primary = None
+                if self._ended or monotonic() + wait > deadline:
+                    raise getattr(error, "reason", None) or errors.ServerUnreachable(
+                        f"look for keys: no connection to {self.endpoint} ({error}). "
+                        "Is the server running, and is the URL right?"
+                    ) from None
+            yield Sleep(wait * random.uniform(0.5, 1.0))
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+    def _scan_all(self, pattern: str) -> Flow[set[bytes]]:
+        """A cluster is asked anew who its primaries are: one that was left out would hide its queues."""
+        first = self._primary or (yield from self._find_address())
+        wire = yield from self._connect(first)
+        others = set(self._routes.values()) if self._cluster else {first}
+        found: set[bytes] = set()
+        if first in others:
+            others.remove(first)
+            found |= yield from self._scan(first, wire, pattern)
+        else:
+            wire.abort()
+        for address in others:
+            found |= yield from self._scan(address, (yield from self._connect(address)), pattern)
+        return found
+
+    def _scan(self, address: Address, wire: Wire, pattern: str) -> Flow[set[bytes]]:
+        found: set[bytes] = set()
+        cursor = b"0"
+        try:
+            while True:
+                (reply,) = yield Exchange(wire, _pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN))
+                if isinstance(reply, RedisError):
+                    self._refuse(address, reply)
+                cursor, keys = reply
+                found.update(keys)
+                if cursor == b"0":
+                    return found
+        finally:
+            wire.abort()
 
     # -- where the queue is ----------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
         return _plan_failure(app, lease) if lease.caught else _plan_job(app, lease)
     except Undecodable as error:
         return Broken(lease, shortened(str(error)))
+    except Exception as error:  # a fault of the program, such as a type that cannot be found: not the payload's
+        return after_failure(lease, None, describe(error))
 
 
 def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:

@@ -10,6 +10,7 @@ from time import monotonic
 
 import msgspec
 
+from windlass.machine import awake
 from windlass.worker import procinfo
 from windlass.worker.board import Board, Running, now_ms
 from windlass.worker.frames import FdStream, FrameError
@@ -20,6 +21,7 @@ from windlass.worker.settings import Settings
 
 log = logging.getLogger("windlass.keeper")
 
+LAST_PATIENCE = 0.2
 RUNNER_ENTRY = "windlass.worker.runner_process:begin"
 CHILD_PERFORM = "windlass.worker.processes:perform"
 
@@ -50,7 +52,7 @@ class Crew:
         self.why = ""  # set when the keeper itself ends the runner
         self.culprits: frozenset[int] = frozenset()
         self.hired_at = monotonic()
-        self.kept_at = monotonic()  # when its leases were last known to be safe
+        self.kept_at = awake()  # when its leases were last known to be safe
         self.rss: int | None = None
         self._slots = settings.slots
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,8 +138,9 @@ class Crew:
             return
         child.why = why
         child.offspring.signal(signal.SIGTERM)
-        loop = asyncio.get_running_loop()
-        loop.call_later(self.settings.kill_grace, child.offspring.signal, signal.SIGKILL)
+        # At the end of a shutdown its time is over already, and its job is about to be given back.
+        patience = LAST_PATIENCE if why == "shutdown" else self.settings.kill_grace
+        asyncio.get_running_loop().call_later(patience, child.offspring.signal, signal.SIGKILL)
 
     def enforce(self) -> None:
         """End what is over its time: a child by itself, a coroutine that will not stop with its whole runner."""

@@ -7,6 +7,7 @@ or the answer of a child process.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
@@ -43,6 +44,7 @@ class Attempt:
         self.began = monotonic()
 
 
+log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
 MOST_AHEAD = 16  # jobs for each slot that may wait here when they are very short
 WORTH = 0.02  # seconds of work that are fetched ahead
@@ -56,7 +58,7 @@ class Executor:
         self._board = board
         self._tie = tie
         self._finished = finished
-        self._free = deque(slots)
+        self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
         self.running: dict[int, Attempt] = {}  # by fence
         self._typical = 1.0  # seconds that a job takes, as of late
@@ -93,7 +95,7 @@ class Executor:
         return was
 
     def _start(self, plan: Plan) -> None:
-        slot = self._free.popleft()
+        slot = self._free.pop()  # the one that was used last: its child is warm
         one = Attempt(plan, slot, self._tie(plan))
         timeout = plan.timeout
         self._board.begin(slot, plan.lease.fence, now_ms() + round(timeout * 1000) if timeout else 0)
@@ -105,6 +107,9 @@ class Executor:
             outcome = await self._run(one)
         except asyncio.CancelledError:
             outcome = self._stopped(one)
+        except Exception as error:  # not the job's own: those are outcomes already
+            log.exception("%s: it could not be run", one.plan.title)
+            outcome = attempt.fall_back(one.plan, attempt.describe(error))
         self._end(one, outcome)
 
     async def _run(self, one: Attempt) -> Outcome | None:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 from collections.abc import Coroutine
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import msgspec
 
+from windlass import __version__
 from windlass.app import Windlass
 from windlass.errors import InvalidOption, WindlassError
+from windlass.fleet import WorkerRecord, show_up
 from windlass.job import JobRecord, Lease
 from windlass.layout import Beat
+from windlass.machine import awake
 from windlass.outcome import Crashed, Outcome, Released
 from windlass.retry import after_failure
 from windlass.worker.attempt import shortened
@@ -54,6 +59,8 @@ class Keeper:
         self._stops = 0
         self._stopping = asyncio.Event()
         self._pause = FIRST_PAUSE
+        self._started_at = time()
+        self._finished = 0  # attempts of crews that are gone
 
     # -- the whole life ------------------------------------------------------------------------------
 
@@ -67,7 +74,7 @@ class Keeper:
             self.settings = self._with_queues(self._asked)
             self._app = Windlass(**self._facts.app)
             await self._hire()
-            duties = [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol)]
+            duties = [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol, self._show_up)]
             if self.settings.watch:
                 duties.append(asyncio.create_task(self._watch()))
             await self._stopping.wait()
@@ -100,7 +107,7 @@ class Keeper:
         """Once: finish what runs. Twice: give it back now. Three times: end at once."""
         self._stops += 1
         if self._stops == 1:
-            log.info("stopping: running jobs have %g s to finish", self.settings.grace)
+            log.info("stopping: running jobs have %g s to finish", self._asked.grace)
             self._stopping.set()
         elif self._stops == 2:
             log.info("stopping now: running jobs are given back")
@@ -153,6 +160,8 @@ class Keeper:
         ending = await asyncio.shield(crew.runner.exited)
         hearing.cancel()
         crew.end()
+        if crew.nursery.gone.done():
+            crew.why = crew.why or "the nursery died"
         in_order = crew.leaving and ending.code == 0
         if not in_order and not crew.why:
             log.error("the runner died (%s)", ending)
@@ -162,17 +171,23 @@ class Keeper:
         await crew.children_gone()
         await self._give_back(crew, ending)
         self._crews.remove(crew)
+        self._finished += crew.board.finished
         crew.board.close()
         crew.gone.set_result(None)
         if replacing is not None:
             await replacing
 
     async def _replace(self, crew: Crew) -> None:
+        """Another runner for one that died; the younger they die the longer it takes."""
         if monotonic() - crew.hired_at < YOUNG:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
         else:
             self._pause = FIRST_PAUSE
+        await self._hire_somehow()
+
+    async def _hire_somehow(self) -> None:
+        """Hire, and keep trying while it cannot be done."""
         while not self._stopping.is_set():
             try:
                 if self._nursery.gone.done():
@@ -217,7 +232,7 @@ class Keeper:
     async def _register(self, crew: Crew) -> None:
         for queue in self.settings.queues:
             await self._beat(crew, queue, register=True)
-        crew.kept_at = monotonic()
+        crew.kept_at = awake()
 
     async def _beat_on(self) -> None:
         pause = self.settings.lease / BEATS
@@ -228,7 +243,7 @@ class Keeper:
 
     async def _keep(self, crew: Crew) -> None:
         """One sign of life on every queue; a crew that is not known any more has lost its jobs and begins again."""
-        asked_at = monotonic()
+        asked_at = awake()
         try:
             beats = [await self._beat(crew, queue) for queue in self.settings.queues]
         except WindlassError as error:
@@ -255,6 +270,27 @@ class Keeper:
             call = self._app.layout(queue).unpark(tasks)
             await self._app.arun(lambda session: session.perform(call))
 
+    async def _show_up(self) -> None:
+        """Be seen in the fleet. A duty of its own: a registry that is slow or closed must not hold up a heartbeat."""
+        await show_up(self._app, self.settings.name, self._about, self.settings.lease / BEATS)
+
+    def _about(self) -> WorkerRecord:
+        crews = list(self._crews)
+        weights = [crew.rss for crew in crews] + [child.rss for crew in crews for child in crew.children.values()]
+        return WorkerRecord(
+            name=self.settings.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            started_at=self._started_at,
+            queues=self.settings.queues,
+            slots={kind: len(slots) for kind, slots in self.settings.slots.items()},
+            running=sum(len(crew.board.running()) for crew in crews),
+            finished=self._finished + sum(crew.board.finished for crew in crews),
+            rss=sum(weight or 0 for weight in weights) or None,
+            state="stopping" if self._stopping.is_set() else "working",
+        )
+
     # -- patrol --------------------------------------------------------------------------------------
 
     async def _patrol(self) -> None:
@@ -265,7 +301,7 @@ class Keeper:
             now = monotonic()
             for crew in list(self._crews):
                 crew.enforce()
-                if now - crew.kept_at > self.settings.lease * SAFETY and not crew.why:
+                if awake() - crew.kept_at > self.settings.lease * SAFETY and not crew.why:
                     crew.kill("its leases could not be kept alive")
             if now - weighed_at >= WEIGH:
                 weighed_at = now
@@ -280,7 +316,7 @@ class Keeper:
         if (heavy or old) and not crew.leaving and not self._stopping.is_set():
             log.info("a fresh runner takes over: the old one %s", "is too large" if heavy else "has done its share")
             crew.drain(settings.grace)
-            self._track(self._errands, self._hire())
+            self._track(self._errands, self._hire_somehow())
 
     # -- new code --------------------------------------------------------------------------------
 
@@ -295,7 +331,7 @@ class Keeper:
                 continue
             old = self._nursery, list(self._crews)
             self._nursery, self._facts = nursery, facts
-            await self._hire()
+            await self._hire_somehow()
             self._track(self._errands, self._let_go(*old))
 
     async def _let_go(self, nursery: Nursery, crews: list[Crew]) -> None:

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 from windlass.errors import InvalidOption, WindlassError
+from windlass.machine import awake
 from windlass.worker.board import Board
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.facts import describe_queue
@@ -100,24 +100,24 @@ class _Heartbeat(threading.Thread):
         self._names = 0
         self._over = threading.Event()
         self.holder = settings.name
-        self._kept_at = monotonic()
+        self._kept_at = awake()
 
     def register(self) -> None:
         """Make the holder known on every queue."""
         for queue in self._settings.queues:
             self._beat(queue, register=True)
-        self._kept_at = monotonic()
+        self._kept_at = awake()
 
     def run(self) -> None:
         while not self._over.wait(self._settings.lease / BEATS):
-            asked_at = monotonic()
+            asked_at = awake()
             try:
                 if all(self._beat(queue) for queue in self._settings.queues):
                     self._kept_at = asked_at
                     continue
             except WindlassError as error:
                 log.warning("no heartbeat: %s", error)
-                if monotonic() - self._kept_at < self._settings.lease * SAFETY:
+                if awake() - self._kept_at < self._settings.lease * SAFETY:
                     continue
             self._begin_again()
 

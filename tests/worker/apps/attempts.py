@@ -162,7 +162,7 @@ async def caught_failure(name: str, times: int = 0, job: Job = current()) -> Non
 @caught_failure.on_failure(max_failures=5, min_backoff=0.02, max_backoff=0.05)
 async def on_caught_failure(data: dict[str, Any], job: JobRecord, error: Exception) -> None:
     note("caught", data=data, id=job.id, failures=job.failures, type=type(error).__name__, text=str(error))
-    if data["times"]:
+    if data.get("times"):
         tries = _count_tries(job.id)
         if tries < data["times"]:
             raise RuntimeError("not yet")

@@ -7,6 +7,8 @@ the scripts as well (wake, cancel, watching): script texts are constant.
 
 from __future__ import annotations
 
+import re
+
 PREFIX = "windlass"
 
 # The order in which every script gets them; lua/shared/keys.lua unpacks the same order.
@@ -43,6 +45,22 @@ def queue_keys(queue: str) -> tuple[str, ...]:
 def queue_key(queue: str, name: str) -> str:
     """One key of a queue."""
     return f"{PREFIX}:{{{queue}}}:{name}"
+
+
+# A queue that is in use has a state, or an inbox that somebody pushed into. One pattern finds both, and little else.
+ANY_QUEUE = f"{PREFIX}:{{*}}:[si][tn][ab][to][ex]"
+_QUEUE = re.compile(rf"{PREFIX}:\{{([^{{}}]+)\}}:(?:state|inbox)")
+
+
+def queue_of(key: bytes) -> str | None:
+    """The queue that a key found by `ANY_QUEUE` belongs to, if it is one's."""
+    found = _QUEUE.fullmatch(key.decode(errors="replace"))
+    return found[1] if found else None
+
+
+def fleet_keys() -> tuple[str, str]:
+    """When each worker was last heard of (zset, ms), and what it told (hash). No queue's name begins with a dot."""
+    return f"{PREFIX}:{{.workers}}:seen", f"{PREFIX}:{{.workers}}:about"
 
 
 def result_key(queue: str, id: str) -> str:

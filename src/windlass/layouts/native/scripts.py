@@ -27,6 +27,11 @@ def _load(name: str) -> Script:
     return Script(f"native/{name}", "\n".join([shebang, *shared, body]))
 
 
+def _load_alone(name: str) -> Script:
+    """A script that is about no queue, and so has no use for the shared parts."""
+    return Script(f"native/{name}", (_FOLDER / f"{name}.lua").read_text("utf-8"))
+
+
 ENQUEUE = _load("enqueue")
 TURN = _load("turn")
 EXTEND = _load("extend")
@@ -54,3 +59,8 @@ ALL = (
     ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE,
     UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES,
 )  # fmt: skip
+
+FLEET_BEAT = _load_alone("fleet_beat")
+FLEET_LIST = _load_alone("fleet_list")
+
+FLEET = (FLEET_BEAT, FLEET_LIST)
