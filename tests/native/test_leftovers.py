@@ -13,9 +13,12 @@ import pytest
 import redis
 
 from tests.contract.leasing import drain, take
+from tests.contract.performing import perform, settle
 from tests.support.servers import Server, wait_until
 from windlass import Queue, RawJob, Windlass
+from windlass.job import NewJob
 from windlass.layouts.native.keys import queue_key
+from windlass.outcome import Broken, Child, Completed, Crashed, Kept, Outcome, Unknown
 
 NAME = "leftovers"
 
@@ -50,10 +53,33 @@ def live(queue: Queue, client: redis.Redis) -> None:
     take(queue, seconds=1)  # lost
     pass_time(client, 61)
     assert len(drain(queue)) == 11
+    live_as_a_worker_sees_it(queue, client)
     assert queue.pause()
     assert queue.resume()
     assert queue.lease(wait=0.01) is None
     assert queue.clean(deep=True).mended == 0
+
+
+def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
+    """The ends that only workers know; all jobs are done in the end."""
+    ids = ["crash", "suspect", "break", "put aside", "put aside for long", "hand over"]
+    queue.enqueue_many(RawJob(b"", id=id) for id in ids)
+    crash, suspect, broken, aside, aside_for_long, parent = queue.lease_many(6)
+    child = Child(queue.name, NewJob("child", b""))
+    outcomes: list[Outcome] = [
+        Crashed(crash, "killed", True),
+        Crashed(suspect, "killed", False),
+        Broken(broken, "not JSON"),
+        Unknown(aside, "task"),
+        Unknown(aside_for_long, "another"),
+        Completed(parent, children=(child,)),
+    ]
+    assert settle(queue, *outcomes) == (True,) * 6
+    assert perform(queue, lambda layout: layout.unpark(["task"])) == 1
+    assert queue.revive("break") == [True]
+    pass_time(client, 301)
+    assert sorted(drain(queue)) == sorted([*ids[:5], "child"])
+    assert perform(queue, lambda layout: layout.unpark(["another"])) == 0
 
 
 @pytest.mark.serves("W4")
@@ -125,6 +151,31 @@ def test_the_last_program_takes_the_last_key(server: Server, client: redis.Redis
             drain(second.queue(NAME))
         assert names(client) == {"state"}
         assert client.hlen(queue_key(NAME, "state")) > 0
+    assert names(client) == set()
+
+
+def test_what_nobody_asks_for_again_ends_by_itself(server: Server, client: redis.Redis) -> None:
+    """Who watched, what was put aside, a result: each key of theirs has an end."""
+    with Windlass(server.url) as app:
+        queue = app.queue(NAME)
+        assert perform(queue, lambda layout: layout.watch("a", 60))
+        queue.enqueue_many(RawJob(b"", id=id) for id in "ab")
+        first, second = queue.lease_many(2)
+        assert settle(queue, Completed(first, Kept(b"1", 60_000)), Unknown(second, "task")) == (True, True)
+        assert queue.cancel("b")
+    left = {key: client.pttl(key) for key in client.scan_iter()}
+    assert {key.decode().partition("}:")[2] for key in left} == {"watched", "parked", "result:a"}
+    assert all(0 < ms <= 600_000 for ms in left.values())
+    client.delete(*left)
+
+
+def test_what_is_broken_stays(server: Server, client: redis.Redis) -> None:
+    with Windlass(server.url) as app:
+        app.queue(NAME).enqueue(b"data", id="a")
+        assert settle(app.queue(NAME), Broken(take(app.queue(NAME)), "not JSON")) == (True,)
+    assert names(client) == {"state", "broken", "graves"}
+    with Windlass(server.url) as app:
+        assert app.queue(NAME).purge("broken") == 1
     assert names(client) == set()
 
 

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.contract.performing import perform, settle
 from tests.support.servers import Cluster, Server, redis_binary, valkey_binary, wait_until
 from tests.topology.life import BOTH_FACES, drain, every_verb, fill_every_key, leased, through
-from windlass import Lease, Queue, RawJob, State, Status, Windlass, errors
+from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, errors
+from windlass.handle import JobHandle
+from windlass.job import NewJob
 from windlass.layouts.native import keys, scripts
+from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Released, Uncaught, Unknown
 
 RULES = Path(__file__).parents[2] / "docs" / "acl"
 ROLES = ("producer", "worker", "reader")
@@ -136,6 +140,43 @@ def test_a_worker_leases_and_settles_in_every_way(server: Server, master: Queue,
     assert_no_breach(server)
 
 
+def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> None:
+    with as_role(server, "worker") as app:
+        queue = app.queue("guarded")
+        perform(queue, lambda layout: layout.beat("someone", 30, register=True, catcher=Limits()))
+        job = JobHandle[int](queue._layout, queue._runners, "0")
+        master.enqueue_many(RawJob(b"", id=str(n), max_stalls=1) for n in range(7))
+        events = job.events(timeout=20)
+        assert next(events).kind == "ready"
+        first, *others = queue.lease_many(7)
+        children = (Child("guarded", NewJob("here", b"")), Child("elsewhere", NewJob("there", b"")))
+        assert (
+            settle(
+                queue,
+                Completed(first, Kept(b"42", 60_000), children),
+                Failed(others[0], "no", 60_000),
+                Crashed(others[1], "killed", True),
+                Crashed(others[2], "killed", False),
+                Broken(others[3], "not JSON"),
+                Unknown(others[4], "task"),
+                Released(others[5]),
+            )
+            == (True,) * 7
+        )
+        assert [event.kind for event in events] == ["started", "completed"]
+        assert job.result() == 42
+        (parcel,) = perform(queue, lambda layout: layout.outbox(10))
+        assert perform(app.queue("elsewhere"), lambda layout: layout.forward("guarded", [parcel])) == 1
+        assert perform(queue, lambda layout: layout.outbox(10, [parcel.seq])) == []
+        assert perform(queue, lambda layout: layout.unpark(["task"])) == 1
+        assert queue.revive([others[3].id]) == [True]
+        failures = [lease for lease in queue.lease_many(10) if lease.caught]
+        assert settle(queue, Uncaught(failures[0])) == (True,)
+        assert app.queue("elsewhere").purge() == 1
+    server.command("DEL", *(keys.result_key("guarded", id) for id in ("0", "1")))
+    assert_no_breach(server)
+
+
 @BOTH_FACES
 def test_a_reader_looks_at_everything(server: Server, master: Queue, face: type) -> None:
     fill_every_key(
@@ -149,8 +190,13 @@ def test_a_reader_looks_at_everything(server: Server, master: Queue, face: type)
         counts = queue.counts()
         assert (counts.ready, counts.scheduled, counts.blocked) == (1, 1, 1)
         assert (counts.leased, counts.dead, counts.inbox) == (1, 1, 1)
-        for id in ("ready", "noted", "runs", "grave"):
+        for id in ("ready", "noted", "runs", "grave", "broken"):
             assert queue.get(id) is not None
+        assert perform(queue, lambda layout: layout.result("ready")) is None
+        schedules = queue._layout.schedules
+        assert schedules is not None
+        assert len(perform(queue, lambda _: schedules.page(None)).rows) == 1
+        assert len(perform(queue, lambda _: schedules.named(["nightly"])).rows) == 1
         assert queue.get("nosuch") is None
         for state in State:
             page = queue.jobs(state, limit=1)
@@ -190,11 +236,17 @@ VERBS: dict[str, Verb] = {
     "counts": lambda queue, _: queue.counts(),
     "get": lambda queue, _: queue.get("ready"),
     "jobs": lambda queue, _: queue.jobs(State.BLOCKED),
+    "revive": lambda queue, _: queue.revive("dead"),
+    "crash": lambda queue, lease: settle(queue, Crashed(lease, "", True)),
+    "unpark": lambda queue, _: perform(queue, lambda layout: layout.unpark(["task"])),
+    "watch": lambda queue, _: perform(queue, lambda layout: layout.watch("ready", 60)),
+    "outbox": lambda queue, _: perform(queue, lambda layout: layout.outbox(10, [1])),
+    "result": lambda queue, _: perform(queue, lambda layout: layout.result("ready")),
 }
 MAY = {
     "producer": {"enqueue", "update", "pause", "resume"},
     "worker": VERBS.keys(),
-    "reader": {"counts", "get", "jobs"},
+    "reader": {"counts", "get", "jobs", "result"},
 }
 
 

@@ -19,7 +19,7 @@ def shop(server: Server, tmp_path: Path) -> Iterator[Workshop]:
 
 
 @pytest.fixture(scope="module")
-def shared_shop(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """One for all tests of a module, which share its workers: each test has jobs and queues of its own."""
-    with Workshop(valkey, tmp_path_factory.mktemp("shop")) as shop:
+def shared_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """One for all tests of a module, which share its workers, on a server of its own."""
+    with Server() as server, Workshop(server, tmp_path_factory.mktemp("shop")) as shop:
         yield shop

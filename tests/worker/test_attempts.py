@@ -270,13 +270,13 @@ def test_nothing_is_left_when_the_work_is_done(server: Server, tmp_path: Path) -
 @pytest.mark.serves("Q5")
 def test_a_failure_job_is_there_although_the_worker_dies_at_once(server: Server, tmp_path: Path) -> None:
     with Workshop(server, tmp_path) as shop:
-        shop.start("catching", environment={"WINDLASS_TEST_DIE": "1"})
+        shop.start("catching", environment={"WINDLASS_TEST_DIE": "1"}, lease=2.0)
         id = shop.send("fail_and_die", queue="catching", max_failures=0)
         shop.journal.wait(1, "try", id=id)
         # Settled means: the failure job is there. Only then does the handler run, which kills all it can reach.
         shop.journal.wait(1, "dying")
         shop.workers[0].kill_everything()
-        shop.start("catching", environment={"WINDLASS_TEST_DIE": "0"})
+        shop.start("catching", environment={"WINDLASS_TEST_DIE": "0"}, lease=2.0)
         shop.journal.wait(1, "told")
         assert len(shop.journal.all("try", id=id)) == 1
         shop.wait_empty("catching")

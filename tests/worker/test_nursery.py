@@ -21,9 +21,10 @@ import pytest
 from tests.worker import sample_app
 from windlass.embedded import EmbeddedServer
 from windlass.worker import procinfo
+from windlass.worker.app_loading import AppNotLoadable
 from windlass.worker.board import Board
 from windlass.worker.frames import FrameStream
-from windlass.worker.nursery import AppNotLoadable, ForkRefused, Nursery, NurseryGone, Offspring
+from windlass.worker.nursery import ForkRefused, Nursery, NurseryGone, Offspring
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE = "tests.worker.sample_app:app"
@@ -165,7 +166,7 @@ async def test_its_exit_code_says_so(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     arguments = [str(theirs.fileno()), str(os.getpid()), "jobz:app", ""]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "windlass.worker.nursery", *arguments, pass_fds=(theirs.fileno(),), cwd=tmp_path
+        sys.executable, "-m", "windlass.worker.nursery_process", *arguments, pass_fds=(theirs.fileno(),), cwd=tmp_path
     )
     assert await process.wait() == 3
     ours.close()

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+from windlass.embedded.home import LOCK
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 HAS_PROC = os.path.exists("/proc/self/stat")
@@ -124,3 +127,9 @@ def _read(path: str) -> bytes | None:
             return file.readall()
     except OSError:
         return None
+
+
+def is_embedded_server(pid: int) -> bool:
+    """Whether it is a server of our own that is meant to stay: only such a one has its home's lock open."""
+    files = open_files(pid) or {}
+    return any(Path(path.removesuffix(" (deleted)")).name == LOCK for path in files.values())

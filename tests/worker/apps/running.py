@@ -1,0 +1,43 @@
+"""Jobs that run for a while, in each way, and say when they begin and end. And jobs that do harm on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from tests.support.workers import note
+from windlass import Job, Windlass, current
+
+app = Windlass()
+
+
+@app.task(queue="loops")
+async def loop_wait(seconds: float, job: Job = current()) -> None:
+    note("start", job)
+    await asyncio.sleep(seconds)
+    note("end", job)
+
+
+@app.task(queue="threads")
+def thread_wait(seconds: float, job: Job = current()) -> None:
+    note("start", job)
+    time.sleep(seconds)
+    note("end", job)
+
+
+@app.task(queue="processes", run="process")
+def process_wait(seconds: float, job: Job = current()) -> None:
+    note("start", job)
+    time.sleep(seconds)
+    note("end", job)
+
+
+@app.task(queue="loops")
+async def loop_die_once(job: Job = current()) -> None:
+    """Kills its runner at the first try, and only then."""
+    note("start", job)
+    if os.environ["WINDLASS_ROLE"] == "runner" and job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    note("end", job)

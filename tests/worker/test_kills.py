@@ -1,0 +1,195 @@
+"""Whatever is killed or stopped, jobs come back: fast where somebody saw it, after the lease where nobody could.
+Only the job whose own process died is charged.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from tests.support.servers import wait_until
+from tests.support.workers import Entry, Workshop, percentiles
+
+QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
+WAYS = tuple(QUEUES)
+
+
+def send(shop: Workshop, way: str, seconds: float, **options: object) -> str:
+    return shop.send(f"{way}_wait", seconds, queue=QUEUES[way], **options)
+
+
+def first_start(shop: Workshop, id: str) -> Entry:
+    return shop.journal.wait(1, "start", id=id)[0]
+
+
+def kill(pid: int) -> float:
+    """SIGKILL; when."""
+    os.kill(pid, signal.SIGKILL)
+    return time.monotonic()
+
+
+def attempts(shop: Workshop) -> dict[str, list[int]]:
+    """Job → the attempt numbers of its starts."""
+    found: dict[str, list[int]] = {}
+    for entry in shop.journal.all("start"):
+        found.setdefault(entry.id, []).append(entry.attempt)
+    return found
+
+
+@pytest.mark.serves("Q1", "Q4", "Q7")
+def test_a_killed_child_s_job_runs_again_within_a_second_and_its_neighbours_go_on(shop: Workshop) -> None:
+    shop.start("running", processes=3)
+    neighbours = [send(shop, "loop", 1.0), send(shop, "thread", 1.0)]
+    lags = []
+    killed = []
+    for _ in range(40):
+        id = send(shop, "process", 0.4)
+        at = kill(first_start(shop, id).pid)
+        again = shop.journal.wait(2, "start", id=id)[1]
+        lags.append(again.at - at)
+        assert (again.attempt, again.fence > shop.journal.all("start", id=id)[0].fence) == (2, True)
+        killed.append(id)
+    print(f"\nSIGKILL of a child to the next attempt: {percentiles(lags)}")
+    shop.wait_empty(*QUEUES.values())
+    assert max(lags) <= 1.0
+    tried = attempts(shop)
+    assert all(tried[id] == [1, 2] for id in killed), "charged exactly once each"
+    assert all(tried[id] == [1] for id in neighbours)
+    assert Counter(shop.journal.ids("end")) == Counter([*killed, *neighbours])
+
+
+@pytest.mark.serves("Q4")
+def test_a_child_that_is_killed_between_jobs_costs_nobody_anything(shop: Workshop) -> None:
+    shop.start("running", processes=1)
+    for _ in range(5):
+        first = send(shop, "process", 0.0)
+        shop.wait_empty("processes")
+        kill(first_start(shop, first).pid)
+        second = send(shop, "process", 0.0)
+        shop.wait_empty("processes")
+        assert [entry.attempt for entry in shop.journal.all("start", id=second)] == [1]
+
+
+@pytest.mark.serves("W3", "Q1", "Q4")
+def test_a_killed_runner_s_jobs_run_again_within_a_second(shop: Workshop) -> None:
+    worker = shop.start("running", processes=2, threads=2, concurrency=4)
+    lags = []
+    for _ in range(3):
+        ids = [send(shop, way, 1.5) for way in ("loop", "loop", "thread", "process")]
+        starts = [first_start(shop, id) for id in ids]
+        # What waits for a slot was never begun.
+        unstarted = [send(shop, "loop", 0.01) for _ in range(20)]
+        at = kill(starts[0].pid)
+        for id in ids:
+            lags.append(shop.journal.wait(2, "start", id=id)[1].at - at)
+        shop.wait_empty(*QUEUES.values())
+        tried = attempts(shop)
+        assert all(tried[id] == [1, 1] for id in ids), f"several suspects: nobody is charged yet {tried}"
+        assert all(tried[id][-1] == 1 for id in unstarted)
+    print(f"\nSIGKILL of the runner to the next attempt: {percentiles(lags)}")
+    assert max(lags) <= 1.0
+    assert worker.process.poll() is None
+    assert not shop.journal.overlaps()
+
+
+@pytest.mark.serves("Q4")
+def test_a_job_that_was_alone_in_a_killed_runner_is_charged(shop: Workshop) -> None:
+    shop.start("running", processes=2)
+    id = shop.send("loop_die_once", queue="loops")
+    other = send(shop, "process", 0.5)
+    shop.wait_empty(*QUEUES.values())
+    assert attempts(shop)[id] == [1, 2]
+    assert set(attempts(shop)[other]) == {1}, "a child that is ended with its runner is no fault of its job"
+
+
+@pytest.mark.serves("W14", "Q1")
+def test_a_killed_keeper_takes_everything_with_it_and_a_peer_goes_on(shop: Workshop) -> None:
+    first = shop.start("running", lease=3.0)
+    ids = [send(shop, way, 4.0) for way in WAYS for _ in range(2)]
+    for id in ids:
+        first_start(shop, id)
+    second = shop.start("running", lease=3.0)
+    at = kill(first.keeper)
+    took = first.wait_gone(3.0)
+    print(f"\nSIGKILL of the keeper: all its processes gone after {took:.2f} s")
+    again = {id: shop.journal.wait(2, "start", id=id)[1] for id in ids}
+    print(f"and its jobs run again after {percentiles(entry.at - at for entry in again.values())}")
+    assert max(entry.at - at for entry in again.values()) <= 3.0 + 2.0
+    shop.wait_empty(*QUEUES.values())
+    assert Counter(shop.journal.ids("end")) == Counter(ids)
+    assert not shop.journal.overlaps()
+    assert second.stop() == 0
+
+
+@pytest.mark.serves("W14", "W3", "W1")
+def test_a_worker_that_is_gone_at_a_stroke_is_recovered_after_its_lease(shop: Workshop) -> None:
+    first = shop.start("running", lease=2.0)
+    ids = [send(shop, way, 1.0) for way in WAYS for _ in range(2)]
+    for id in ids:
+        first_start(shop, id)
+    second = shop.start("running", lease=2.0)
+    at = time.monotonic()
+    first.signal_all(signal.SIGKILL)
+    again = {id: shop.journal.wait(2, "start", id=id)[1] for id in ids}
+    lags = [entry.at - at for entry in again.values()]
+    print(f"\nSIGKILL of a whole worker, lease 2 s, to the next attempt: {percentiles(lags)}")
+    assert max(lags) <= 2.0 + 2.0
+    shop.wait_empty(*QUEUES.values())
+    assert all(attempts(shop)[id] == [1, 2] for id in ids), "lost with its worker: one stall each"
+    assert Counter(shop.journal.ids("end")) == Counter(ids)
+    assert second.stop() == 0
+
+
+@pytest.mark.serves("Q14", "W11", "Q4")
+def test_a_worker_that_stood_still_settles_nothing_and_works_on(shop: Workshop) -> None:
+    lease = 1.5
+    first = shop.start("running", lease=lease)
+    ids = [send(shop, way, 0.6 * lease, max_stalls=100) for way in WAYS for _ in range(2)]
+    for id in ids:
+        first_start(shop, id)
+    first.signal_all(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    second = shop.start("running", lease=lease)
+    try:
+        again = [shop.journal.wait(2, "start", id=id)[1] for id in ids]
+        assert max(entry.at - stopped_at for entry in again) <= lease + 2.0
+        wait_until(lambda: time.monotonic() - stopped_at > 2 * lease, "twice the lease")
+    finally:
+        first.signal_all(signal.SIGCONT)
+    woken_at = time.monotonic()
+    shop.wait_empty(*QUEUES.values())
+    starts = {id: shop.journal.all("start", id=id) for id in ids}
+    stale = [entry for entry in shop.journal.all("end") if entry.fence != starts[entry.id][-1].fence]
+    print(f"\nstopped for {woken_at - stopped_at:.1f} s: {len(stale)} stale attempts came to their end after waking")
+    for entry in stale:
+        assert entry.at - woken_at <= 0.25, "it ran on for long after it was woken"
+    # Each job was completed by its last attempt, and by that alone: nothing ran after it.
+    for id in ids:
+        assert [entry.attempt for entry in starts[id]] == [1, 2]
+        assert shop.journal.all("end", id=id)[-1].fence == starts[id][-1].fence
+    # The woken worker works again.
+    assert second.stop() == 0
+    before = len(shop.journal.all("start"))
+    more = [send(shop, way, 0.01) for way in WAYS]
+    shop.wait_empty(*QUEUES.values())
+    assert len(shop.journal.all("start")) == before + len(more)
+    assert first.process.poll() is None
+
+
+@pytest.mark.serves("Q1")
+def test_a_killed_nursery_is_replaced_and_no_job_is_lost(shop: Workshop) -> None:
+    worker = shop.start("running", lease=3.0)
+    ids = [send(shop, way, 0.5) for way in WAYS for _ in range(2)]
+    for id in ids:
+        first_start(shop, id)
+    kill(worker.nursery)
+    shop.wait_empty(*QUEUES.values())
+    assert Counter(shop.journal.ids("end")) == Counter(ids)
+    assert not shop.journal.overlaps()
+    assert worker.stop() == 0
+
+
