@@ -57,7 +57,8 @@ class Turn(Struct, frozen=True):
     """What one turn brought: which outcomes were still ours to settle, the new leases, and when to look again.
 
     `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease), and
-    `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues.
+    `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues. `lost` says that
+    nothing was leased, because the holder is not known (any more).
     """
 
     settled: tuple[bool, ...]
@@ -66,6 +67,7 @@ class Turn(Struct, frozen=True):
     recovered: int
     outbox: int = 0
     tick_in: float | None = None
+    lost: bool = False
 
 
 class Beat(Struct, frozen=True):
@@ -145,8 +147,9 @@ class Layout(Protocol):
         seconds: float = 0,
         holder: str | None = None,
         waiter: str | None = None,
+        registered: bool = False,
     ) -> Call[Turn]:
-        """Settle outcomes, sweep, promote and lease: one round trip."""
+        """Settle outcomes, sweep, promote and lease: one round trip. `registered`: lease only to a known holder."""
         ...
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:

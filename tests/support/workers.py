@@ -151,7 +151,9 @@ class Journal:
 class Worker:
     """One worker. All its processes, down to what its jobs start, carry its mark."""
 
-    def __init__(self, target: str, settings: Settings, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, target: str, settings: Settings, environment: Mapping[str, str], log: Path, output: int | None = None
+    ) -> None:
         self.settings = settings
         self.mark = secrets.token_hex(8)
         self.log_path = log
@@ -160,8 +162,8 @@ class Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _RUN, target, msgspec.json.encode(settings).decode(), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
+                stdout=out if output is None else output,
+                stderr=out if output is None else output,
                 env=self._environment,
                 cwd=ROOT,
                 start_new_session=True,
@@ -260,14 +262,23 @@ class Workshop:
         self.close()
 
     def start(
-        self, target: str, *, wait: bool = True, environment: Mapping[str, str] | None = None, **settings: Any
+        self,
+        target: str,
+        *,
+        wait: bool = True,
+        environment: Mapping[str, str] | None = None,
+        output: int | None = None,
+        **settings: Any,
     ) -> Worker:
-        """Start a worker for the app of `tests.worker.apps.<target>`; wait until it is known on its queues."""
+        """Start a worker for the app of `tests.worker.apps.<target>`; wait until it is known on its queues.
+
+        `output` may be `subprocess.PIPE`, which nobody reads.
+        """
         number = len(self.workers) + 1
         settings = {"name": f"w{number}", "queues": {}, "lease": 5.0, "grace": 5.0, "threads": 4, **settings}
         variables = {"WINDLASS_URL": self.url, JOURNAL: str(self.journal.path), **(environment or {})}
         log = self._folder / f"worker-{number}.log"
-        worker = Worker(f"{APPS}.{target}:app", Settings(**settings), variables, log)
+        worker = Worker(f"{APPS}.{target}:app", Settings(**settings), variables, log, output)
         self.workers.append(worker)
         if wait:
             self.wait_ready(worker)

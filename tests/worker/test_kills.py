@@ -76,20 +76,20 @@ def test_a_child_that_is_killed_between_jobs_costs_nobody_anything(shop: Worksho
 
 @pytest.mark.serves("W3", "Q1", "Q4")
 def test_a_killed_runner_s_jobs_run_again_within_a_second(shop: Workshop) -> None:
-    worker = shop.start("running", processes=2, threads=2, concurrency=4)
+    # Suspects are tried in processes of their own: they are back at once where there are enough of these.
+    worker = shop.start("running", processes=8, threads=2, concurrency=4)
     lags = []
     for _ in range(3):
-        ids = [send(shop, way, 1.5) for way in ("loop", "loop", "thread", "process")]
+        ids = [send(shop, way, 1.0) for way in ("loop", "loop", "loop", "loop", "thread", "process")]
         starts = [first_start(shop, id) for id in ids]
-        # What waits for a slot was never begun.
-        unstarted = [send(shop, "loop", 0.01) for _ in range(20)]
+        unstarted = [send(shop, "loop", 0.01) for _ in range(20)]  # all slots are taken
         at = kill(starts[0].pid)
         for id in ids:
             lags.append(shop.journal.wait(2, "start", id=id)[1].at - at)
         shop.wait_empty(*QUEUES.values())
         tried = attempts(shop)
         assert all(tried[id] == [1, 1] for id in ids), f"several suspects: nobody is charged yet {tried}"
-        assert all(tried[id][-1] == 1 for id in unstarted)
+        assert all(tried[id] == [1] for id in unstarted)
     print(f"\nSIGKILL of the runner to the next attempt: {percentiles(lags)}")
     assert max(lags) <= 1.0
     assert worker.process.poll() is None
@@ -108,18 +108,19 @@ def test_a_job_that_was_alone_in_a_killed_runner_is_charged(shop: Workshop) -> N
 
 @pytest.mark.serves("W14", "Q1")
 def test_a_killed_keeper_takes_everything_with_it_and_a_peer_goes_on(shop: Workshop) -> None:
-    first = shop.start("running", lease=3.0)
-    ids = [send(shop, way, 4.0) for way in WAYS for _ in range(2)]
+    first = shop.start("running", lease=10.0)
+    ids = [send(shop, way, 1.5) for way in WAYS for _ in range(2)]
     for id in ids:
         first_start(shop, id)
-    second = shop.start("running", lease=3.0)
+    second = shop.start("running", lease=10.0)
     at = kill(first.keeper)
     took = first.wait_gone(3.0)
     print(f"\nSIGKILL of the keeper: all its processes gone after {took:.2f} s")
     again = {id: shop.journal.wait(2, "start", id=id)[1] for id in ids}
     print(f"and its jobs run again after {percentiles(entry.at - at for entry in again.values())}")
-    assert max(entry.at - at for entry in again.values()) <= 3.0 + 2.0
+    assert max(entry.at - at for entry in again.values()) <= 2.0, "given back by the runner before it ended"
     shop.wait_empty(*QUEUES.values())
+    assert all(attempts(shop)[id] == [1, 1] for id in ids), "nobody is charged"
     assert Counter(shop.journal.ids("end")) == Counter(ids)
     assert not shop.journal.overlaps()
     assert second.stop() == 0
@@ -148,7 +149,11 @@ def test_a_worker_that_is_gone_at_a_stroke_is_recovered_after_its_lease(shop: Wo
 def test_a_worker_that_stood_still_settles_nothing_and_works_on(shop: Workshop) -> None:
     lease = 1.5
     first = shop.start("running", lease=lease)
-    ids = [send(shop, way, 0.6 * lease, max_stalls=100) for way in WAYS for _ in range(2)]
+    ids = [
+        shop.send(f"{way}_longer_each_time", 0.8 * lease, 2.5 * lease, queue=QUEUES[way])
+        for way in WAYS
+        for _ in range(2)
+    ]
     for id in ids:
         first_start(shop, id)
     first.signal_all(signal.SIGSTOP)
@@ -158,25 +163,24 @@ def test_a_worker_that_stood_still_settles_nothing_and_works_on(shop: Workshop) 
         again = [shop.journal.wait(2, "start", id=id)[1] for id in ids]
         assert max(entry.at - stopped_at for entry in again) <= lease + 2.0
         wait_until(lambda: time.monotonic() - stopped_at > 2 * lease, "twice the lease")
+        assert len(shop.journal.all("end")) == 0, "the second attempts still run when the first ones wake up"
     finally:
         first.signal_all(signal.SIGCONT)
     woken_at = time.monotonic()
     shop.wait_empty(*QUEUES.values())
-    starts = {id: shop.journal.all("start", id=id) for id in ids}
-    stale = [entry for entry in shop.journal.all("end") if entry.fence != starts[entry.id][-1].fence]
-    print(f"\nstopped for {woken_at - stopped_at:.1f} s: {len(stale)} stale attempts came to their end after waking")
-    for entry in stale:
-        assert entry.at - woken_at <= 0.25, "it ran on for long after it was woken"
-    # Each job was completed by its last attempt, and by that alone: nothing ran after it.
-    for id in ids:
-        assert [entry.attempt for entry in starts[id]] == [1, 2]
-        assert shop.journal.all("end", id=id)[-1].fence == starts[id][-1].fence
+    ends = shop.journal.all("end")
+    stale = [entry.at - woken_at for entry in ends if entry.fence not in {entry.fence for entry in again}]
+    print(f"\nstopped for {woken_at - stopped_at:.1f} s; {len(stale)} of {len(ids)} stale attempts came to their end")
+    assert all(lag <= 0.25 for lag in stale), f"ran on for long after they were woken: {stale}"
+    # Whatever the stale ones sent was refused: the second attempts kept their leases to the end.
+    assert {entry.fence for entry in again} <= {entry.fence for entry in ends}
+    assert "the lease was lost" not in second.log
+    assert all(attempts(shop)[id] == [1, 2] for id in ids)
     # The woken worker works again.
     assert second.stop() == 0
-    before = len(shop.journal.all("start"))
     more = [send(shop, way, 0.01) for way in WAYS]
     shop.wait_empty(*QUEUES.values())
-    assert len(shop.journal.all("start")) == before + len(more)
+    assert all(attempts(shop)[id] == [1] for id in more)
     assert first.process.poll() is None
 
 

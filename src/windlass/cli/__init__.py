@@ -18,6 +18,19 @@ FAILED, USAGE, UNREACHABLE = 1, 2, 4
 # Each command is the function of its name in the module of its name.
 SUMMARIES = {
     "demo": "Watch a queue survive a kill -9, and account for every job.",
+    "worker": "Run the jobs of an app, until it is told to stop.",
+    "enqueue": "Put a job on a queue.",
+    "status": "Show how many jobs each queue has, and what is amiss.",
+    "queues": "Name all queues that are in use.",
+    "workers": "List the workers that are there, and what they do.",
+    "tasks": "List the tasks and handlers of an app.",
+    "jobs": "List the jobs of a queue, or show one of them.",
+    "dead": "Look after jobs that failed for good.",
+    "schedules": "Look after schedules: what is enqueued by the clock.",
+    "cancel": "Take a job away.",
+    "pause": "Stop giving out the jobs of a queue.",
+    "resume": "Give out the jobs of a paused queue again.",
+    "purge": "Delete the jobs of a queue.",
     "server": "Look after the embedded server.",
 }
 
@@ -30,7 +43,10 @@ def exit_code(error: WindlassError) -> int:
 
 
 class _Commands(click.RichGroup):
-    """Commands that are listed from `SUMMARIES` and imported when they are run."""
+    """Commands that are listed from `SUMMARIES`, in that order, and imported when they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,9 +88,11 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the server cannot be reached.
 
     \b
-      windlass demo             a worker is killed half-way; nothing is lost
-      windlass server status    where your jobs are if you name no server
-      windlass COMMAND --help   all about one command
+      windlass demo                    a worker is killed half-way; nothing is lost
+      windlass worker shop.jobs:app    run your jobs
+      windlass status --watch          how it goes
+      windlass server status           where your jobs are if you name no server
+      windlass COMMAND --help          all about one command
     """
 
 

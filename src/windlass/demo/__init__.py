@@ -1,18 +1,18 @@
-"""The demo: thousands of jobs, several worker processes, one of them killed half-way, and an account of every job.
+"""The demo: the shop of `examples/shop`, its worker, three kills, and an account of every order.
 
-Nothing in it is staged but the work itself, which is sleep. The workers are processes of their own that use the
-raw face of a queue as any program would. What they did is written down outside the server, in one
-append-only file for each worker, and the account is drawn up from those files.
+Nothing in it is staged. The worker is the one that `windlass worker` starts, with its keeper, runner and children. What
+its jobs do they write down outside the server, in an append-only ledger, and the account is drawn up from that.
 
-    plan      the jobs, from a seed
-    worker    one worker process: lease, run, settle, and write it down
-    ledger    the lines that a worker writes down, and how they are read back
-    crew      starting, killing and dismissing the worker processes
-    tally     what the ledgers say so far, for whoever watches
-    account   what became of every job, from the ledgers
-    run       the run itself: a stream of frames, then the result
-    frame     a run at one moment
-    result    how a run ended
-    screen    frames as a live picture in a terminal
-    lines     frames as plain lines, and the account in words
+    shopfront  where the shop's file is, and how it is opened
+    worker     the process of the worker: `python -m windlass.demo.worker`
+    crew       the worker's processes as the demo sees them: started, found, dismissed
+    ledger     the lines that jobs write down, read back as they come
+    tally      the attempts that those lines tell of
+    kills      whom to kill, when, and how long until the work went on
+    account    what became of every order
+    run        the run itself: a stream of frames, then the result
+    frame      a run at one moment
+    result     how a run ended
+    screen     frames as a live picture in a terminal
+    lines      frames as plain lines, and the account in words
 """

@@ -1,109 +1,127 @@
-"""The account: what became of every job, from the ledgers that were kept outside the server.
+"""The account: what became of every order, from the ledger that was kept outside the server.
 
-Every job that the server acknowledged must be found again, in one of three places:
+Every order that the server acknowledged needs a thumbnail, and an e-mail or, where that cannot be delivered, a call. What
+was done for it must be found in the ledger, what was not must still be on the server; an order of which neither is true is
+**lost**, the one number that must be 0.
 
-    completed   one worker was told, once, that the server has taken the job off the queue
-    left        the server still has it
-    lost        neither: the one number that must be 0
-
-Beside that, each time that a job's work ran in vain must have a reason (the worker was killed, or was told that
-its lease was lost), and no job may be completed twice or come from nowhere.
+Beside that nothing may be done twice without a cause. An order has one job for each step, for it hands them over once. An
+attempt without an end, and one that did its work only for another to do it again, must have been in a process that
+was killed: it could not say any more that it was done.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from windlass.demo.ledger import Deed, Entry
+from windlass.demo.ledger import Deed, What
+from windlass.demo.tally import Attempt
+
+CRASHES = 3  # that a job is allowed before it is left among the dead
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """What the server says when all is over."""
+
+    left: frozenset[int] = frozenset()
+    """Orders for which something is still on a queue."""
+    ticks_fired: int = 0
+    ticks_left: int = 0
+    dead: tuple[tuple[str, int], ...] = ()
+    """Why each dead job is dead, and how many crashes it had."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Numbers of jobs."""
+    """Numbers of orders, jobs and attempts."""
 
-    added: int
-    completed: int
-    """Found to be completed, `cut_off` included."""
-    left: int
+    orders: int
+    thumbnails: int
+    emails: int
+    called: int
+    """Customers whose e-mail failed for good."""
+    retries: int
+    """E-mails that failed, and were tried again."""
+    crashes: int
+    """Attempts of the job that kills its process."""
+    dead: int
+    ticks: int
+    cut_short: int
+    """Attempts that ended with their process, killed by the demo."""
+    in_vain: int
+    """Attempts that did their work and were killed before they could say so: it was done again."""
     lost: int
-    recovered: int
-    """Leased by a worker that fell, completed by another."""
-    cut_off: int
-    """Completed by a worker that fell before it could write that down."""
-    ran_twice: int
-    """Jobs whose work ran more than once."""
-    refused: int
-    """Times that work ran in vain because its lease had ended: the server refused to complete the job."""
+    left: int
+    doubled: int
+    """Steps of an order for which there was more than one job."""
     unexplained: int
-    """Times that work ran with no word on whether it counted, or the other way round."""
-    completed_twice: int
+    """Attempts without an end, or in vain, in a process that was not killed."""
     unknown: int
-    """Jobs in the ledgers that nobody added."""
+    """Orders in the ledger that nobody placed."""
+    ticks_lost: int
+    poisoned: bool
+    """Whether the job that kills its process is dead, after exactly as many crashes as it was allowed."""
 
     @property
     def ok(self) -> bool:
-        """Whether every job is completed and nothing is unaccounted for."""
-        trouble = self.left + self.lost + self.unexplained + self.completed_twice + self.unknown
-        return trouble == 0 and self.completed == self.added
+        """Whether every order is fulfilled and nothing is unaccounted for."""
+        trouble = self.lost + self.left + self.doubled + self.unexplained + self.unknown + self.ticks_lost
+        complete = self.thumbnails == self.emails + self.called == self.orders
+        return trouble == 0 and complete and self.poisoned
 
 
 def draw_up(
-    added: Collection[str],
-    ledgers: Mapping[str, Sequence[Entry]],
-    *,
-    fallen: Collection[str] = (),
-    held: Collection[str] = (),
-    left: Collection[str] = (),
+    orders: int, attempts: Iterable[Attempt], *, killed: Collection[int] = (), server: ServerView | None = None
 ) -> Account:
-    """Account for the jobs that were `added`.
-
-    `fallen` are the workers that did not end by themselves, `held` what the server said they held right
-    after, and `left` what is on the server in the end.
-    """
-    known, remaining = set(added), set(left)
-    every = [entry for ledger in ledgers.values() for entry in ledger]
-    by_fallen = [entry for name in fallen for entry in ledgers[name]]
-    by_others = [entry for name, ledger in ledgers.items() if name not in fallen for entry in ledger]
-    confirmed = Counter(entry.id for entry in every if entry.deed is Deed.COMPLETED)
-    runs = Counter(entry.id for entry in every if entry.deed is Deed.RAN)
-    cut_off = (_cut_off(every, by_fallen) & known) - confirmed.keys() - set(held) - remaining
-    completed = (confirmed.keys() & known) | cut_off
-    abandoned = (set(held) | _ids(by_fallen, Deed.LEASED)) - _ids(by_fallen, Deed.COMPLETED)
+    """Account for the orders 1 to `orders`. `killed` are the processes that the demo killed."""
+    server = server or ServerView()
+    jobs: dict[str, list[Attempt]] = defaultdict(list)
+    ids: dict[tuple[What, int], set[str]] = defaultdict(set)
+    done: dict[What, set[int]] = defaultdict(set)
+    for attempt in attempts:
+        jobs[attempt.id].append(attempt)
+        # The call is made by a job of the server's own, under the name of the job that failed.
+        ids[attempt.what, attempt.number].add(attempt.id)
+        if attempt.end is Deed.DID:
+            done[attempt.what].add(attempt.number)
+    placed = set(range(1, orders + 1))
+    fulfilled = done[What.ORDER] & done[What.THUMBNAIL] & (done[What.EMAIL] | done[What.CALL])
+    open_ones = placed - fulfilled
+    loose = [attempt for tries in jobs.values() for attempt in _loose_ends(tries)]
+    crashed = [attempt for attempt in loose if attempt.what is What.POISON]
+    excused = [attempt for attempt in loose if attempt.what is not What.POISON and attempt.pid in killed]
+    ticks = sum(bool({Deed.DID} & {one.end for one in tries}) for tries in jobs.values() if tries[0].what is What.TICK)
     return Account(
-        added=len(known),
-        completed=len(completed),
-        left=len((remaining & known) - completed),
-        lost=len(known - completed - remaining),
-        recovered=len(abandoned & _ids(by_others, Deed.COMPLETED)),
-        cut_off=len(cut_off),
-        ran_twice=sum(times > 1 for times in runs.values()),
-        refused=sum(entry.deed is Deed.REFUSED for entry in every),
-        unexplained=sum(_unexplained(ledger) for name, ledger in ledgers.items() if name not in fallen),
-        completed_twice=sum(times > 1 for times in confirmed.values()),
-        unknown=len({entry.id for entry in every} - known),
+        orders=orders,
+        thumbnails=len(done[What.THUMBNAIL] & placed),
+        emails=len(done[What.EMAIL] & placed),
+        called=len(done[What.CALL] & placed),
+        retries=sum(one.end is Deed.FAILED for tries in jobs.values() for one in _one_job(tries)[:-1]),
+        crashes=len(crashed),
+        dead=len(server.dead),
+        ticks=ticks,
+        cut_short=sum(attempt.end is None for attempt in excused),
+        in_vain=sum(attempt.end is Deed.DID for attempt in excused),
+        lost=len(open_ones - server.left),
+        left=len(open_ones & server.left),
+        doubled=sum(len(each) > 1 for (what, _), each in ids.items() if what not in (What.TICK, What.POISON)),
+        unexplained=len(loose) - len(crashed) - len(excused),
+        unknown=len({number for _, number in ids} - placed - {0}),
+        ticks_lost=max(0, server.ticks_fired - ticks - server.ticks_left),
+        poisoned=server.dead == (("crashed", CRASHES),) and len(crashed) == CRASHES,
     )
 
 
-def _ids(entries: Sequence[Entry], deed: Deed) -> set[str]:
-    return {entry.id for entry in entries if entry.deed is deed}
+def _one_job(tries: list[Attempt]) -> list[Attempt]:
+    """The attempts of a job itself, without those of its failure handler, which writes under the same name."""
+    return [attempt for attempt in tries if attempt.what is not What.CALL]
 
 
-def _cut_off(every: Sequence[Entry], by_fallen: Sequence[Entry]) -> set[str]:
-    """What a worker that fell was about to settle, and nobody leased after it.
-
-    The server may have done what it was asked for in that worker's last moment, with no one left to write it down.
-    """
-    last_lease: dict[str, int] = {}
-    for entry in every:
-        if entry.deed is Deed.LEASED:
-            last_lease[entry.id] = max(entry.fence, last_lease.get(entry.id, 0))
-    return {entry.id for entry in by_fallen if entry.deed is Deed.SETTLING and last_lease.get(entry.id) == entry.fence}
-
-
-def _unexplained(ledger: Sequence[Entry]) -> int:
-    """Runs with no word on whether they counted, and words about runs that never were."""
-    ran = {(entry.id, entry.fence) for entry in ledger if entry.deed is Deed.RAN}
-    told = {(entry.id, entry.fence) for entry in ledger if entry.deed in (Deed.COMPLETED, Deed.REFUSED)}
-    return len(ran ^ told)
+def _loose_ends(tries: list[Attempt]) -> Iterable[Attempt]:
+    """Attempts of one job that never ended, or did what was then done again."""
+    for each in (_one_job(tries), [attempt for attempt in tries if attempt.what is What.CALL]):
+        for place, attempt in enumerate(each):
+            if attempt.end is None or (attempt.end is Deed.DID and place < len(each) - 1):
+                yield attempt

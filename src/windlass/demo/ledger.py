@@ -1,57 +1,49 @@
-"""A worker's ledger: an append-only file outside the server, one line for everything that it did with a job.
+"""The shop's ledger: an append-only file outside the server, one line for everything that its jobs do.
 
-    12.034512 leased 01J9Z8 1700000000000017 0       time (monotonic), deed, job, fence, stalls before
+    12.034512 4711 began thumbnail 42 01J9Z8       time (monotonic), process, deed, what, number of the order, job
 
-A line is written before the step it announces is confirmed to anybody else, so that a worker may be killed
-between any two instructions and its ledger still says how far it came.
+A job writes each line in one piece, so it may be killed between any two instructions and the ledger still says how
+far it came. The writing end is in the shop itself.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from windlass.job import Lease
+FILE = "ledger"
 
 
 class Deed(StrEnum):
-    """What a worker did with a job."""
+    """What a job says of an attempt."""
 
-    LEASED = "leased"
-    RAN = "ran"  # the work itself is done; nobody knows yet
-    SETTLING = "settling"  # about to tell the server
-    COMPLETED = "completed"  # the server said yes: exactly once for each job
-    REFUSED = "refused"  # the server said no: the lease was lost
-    DROPPED = "dropped"  # given up before it was run: the lease was lost, or the worker was told to end
+    BEGAN = "began"
+    DID = "did"
+    FAILED = "failed"
+
+
+class What(StrEnum):
+    """What it was about."""
+
+    ORDER = "order"
+    THUMBNAIL = "thumbnail"
+    EMAIL = "email"
+    CALL = "call"  # the customer is called, for the e-mail failed for good
+    POISON = "poison"
+    TICK = "tick"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a ledger."""
+    """One line of the ledger."""
 
     at: float
+    pid: int
     deed: Deed
+    what: What
+    number: int
     id: str
-    fence: int
-    stalls: int = 0
-
-
-class Ledger:
-    """The writing end, for one worker."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def note(self, deed: Deed, leases: Iterable[Lease]) -> None:
-        """Write down one deed for each of these leases, in one step."""
-        at = time.monotonic()
-        text = "".join(f"{at:.6f} {deed} {lease.id} {lease.fence} {lease.stalls}\n" for lease in leases)
-        if text and os.write(self._file, text.encode()) != len(text):
-            raise OSError("the ledger could not be written: the disk is full")
 
 
 class Tail:
@@ -75,5 +67,5 @@ class Tail:
 
 
 def _entry(line: str) -> Entry:
-    at, deed, id, fence, stalls = line.split(" ")
-    return Entry(float(at), Deed(deed), id, int(fence), int(stalls))
+    at, pid, deed, what, number, id = line.split(" ")
+    return Entry(float(at), int(pid), Deed(deed), What(what), int(number), id)

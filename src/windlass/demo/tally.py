@@ -1,56 +1,87 @@
-"""What the ledgers say so far: who holds and finished how much, and how fast it goes."""
+"""What the ledger says so far, as attempts: which job, in which process, from when to when, and how it ended."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
 
-from windlass.demo.ledger import Deed, Entry, Tail
+from windlass.demo.ledger import Deed, Entry, Tail, What
 
 WINDOW = 1.0  # seconds over which the pace is taken
+STEPS = (What.ORDER, What.THUMBNAIL, What.EMAIL)  # what every order needs
 
 
-class Leased(NamedTuple):
-    """When a job was last leased, and by which worker."""
+@dataclass(slots=True)
+class Attempt:
+    """One attempt at a job. `end` is None until it ends, and for ever if its process is killed."""
 
-    at: float
-    worker: str
+    what: What
+    number: int
+    id: str
+    pid: int
+    began: float
+    end: Deed | None = None
 
 
 class Tally:
-    """Reads the ledgers as they grow, and keeps every entry for the account."""
+    """Reads the ledger as it grows, and keeps every attempt for the account."""
 
-    def __init__(self, ledgers: Mapping[str, Path]) -> None:
-        self.entries: dict[str, list[Entry]] = {name: [] for name in ledgers}
-        self.holding: dict[str, set[str]] = {name: set() for name in ledgers}
-        self.finishers: dict[str, str] = {}  # job → the worker that completed it
-        self.last_lease: dict[str, Leased] = {}
-        self._tails = {name: Tail(path) for name, path in ledgers.items()}
+    def __init__(self, ledger: Path) -> None:
+        self.attempts: list[Attempt] = []
+        self.by_job: dict[str, list[Attempt]] = {}
+        self.done: dict[What, set[int]] = {what: set() for what in What}  # orders for which this was done
+        self.done_by: Counter[int] = Counter()  # process → attempts that it brought to their end
+        self.moved_at = monotonic()  # when there was last something new, ticks aside
+        self._open: dict[tuple[int, str], Attempt] = {}
+        self._tail = Tail(ledger)
         self._recent: deque[float] = deque()
 
     def read(self) -> None:
-        """Take in what the workers have written since."""
-        for name, tail in self._tails.items():
-            for entry in tail.read():
-                self.entries[name].append(entry)
-                self._take(name, entry)
+        """Take in what jobs have written since."""
+        for entry in self._tail.read():
+            self._take(entry)
 
-    def _take(self, name: str, entry: Entry) -> None:
-        if entry.deed is Deed.LEASED:
-            self.holding[name].add(entry.id)
-            self.last_lease[entry.id] = max(Leased(entry.at, name), self.last_lease.get(entry.id, Leased(0, "")))
-        elif entry.deed in (Deed.COMPLETED, Deed.REFUSED, Deed.DROPPED):
-            self.holding[name].discard(entry.id)
-        if entry.deed is Deed.COMPLETED:
-            self.finishers[entry.id] = name
+    def _take(self, entry: Entry) -> None:
+        if entry.what is not What.TICK:
+            self.moved_at = monotonic()
+        attempt = self._open.pop((entry.pid, entry.id), None)
+        if attempt is None:
+            attempt = Attempt(entry.what, entry.number, entry.id, entry.pid, entry.at)
+            self.attempts.append(attempt)
+            self.by_job.setdefault(entry.id, []).append(attempt)
+        if entry.deed is Deed.BEGAN:
+            self._open[entry.pid, entry.id] = attempt
+            return
+        attempt.end = entry.deed
+        self.done_by[entry.pid] += 1
+        if entry.deed is Deed.DID:
+            self.done[entry.what].add(entry.number)
             self._recent.append(entry.at)
+
+    def open_in(self, pids: Collection[int]) -> list[Attempt]:
+        """What has begun in these processes and not ended."""
+        return [attempt for (pid, _), attempt in self._open.items() if pid in pids]
+
+    def count(self, what: What, end: Deed | None = None) -> int:
+        """How many attempts there were, or how many that ended so."""
+        return sum(attempt.what is what and (end is None or attempt.end is end) for attempt in self.attempts)
+
+    @property
+    def delivered(self) -> set[int]:
+        """Orders whose customer was told, one way or the other."""
+        return self.done[What.EMAIL] | self.done[What.CALL]
+
+    @property
+    def steps_done(self) -> int:
+        """Of the three steps of every order, those that are done."""
+        return len(self.done[What.ORDER]) + len(self.done[What.THUMBNAIL]) + len(self.delivered)
 
     @property
     def pace(self) -> float:
-        """Jobs completed per second, of late."""
+        """Jobs done per second, of late."""
         now = monotonic()
         while self._recent and self._recent[0] < now - WINDOW:
             self._recent.popleft()

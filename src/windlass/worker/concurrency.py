@@ -7,7 +7,7 @@ each other slower. So the limit grows while all slots are in use and the process
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, process_time
 
 from windlass.worker.executor import Executor
@@ -26,16 +26,23 @@ def adapt(limit: int, usage: float, *, full: bool, most: int) -> int:
     return limit
 
 
-async def adapt_forever(executors: Sequence[Executor]) -> None:
-    """Adapt executors of this process once a second. It shares one interpreter, so one core is all there is."""
-    most = [executor.limit for executor in executors]
+def begin_small(executors: Sequence[Executor]) -> None:
+    """Nothing is known yet of the jobs that will come."""
     for executor in executors:
-        executor.limit = min(START, executor.limit)
+        executor.set_limit(min(START, executor.most))
+
+
+async def adapt_forever(executors: Sequence[Executor], stir: Callable[[], None]) -> None:
+    """Adapt executors of this process once a second, and have the new room used.
+
+    They share one interpreter, so one core is all there is.
+    """
     at, used = monotonic(), process_time()
     while True:
         await asyncio.sleep(EVERY)
         then, before = at, used
         at, used = monotonic(), process_time()
         usage = (used - before) / (at - then)
-        for executor, top in zip(executors, most, strict=True):
-            executor.limit = adapt(executor.limit, usage, full=executor.was_full(), most=top)
+        for executor in executors:
+            executor.set_limit(adapt(executor.limit, usage, full=executor.was_full(), most=executor.most))
+        stir()

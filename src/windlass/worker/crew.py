@@ -82,6 +82,8 @@ class Crew:
                 header = frame[0]
                 if "ready" in header:
                     self.ready.set_result(None)
+                elif "lost" in header:
+                    self.kill("its leases were lost")
                 elif "child" in header:
                     self._spawn(self._fork_child(header["child"]))
                 elif "kill" in header:

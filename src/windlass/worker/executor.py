@@ -54,7 +54,7 @@ class Executor:
     """Slots for one way of running. `finished` gets each attempt with its outcome, None if there is nothing to say."""
 
     def __init__(self, slots: range, board: Board, tie: Callable[[Plan], Ties], finished: Finished) -> None:
-        self.limit = len(slots)
+        self.most = self.limit = len(slots)
         self._board = board
         self._tie = tie
         self._finished = finished
@@ -135,8 +135,16 @@ class Executor:
         self._free.append(one.slot)
         self._typical += 0.1 * (monotonic() - one.began - self._typical)
         self._finished(one, outcome)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
         while self._standby and len(self.running) < self.limit and self._free:
             self._start(self._standby.popleft())
+
+    def set_limit(self, limit: int) -> None:
+        """How many may run at a time, from now on."""
+        self.limit = limit
+        self._start_waiting()
 
     # -- stopping --------------------------------------------------------------------------------
 

@@ -85,7 +85,12 @@ class Feed:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
         sent, self.outcomes = self.outcomes[:MOST], self.outcomes[MOST:]
         call = self.layout.turn(
-            sent, want=want, seconds=self._lease, holder=self.holder, waiter=self.waiter if want else None
+            sent,
+            want=want,
+            seconds=self._lease,
+            holder=self.holder,
+            waiter=self.waiter if want else None,
+            registered=True,
         )
         if want:
             self._more = False

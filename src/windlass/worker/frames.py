@@ -140,6 +140,11 @@ class _Stream:
         """The descriptor of its socket."""
         return self._sock.fileno()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the other side is known to be gone."""
+        return self._ended
+
     def close(self) -> None:
         """Close the socket. Who waits for a frame gets None, what was not sent yet is dropped."""
         if self._closed:

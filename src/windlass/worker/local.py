@@ -47,8 +47,9 @@ class Worker:
         """Work until `stop` is called or this is cancelled; what then still runs is given back."""
         loop = asyncio.get_running_loop()
         settings = self._settings
-        self._runner = Runner(self._app, settings, settings.name, Board.create(settings.entries), _NoChildren())
         keeping = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._begin_again))
+        board = Board.create(settings.entries)
+        self._runner = Runner(self._app, settings, settings.name, board, _NoChildren(), keeping.hurry)
         await asyncio.to_thread(keeping.register)
         keeping.start()
         self._keeping = keeping
@@ -98,7 +99,8 @@ class _Heartbeat(threading.Thread):
         self._settings = settings
         self._on_lost = on_lost
         self._names = 0
-        self._over = threading.Event()
+        self._over = False
+        self._wanted = threading.Event()
         self.holder = settings.name
         self._kept_at = awake()
 
@@ -109,7 +111,7 @@ class _Heartbeat(threading.Thread):
         self._kept_at = awake()
 
     def run(self) -> None:
-        while not self._over.wait(self._settings.lease / BEATS):
+        while not self._pause():
             asked_at = awake()
             try:
                 if all(self._beat(queue) for queue in self._settings.queues):
@@ -120,6 +122,16 @@ class _Heartbeat(threading.Thread):
                 if awake() - self._kept_at < self._settings.lease * SAFETY:
                     continue
             self._begin_again()
+
+    def _pause(self) -> bool:
+        """Until the next beat is due or wanted; whether this is the end."""
+        self._wanted.wait(self._settings.lease / BEATS)
+        self._wanted.clear()
+        return self._over
+
+    def hurry(self) -> None:
+        """Look now whether the leases are still there."""
+        self._wanted.set()
 
     def _begin_again(self) -> None:
         self._names += 1
@@ -142,7 +154,8 @@ class _Heartbeat(threading.Thread):
 
     def stop(self) -> None:
         """No more heartbeats."""
-        self._over.set()
+        self._over = True
+        self._wanted.set()
         self.join()
 
 

@@ -68,6 +68,8 @@ class ProcessExecutor(Executor):
 
     async def _run(self, one: Attempt) -> Outcome | None:
         slot, lease = one.slot, one.plan.lease
+        if slot in self._streams and self._streams[slot].ended:
+            self._drop(slot)  # it died between two jobs: this one is not to blame
         try:
             stream = self._streams.get(slot) or await self._open(slot)
             await stream.send({"run": _header(lease)}, lease.data)

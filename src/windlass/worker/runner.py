@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Outcome,
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.board import Board
-from windlass.worker.concurrency import adapt_forever
+from windlass.worker.concurrency import adapt_forever, begin_small
 from windlass.worker.ear import Ear
 from windlass.worker.executor import Attempt, Executor, Stop
 from windlass.worker.feed import MOST, Feed
@@ -44,10 +45,19 @@ TROUBLE_PAUSE = 0.5  # seconds, when the server cannot be reached
 class Runner:
     """All queues of one worker process."""
 
-    def __init__(self, app: Windlass, settings: Settings, holder: str, board: Board, source: ChildSource) -> None:
+    def __init__(
+        self,
+        app: Windlass,
+        settings: Settings,
+        holder: str,
+        board: Board,
+        source: ChildSource,
+        on_lost: Callable[[], None],
+    ) -> None:
         self._app = app
         self._settings = settings
         self._board = board
+        self._on_lost = on_lost
         slots = settings.slots
         self.executors: dict[str, Executor] = {
             "loop": LoopExecutor(slots["loop"], board, self._tie, self._finished),
@@ -60,6 +70,8 @@ class Runner:
             queue: Feed(app, queue, weight, kinds_on(app, queue), holder, settings.lease)
             for queue, weight in settings.queues.items()
         }
+        if settings.auto:
+            begin_small(self._adapted)
         self._reserved = dict.fromkeys(self.executors, 0)
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
@@ -78,8 +90,7 @@ class Runner:
         turners = [asyncio.create_task(self._turn_on()) for _ in range(TURNS)]
         others = [asyncio.create_task(self._ear.listen()), asyncio.create_task(self._declare_schedules())]
         if self._settings.auto:
-            adapting = adapt_forever([self.executors["loop"], self.executors["thread"]])
-            others.append(asyncio.create_task(adapting))
+            others.append(asyncio.create_task(adapt_forever(self._adapted, self._look_all)))
         try:
             await asyncio.gather(*turners)
             await asyncio.gather(*self._errands, return_exceptions=True)
@@ -120,6 +131,11 @@ class Runner:
             for one in list(executor.running.values()):
                 self._settle(Released(one.plan.lease))
                 one.stop = Stop.LOST
+
+    @property
+    def _adapted(self) -> list[Executor]:
+        """What shares this interpreter, and is adapted to its use."""
+        return [self.executors["loop"], self.executors["thread"]]
 
     @property
     def _idle(self) -> bool:
@@ -177,6 +193,8 @@ class Runner:
             for kind in feed.kinds:
                 self._reserved[kind] -= want
         self._report(sent, turn)
+        if turn.lost and self._leasing:
+            self._on_lost()
         for lease in turn.leases:
             self._admit(feed, lease)
         self._run_errands(feed)
@@ -223,6 +241,11 @@ class Runner:
 
     def _stir(self) -> None:
         self._stirred.set()
+
+    def _look_all(self) -> None:
+        for feed in self.feeds.values():
+            feed.wake()
+        self._stir()
 
     def begin_again(self, holder: str) -> None:
         """All leases are lost: stop every attempt, and lease under another name."""

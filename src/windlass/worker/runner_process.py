@@ -2,7 +2,7 @@
 
     from the keeper   {"child": slot, "pid": n} + its socket · {"gone": ending of a child} · {"cancel": queue, "id": id}
                       {"retire": slot} · {"drain": seconds}
-    to the keeper     {"ready": true} · {"child": slot} · {"kill": slot, "why": text}
+    to the keeper     {"ready": true} · {"lost": true} · {"child": slot} · {"kill": slot, "why": text}
 
 When the keeper is gone nobody keeps the leases alive: everything is given back, at once, and the runner ends.
 """
@@ -55,7 +55,7 @@ def _loop_factory() -> Any:
 async def _live(app: Windlass, settings: Settings, holder: str, board: Board, control_fd: int) -> None:
     control = FdStream(socket.socket(fileno=control_fd))
     source = KeeperSource(control)
-    runner = Runner(app, settings, holder, board, source)
+    runner = Runner(app, settings, holder, board, source, lambda: control.post({"lost": True}))
     working = asyncio.create_task(runner.run())
     obeying = asyncio.create_task(_obey(control, runner, source))
     control.post({"ready": True})
@@ -126,4 +126,7 @@ class KeeperSource:
         self._endings.pop(pid, None)
 
     def kill(self, slot: int, why: str) -> None:
-        self._control.post({"kill": slot, "why": why})
+        try:
+            self._control.post({"kill": slot, "why": why})
+        except OSError:
+            pass  # the keeper is gone, and the nursery ends all children

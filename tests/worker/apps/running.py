@@ -41,3 +41,24 @@ async def loop_die_once(job: Job = current()) -> None:
     if os.environ["WINDLASS_ROLE"] == "runner" and job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     note("end", job)
+
+
+@app.task(queue="loops")
+async def loop_longer_each_time(first: float, later: float, job: Job = current()) -> None:
+    note("start", job)
+    await asyncio.sleep(first if job.attempt == 1 else later)
+    note("end", job)
+
+
+@app.task(queue="threads")
+def thread_longer_each_time(first: float, later: float, job: Job = current()) -> None:
+    note("start", job)
+    time.sleep(first if job.attempt == 1 else later)
+    note("end", job)
+
+
+@app.task(queue="processes", run="process")
+def process_longer_each_time(first: float, later: float, job: Job = current()) -> None:
+    note("start", job)
+    time.sleep(first if job.attempt == 1 else later)
+    note("end", job)

@@ -93,6 +93,7 @@ class NativeLayout:
         seconds: float = 0,
         holder: str | None = None,
         waiter: str | None = None,
+        registered: bool = False,
     ) -> Call[Turn]:
         if holder:
             self._holders.add(holder)
@@ -109,6 +110,7 @@ class NativeLayout:
             want,
             self.max_dead,
             waiter or "",
+            int(registered),
             len(completed),
         ]
         args += [lease.id for lease in completed]
@@ -253,7 +255,7 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], order: list[int], holder: str | None) -> Turn:
-        _, verdicts, base, ids, data, metas, scores, wait, recovered, outbox, tick = reply
+        _, verdicts, base, ids, data, metas, scores, wait, recovered, outbox, tick, lost = reply
         settled = [False] * len(order)
         for place, digit in zip(order, verdicts, strict=True):
             settled[place] = digit == ord("1")
@@ -264,7 +266,7 @@ class NativeLayout:
             for id, payload, fence, meta, score in zip(ids, data, fences, metas, scores, strict=True)
             if payload is not None  # an empty place in a repeated answer: not ours any more
         )
-        return Turn(tuple(settled), leases, _seconds(wait), recovered, outbox, _seconds(tick))
+        return Turn(tuple(settled), leases, _seconds(wait), recovered, outbox, _seconds(tick), lost == 1)
 
     def _read_lease(
         self, id: bytes, data: bytes, fence: int, meta: bytes | None, score: bytes, holder: str | None

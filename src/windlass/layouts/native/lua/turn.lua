@@ -6,7 +6,8 @@
 -- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] bound of the dead set
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, taken off when jobs were leased
---          [9] n completed jobs, then n ids, then n fences (8 bytes each, big-endian)
+--          [9] "1": lease only if the holder is known, for one that was called lost must not come back by itself
+--          [10] n completed jobs, then n ids, then n fences (8 bytes each, big-endian)
 --          […] m other outcomes, then for each: id, fence, verb, a, b, text:
 --                d done, and something is to be kept or handed over: a 0, b ms to keep the result, text the result
 --                r retry: a and b kind of time and ms (see CHANGE), text the message
@@ -20,7 +21,8 @@
 -- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not,
 --            fence before the first lease, ids, data, META records, ready scores,
 --            ms until something happens by itself or -1, jobs taken back from lost holders,
---            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1 }
+--            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1,
+--            1 when nothing was leased because the holder is not known }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
@@ -28,14 +30,16 @@ local FIRST_PIECE = 16
 
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
 local lease_ms, wanted, most_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local completed = tonumber(ARGV[9])
-local others_at = 10 + 2 * completed
+local completed = tonumber(ARGV[10])
+local others_at = 11 + 2 * completed
 local others = tonumber(ARGV[others_at])
+
+local lost = 0
 
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
-  return { reading, verdicts, base, ids, data, metas, scores, wait, taken_back, size[OUTBOX], tick }
+  return { reading, verdicts, base, ids, data, metas, scores, wait, taken_back, size[OUTBOX], tick, lost }
 end
 
 local replayed = open()
@@ -90,13 +94,13 @@ end
 
 if completed > 0 then
   local ids = {}
-  for i = 1, completed do ids[i] = ARGV[9 + i] end
+  for i = 1, completed do ids[i] = ARGV[10 + i] end
   local texts = call('HMGET', LEASES, unpack(ids))
   local done, members, seen, count = {}, {}, {}, 0
   for i = 1, completed do
     local id, text = ids[i], texts[i]
     -- The packed fence is compared as it lies in the record: this loop is the hottest of all.
-    if text and string.sub(text, 2, 9) == ARGV[9 + completed + i] and not seen[id] then
+    if text and string.sub(text, 2, 9) == ARGV[10 + completed + i] and not seen[id] then
       local owner = string.sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
       count = count + 1
       verdicts[i], seen[id], touched[owner] = '1', true, true
@@ -313,7 +317,9 @@ end
 
 local ids, scores, payloads = {}, {}, {}
 local base = math.max(state.fence, wall_us)
-if not (state.paused or being_swept) then
+if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then
+  lost = 1
+elseif not (state.paused or being_swept) then
   -- The first few tell how large the jobs are; a reply is bounded in bytes as well as in number.
   local bytes, piece = 0, FIRST_PIECE
   while #ids < wanted and bytes < MOST_BYTES do

@@ -1,0 +1,159 @@
+"""Jobs as commands show them: many in a table, one whole, or as JSON. Payloads only if they are asked for."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import rich_click as click
+from msgspec import Raw, structs
+
+from windlass.cli.options import Command, option_of
+from windlass.cli.output import cell, clock, distance, first_line, say_facts, say_json, say_table, size
+from windlass.envelope import read_envelope
+from windlass.errors import Undecodable
+from windlass.job import JobRecord, State
+from windlass.queue import Queue
+
+Cursors = dict[str, str]
+
+COLUMNS = ("state", "id", "task", "priority", "when", "failures", "stalls", "holder", "progress", "message")
+DEAD_COLUMNS = ("id", "task", "died", "reason", "failures", "stalls", "message")
+
+
+def listing_options(command: str) -> Command:
+    """`--limit`, `--cursor` and `--data`."""
+    option = option_of(command)
+
+    def decorate(function: Command) -> Command:
+        for decorator in (
+            option("--data", "with_data", is_flag=True, help="Show payloads, too. They may hold secrets."),
+            option("--cursor", help="Go on where an earlier page ended."),
+            option(
+                "--limit",
+                type=click.IntRange(1, 1000),
+                default=20,
+                show_default=True,
+                help="How many jobs of a state at most.",
+            ),
+        ):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def list_jobs(
+    queue: Queue, states: Sequence[State], limit: int, cursor: str | None, with_data: bool, as_json: bool
+) -> None:
+    """Print one page of each state, and how to go on."""
+    found: list[JobRecord] = []
+    cursors: Cursors = {}
+    for state in states:
+        page = queue.jobs(state, cursor=cursor, limit=limit)
+        found += page.jobs
+        if page.cursor:
+            cursors[state.value] = page.cursor
+    if as_json:
+        say_json({"queue": queue.name, "jobs": [job_facts(job, with_data) for job in found], "cursors": cursors})
+        return
+    graves = set(states) <= {State.DEAD, State.BROKEN}
+    rows = [(*(_grave_row(job) if graves else _row(job)), *([_shown(job.data)] if with_data else [])) for job in found]
+    columns = (*(DEAD_COLUMNS if graves else COLUMNS), *(["data"] if with_data else []))
+    say_table(columns, rows, f"No {' or '.join(states) if len(states) < len(State) else 'jobs'} on {queue.name}.")
+    for name, following in cursors.items():
+        click.echo(
+            f"There are more {name} ones: --state {name} --cursor {following}"
+            if not graves
+            else f"There are more: --cursor {following}",
+            err=True,
+        )
+
+
+def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
+    """Print everything about one job."""
+    if as_json:
+        say_json(job_facts(job, with_data))
+        return
+    limits = job.limits
+    say_facts(
+        [
+            ("queue", job.queue),
+            ("id", job.id),
+            ("task", task_of(job)),
+            ("state", job.state.value),
+            ("priority", job.priority),
+            ("runs at", clock(job.run_at)),
+            ("failures", f"{job.failures} of {limits.max_failures} that are forgiven"),
+            ("stalls", f"{job.stalls} of {limits.max_stalls} that are forgiven"),
+            ("backoff", f"{limits.min_backoff:g} s to {limits.max_backoff:g} s"),
+            ("progress", None if job.progress is None else f"{job.progress:.0%}"),
+            ("holder", job.holder),
+            ("fence", job.fence),
+            ("cancelled", "yes, it is told to stop" if job.cancelled else None),
+            ("reason", job.reason),
+            ("died at", clock(job.died_at)),
+            ("data", None if with_data else f"{size(len(job.data))}; --data shows it"),
+        ]
+    )
+    for title, text in (("message", job.message), ("data", _shown(job.data) if with_data else None)):
+        if text:
+            click.echo(f"\n{title}:")
+            for line in text.splitlines():
+                click.echo(f"  {cell(line)}")
+
+
+def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
+    """A job as a JSON object."""
+    facts = structs.asdict(job) | {"task": task_of(job)}
+    del facts["data"]
+    return facts | ({"data": payload(job.data)} if with_data else {})
+
+
+def task_of(job: JobRecord) -> str | None:
+    """The name of the task that a payload is for, if it is for one."""
+    try:
+        return read_envelope(job.data).task
+    except Undecodable:
+        return None
+
+
+def payload(data: bytes) -> dict[str, object]:
+    """A payload as it can be told in JSON: what it says as JSON, else as text, else its bytes."""
+    try:
+        msgspec.json.decode(data)
+        return {"json": Raw(data)}
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
+
+
+def _shown(data: bytes) -> str:
+    ((kind, value),) = payload(data).items()
+    if isinstance(value, Raw):
+        return bytes(value).decode()
+    return f"base64:{value}" if kind == "base64" else str(value)
+
+
+def _row(job: JobRecord) -> tuple[object, ...]:
+    return (
+        job.state.value,
+        job.id,
+        task_of(job),
+        job.priority,
+        distance(job.died_at or job.run_at),
+        job.failures,
+        job.stalls,
+        job.holder,
+        None if job.progress is None else f"{job.progress:.0%}",
+        first_line(job.message),
+    )
+
+
+def _grave_row(job: JobRecord) -> tuple[object, ...]:
+    return job.id, task_of(job), distance(job.died_at), job.reason, job.failures, job.stalls, first_line(job.message)

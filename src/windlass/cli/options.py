@@ -1,0 +1,92 @@
+"""What the options of the commands have in common: a variable for each, and values such as durations and sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import rich_click as click
+
+from windlass.errors import InvalidInput
+from windlass.times import milliseconds
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(?:i?B)?")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def option_of(command: str) -> Callable[..., Decorator]:
+    """The options of one command: the variable of `--max-jobs` of `worker` is `WINDLASS_WORKER_MAX_JOBS`."""
+
+    def option(flag: str, *more: str, **settings: Any) -> Decorator:
+        variable = f"WINDLASS_{command}_{flag.removeprefix('--')}".upper().replace("-", "_")
+        return click.option(flag, *more, envvar=variable, show_envvar=True, **settings)
+
+    return option
+
+
+def json_option(command: Command) -> Command:
+    """`--json`, for all that can be read by a program."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        envvar="WINDLASS_JSON",
+        show_envvar=True,
+        help="Print JSON, and nothing else.",
+    )(command)
+
+
+def yes_option(command: Command) -> Command:
+    """`--yes`, for all that cannot be taken back."""
+    return click.option("--yes", "-y", is_flag=True, envvar="WINDLASS_YES", show_envvar=True, help="Do not ask.")(
+        command
+    )
+
+
+def url_option(command: Command) -> Command:
+    """`--url`: which server."""
+    return click.option(
+        "--url",
+        envvar="WINDLASS_URL",
+        show_envvar=True,
+        help="The server, like redis://localhost:6379/0. Without one: the embedded server.",
+    )(command)
+
+
+def app_option(help: str) -> Decorator:
+    """`--app`: an app in Python."""
+    return click.option("--app", "app_name", metavar="MODULE:APP", envvar="WINDLASS_APP", show_envvar=True, help=help)
+
+
+def duration(least: float = 0.0, most: float = 10 * 365 * 86400.0) -> Callable[[object], float]:
+    """A length of time in seconds, from `90`, `500ms`, `30s`, `5m` or `1h30m`."""
+
+    def convert(given: object) -> float:
+        text = str(given)
+        try:
+            return milliseconds(float(text) if _is_number(text) else text, "it", least=least, most=most) / 1000
+        except InvalidInput as error:
+            raise click.BadParameter(str(error)) from None
+
+    return convert
+
+
+def byte_size(given: object) -> int:
+    """A number of bytes, from `500M` or `2G`; a thousand and twenty-four of each make the next."""
+    found = _SIZE.fullmatch(str(given).strip())
+    size = int(float(found[1]) * 1024 ** _POWERS[found[2]]) if found else 0
+    if size <= 0:
+        raise click.BadParameter(f"{given!r} is no size: write 500M or 2G")
+    return size
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,216 @@
+"""Jobs that do not behave harm themselves at most: no heartbeat is missed, no neighbour is charged, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+
+from tests.support.servers import wait_until
+from tests.support.workers import Entry, Workshop, percentiles
+from windlass import JobRecord
+from windlass.worker import procinfo
+
+WAYS = ("loop", "thread", "process")
+CALM = {"loop": "calm", "thread": "calm-threads", "process": "calm-processes"}
+
+
+def attempts(shop: Workshop) -> dict[str, list[int]]:
+    """Job → the attempt numbers of its starts."""
+    found: dict[str, list[int]] = {}
+    for entry in shop.journal.all("start"):
+        found.setdefault(entry.id, []).append(entry.attempt)
+    return found
+
+
+def calm(shop: Workshop, way: str, seconds: float) -> str:
+    id = shop.send(f"{way}_calm", seconds, queue=CALM[way])
+    shop.journal.wait(1, "start", id=id)
+    return id
+
+
+def failed_once(shop: Workshop, queue: str, id: str) -> JobRecord:
+    """Wait until a job has a failure, and is put off."""
+
+    def seen() -> JobRecord | None:
+        record = shop.queue(queue).get(id)
+        return record if record and record.failures + record.stalls else None
+
+    return wait_until(seen, f"{id} to be charged")
+
+
+# -- heartbeats ----------------------------------------------------------------------------------
+
+
+@pytest.mark.serves("Q4", "Q6")
+def test_jobs_that_hold_the_interpreter_for_many_leases_run_once(shop: Workshop) -> None:
+    lease = 1.0
+    worker = shop.start("hostile", lease=lease, processes=1, threads=1, concurrency=1)
+    second = shop.start("hostile", lease=lease, processes=1, threads=1, concurrency=1)
+    ids = [shop.send(f"{way}_hold", 5 * lease, queue="gil") for way in WAYS]
+    shop.wait_empty("gil", timeout=100)
+    starts, ends = shop.journal.all("start"), shop.journal.all("end")
+    held = {entry.task: entry.at - next(s.at for s in starts if s.id == entry.id) for entry in ends}
+    print(f"\nheld for {({task: round(seconds, 1) for task, seconds in held.items()})} s, with a lease of {lease:g} s")
+    assert min(held.values()) > 3 * lease
+    assert Counter(entry.id for entry in starts) == Counter(ids), "a job was started twice"
+    assert Counter(entry.id for entry in ends) == Counter(ids)
+    assert {entry.attempt for entry in starts} == {1}
+    assert "the runner" not in worker.log + second.log
+
+
+# -- time limits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.serves("Q7")
+@pytest.mark.parametrize("task", ["ignore_cancellation", "block_the_loop"])
+def test_a_coroutine_that_does_not_stop_is_ended_with_its_runner(shop: Workshop, task: str) -> None:
+    worker = shop.start("hostile", kill_grace=0.5, threads=2, processes=4)
+    neighbours = [calm(shop, way, 1.5) for way in WAYS]
+    id = shop.send(task, queue="stubborn")
+    start = shop.journal.wait(1, "start", id=id)[0]
+    record = failed_once(shop, "stubborn", id)
+    assert time.monotonic() - start.at <= 0.3 + 0.5 + 1.0
+    assert (record.failures, record.stalls, record.state) == (1, 0, "scheduled")
+    assert "its time was over" in (record.message or "")
+    shop.wait_empty(*CALM.values())
+    tried = attempts(shop)
+    assert all(set(tried[neighbour]) == {1} for neighbour in neighbours), f"uncharged: {tried}"
+    assert Counter(shop.journal.ids("end")) == Counter(neighbours)
+    assert not shop.journal.overlaps()
+    assert worker.process.poll() is None
+
+
+@pytest.mark.serves("Q7")
+def test_a_coroutine_that_stops_in_time_costs_nobody_else_anything(shop: Workshop) -> None:
+    worker = shop.start("hostile", kill_grace=0.5)
+    neighbours = [calm(shop, way, 1.0) for way in WAYS]
+    id = shop.send("time_out", queue="stubborn")
+    record = failed_once(shop, "stubborn", id)
+    assert (record.failures, record.stalls) == (1, 0)
+    assert "timed out after 0.3 s" in (record.message or "")
+    shop.wait_empty(*CALM.values())
+    assert all(attempts(shop)[neighbour] == [1] for neighbour in neighbours)
+    assert "the runner" not in worker.log
+
+
+@pytest.mark.serves("Q7")
+def test_a_process_that_ignores_sigterm_is_killed_in_time_with_all_it_started(shop: Workshop) -> None:
+    tries = int(os.environ.get("WINDLASS_KILL_TRIES", "12"))
+    limit, grace = 0.2, 0.3
+    worker = shop.start("hostile", kill_grace=grace, processes=2)
+    neighbour = calm(shop, "loop", 0.5)
+    lags = []
+    for _ in range(tries):
+        id = shop.send("ignore_sigterm", queue="stubborn-processes", max_failures=0)
+        start = shop.journal.wait(1, "start", id=id)[0]
+        pids = (start.pid, start.more["grandchild"])
+        wait_until(lambda pids=pids: not any(map(procinfo.is_alive, pids)), "both to be gone", interval=0.002)
+        lags.append(time.monotonic() - start.at - limit - grace)
+        record = wait_until(
+            lambda id=id: (record := shop.queue("stubborn-processes").get(id)) and record.state == "dead" and record,
+            "it to be dead",
+        )
+        assert (record.failures, record.stalls) == (1, 0)
+        assert "timed out after 0.2 s" in (record.message or "")
+    print(f"\nfrom limit + kill grace to the end of child and grandchild: {percentiles(lags)}")
+    assert max(lags) <= 0.25
+    shop.wait_empty("calm")
+    assert attempts(shop)[neighbour] == [1]
+    assert worker.stop() == 0
+    assert worker.processes() == []
+
+
+# -- output --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flood_of_output_harms_nothing(shop: Workshop, way: str) -> None:
+    worker = shop.start("hostile", lease=1.5)
+    neighbour = calm(shop, "loop", 1.0)
+    ids = shop.send_many(shop.call(f"{way}_flood", 5000, queue="floods") for _ in range(2))
+    shop.wait_empty("floods", "calm", timeout=30)
+    assert all(attempts(shop)[id] == [1] for id in (*ids, neighbour))
+    assert "the runner" not in worker.log
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flood_of_output_that_nobody_reads_harms_nothing(shop: Workshop, way: str) -> None:
+    worker = shop.start("hostile", lease=1.5, output=subprocess.PIPE)
+    ids = shop.send_many(shop.call(f"{way}_flood", 2000, queue="floods") for _ in range(2))
+    shop.wait_empty("floods", timeout=30)
+    later = calm(shop, "loop", 2.5)
+    shop.wait_empty("calm", timeout=10)
+    assert all(attempts(shop)[id] == [1] for id in (*ids, later))
+    assert worker.stop() == 0
+
+
+# -- forks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["that ends", "that comes back"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fork_in_a_job_does_not_act_as_the_worker(shop: Workshop, way: str, comes_back: bool) -> None:
+    worker = shop.start("hostile", lease=3.0, processes=2)
+    before = set(worker.processes())
+    ids = [shop.send(f"{way}_fork", comes_back, queue="forks") for _ in range(3)]
+    shop.journal.wait(3, "copy")
+    shop.wait_empty("forks")
+    after = [calm(shop, other, 0.05) for other in WAYS for _ in range(4)]
+    shop.wait_empty(*CALM.values())
+    assert all(attempts(shop)[id] == [1] for id in (*ids, *after)), attempts(shop)
+    copies = {entry.pid for entry in shop.journal.all("copy")}
+    assert not copies & {entry.pid for entry in shop.journal.all("start")}, "a copy ran jobs"
+    assert not copies & before
+    wait_until(lambda: not any(map(procinfo.is_alive, copies)), "the copies to be gone", timeout=3)
+    assert "lost" not in worker.log
+    assert worker.stop() == 0
+
+
+# -- poison --------------------------------------------------------------------------------------
+
+
+@pytest.mark.serves("Q4")
+def test_poison_dies_after_three_crashes_and_nobody_else_is_charged(shop: Workshop) -> None:
+    check_poison(shop, {"process": 1.0})
+
+
+@pytest.mark.serves("Q4")
+def test_poison_in_the_runner_dies_after_three_crashes_and_nobody_else_is_charged(shop: Workshop) -> None:
+    check_poison(shop, {"process": 0.5, "loop": 0.5})
+
+
+def check_poison(shop: Workshop, shares: dict[str, float]) -> None:
+    total = int(os.environ.get("WINDLASS_POISON_JOBS", "600"))
+    queues = {"process": "processes", "loop": "loops"}
+    poison: list[str] = []
+    innocent: list[str] = []
+    calls = []
+    for way, share in shares.items():
+        calls += [(way, number % 100 == 50) for number in range(int(total * share))]
+    ids = shop.send_many(shop.call(f"{way}_work", bad, queue=queues[way]) for way, bad in calls)
+    for id, (_, bad) in zip(ids, calls, strict=True):
+        (poison if bad else innocent).append(id)
+    began = time.monotonic()
+    worker = shop.start("hostile", concurrency=20, processes=4, lease=5.0)
+    shop.wait_empty(*(queues[way] for way in shares), timeout=60 + total / 10)
+    took = time.monotonic() - began
+    starts: dict[str, list[Entry]] = {}
+    for entry in shop.journal.all("start"):
+        starts.setdefault(entry.id, []).append(entry)
+    ends = Counter(shop.journal.ids("end"))
+    print(f"\n{len(poison)} poison among {total} jobs {shares}: {took:.1f} s, {sum(map(len, starts.values()))} attempts")
+    assert ends == Counter(innocent), "every innocent is completed once"
+    charged = {id for id in innocent if {entry.attempt for entry in starts[id]} != {1}}
+    assert not charged, "innocents were charged"
+    dead = {record.id: record for way in shares for record in shop.queue(queues[way]).all_jobs("dead")}
+    assert sorted(dead) == sorted(poison)
+    for id, record in dead.items():
+        assert (record.failures, record.stalls, record.reason) == (0, 3, "crashed")
+        assert "SIGSEGV" in (record.message or "")
+        assert [entry.attempt for entry in starts[id]][-3:] == [1, 2, 3], "charged three times, once for each crash"
+        assert len(starts[id]) <= (3 if id in ids[: len(ids)] and starts[id][0].task == "process_work" else 6)
+    assert worker.process.poll() is None

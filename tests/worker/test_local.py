@@ -1,0 +1,127 @@
+"""A worker inside another program: jobs on its event loop and in threads, leases kept by a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from tests.support.conditions import until
+from windlass import Job, Retry, Windlass, current
+from windlass.errors import InvalidOption
+from windlass.layouts.native.keys import queue_key
+
+
+async def test_it_runs_coroutines_and_threads_and_ends_when_told(app: Windlass) -> None:
+    seen: list[tuple[str, int, bool]] = []
+
+    @app.task(queue="local")
+    async def on_the_loop(n: int, job: Job = current()) -> None:
+        await job.aprogress(0.5)
+        seen.append(("loop", n, threading.current_thread() is threading.main_thread()))
+
+    @app.task(queue="local", min_backoff=0.001, max_backoff=0.001)
+    def in_a_thread(n: int, job: Job = current()) -> None:
+        if job.attempt == 1:
+            raise Retry("once more", delay=0)
+        seen.append(("thread", n, threading.current_thread() is threading.main_thread()))
+
+    worker = app.worker(["local"])
+    working = asyncio.create_task(worker.run())
+    await app.aenqueue_many(call for n in range(20) for call in (on_the_loop.call(n), in_a_thread.call(n)))
+    await until(lambda: len(seen) == 40)
+    await worker.stop()
+    await working
+    assert sorted(seen) == sorted([("loop", n, True) for n in range(20)] + [("thread", n, False) for n in range(20)])
+    assert (await app.queue("local").acounts()).leased == 0
+
+
+async def test_cancelling_it_gives_back_what_runs(app: Windlass) -> None:
+    started = asyncio.Event()
+
+    @app.task(queue="local")
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    receipt = await endless.aenqueue()
+    working = asyncio.create_task(app.worker().run())
+    await started.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    (lease,) = await app.queue("local").alease_many(5)
+    assert (lease.id, lease.attempt) == (receipt.id, 1)
+    await app.queue("local").acomplete(lease)
+
+
+async def test_its_leases_are_kept_while_a_job_blocks_the_loop(app: Windlass) -> None:
+    runs: list[int] = []
+
+    @app.task(queue="local")
+    async def block(job: Job = current()) -> None:
+        runs.append(job.fence)
+        time.sleep(3)  # noqa: ASYNC251  # that is the point
+
+    @app.task(queue="other")
+    async def other() -> None: ...
+
+    await block.aenqueue()
+    worker = app.worker(["local"], lease=1)
+    second = threading.Thread(target=lambda: asyncio.run(steal(app, 4.0)), daemon=True)
+    working = asyncio.create_task(worker.run())
+    second.start()
+    await until(lambda: runs)
+    await worker.stop()
+    await working
+    second.join()
+    assert len(runs) == 1
+
+
+async def steal(app: Windlass, seconds: float) -> None:
+    """Look for jobs whose lease has ended, all the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert await app.queue("local").alease(1) is None
+        await asyncio.sleep(0.1)
+
+
+async def test_a_worker_that_lost_its_leases_stops_its_jobs_and_begins_again(app: Windlass, client: object) -> None:
+    runs: list[tuple[int, str]] = []
+
+    @app.task(queue="local")
+    async def wait(job: Job = current()) -> None:
+        runs.append((job.fence, "began"))
+        try:
+            await asyncio.sleep(60 if len(runs) == 1 else 0)
+        except asyncio.CancelledError:
+            runs.append((job.fence, "stopped"))
+            raise
+
+    await wait.aenqueue()
+    worker = app.worker(["local"], lease=1.5)
+    working = asyncio.create_task(worker.run())
+    await until(lambda: runs)
+    # Somebody calls the holder lost, as a sweep does after a long silence.
+    client.zadd(queue_key("local", "holders"), dict.fromkeys(client.zrange(queue_key("local", "holders"), 0, -1), 1))  # type: ignore[attr-defined]
+    await app.queue("local").aclean()
+    await until(lambda: len(runs) == 3)
+    await worker.stop()
+    await working
+    assert [what for _, what in sorted(runs)] == ["began", "stopped", "began"]
+    assert (await app.queue("local").acounts()).leased == 0
+
+
+async def test_what_it_cannot_do_is_refused(app: Windlass) -> None:
+    with pytest.raises(InvalidOption, match="no task and no handler"):
+        app.worker()
+
+    @app.task(queue="media", run="process")
+    def thumbnail() -> None: ...
+
+    with pytest.raises(InvalidOption, match="windlass worker"):
+        app.worker()
+    with pytest.raises(InvalidOption, match="concurrency"):
+        app.worker(["x"], concurrency=0)
