@@ -2,8 +2,7 @@
 
 import asyncio
 
-from windlass import Windlass, current
-from windlass import Job
+from windlass import Job, Windlass, current
 
 app = Windlass()
 QUEUE = "example-schedules"

@@ -1,7 +1,7 @@
 """A small shop: each order needs a thumbnail of its photo and an e-mail to the customer. `windlass demo` runs this file.
 
-    windlass worker shop:app     in this folder: does the work
-    python shop.py 100           in another terminal: a hundred orders
+windlass worker shop:app     in this folder: does the work
+python shop.py 100           in another terminal: a hundred orders
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def thumbnail(number: int, job: Job = current()) -> None:
 @app.task(queue="shop-mail", max_failures=20, min_backoff="200ms", max_backoff="2s")  # async def: on the event loop
 async def send_email(number: int, address: str, job: Job = current()) -> None:
     with noted("email", number, job):
-        await asyncio.sleep(0.05)  # a mail server takes its time,
+        await asyncio.sleep(0.1)  # a mail server takes its time,
         if address.endswith(".invalid"):
             raise Failure(f"550 no such mailbox: {address}")  # does not know everybody (for good: no further try),
         if random.random() < 0.1:

@@ -152,7 +152,13 @@ class Worker:
     """One worker. All its processes, down to what its jobs start, carry its mark."""
 
     def __init__(
-        self, target: str, settings: Settings, environment: Mapping[str, str], log: Path, output: int | None = None
+        self,
+        target: str,
+        settings: Settings,
+        environment: Mapping[str, str],
+        log: Path,
+        output: int | None = None,
+        folder: Path = ROOT,
     ) -> None:
         self.settings = settings
         self.mark = secrets.token_hex(8)
@@ -165,7 +171,7 @@ class Worker:
                 stdout=out if output is None else output,
                 stderr=out if output is None else output,
                 env=self._environment,
-                cwd=ROOT,
+                cwd=folder,
                 start_new_session=True,
             )
 

@@ -133,6 +133,7 @@ def test_a_worker_that_is_gone_at_a_stroke_is_recovered_after_its_lease(shop: Wo
     for id in ids:
         first_start(shop, id)
     second = shop.start("running", lease=2.0)
+    first.signal_all(signal.SIGSTOP)  # so that none of them sees another one die
     at = time.monotonic()
     first.signal_all(signal.SIGKILL)
     again = {id: shop.journal.wait(2, "start", id=id)[1] for id in ids}

@@ -27,18 +27,14 @@ def _option(flag: str, *more: str, **settings: Any) -> Callable[[Command], Comma
 
 
 @click.command()
-@_option("--jobs", type=click.IntRange(min=100), default=6000, show_default=True, help="How many jobs.")
-@_option("--workers", type=click.IntRange(2, 64), default=4, show_default=True, help="How many worker processes.")
-@_option("--seed", type=int, default=1, show_default=True, help="Which jobs, and which worker is killed.")
+@_option("--orders", type=click.IntRange(min=100), default=400, show_default=True, help="How many orders.")
 @_option("--home", type=click.Path(path_type=Path), help="Use the embedded server of this data home.")
-@_option("--url", help="Use the server at this URL. The demo takes a queue of its own, and deletes it.")
-@_option("--keep", is_flag=True, help="Leave the embedded server running, and the workers' ledgers in place.")
+@_option("--url", help="Use the server at this URL: its queues shop-orders, shop-media and shop-mail, and no other.")
+@_option("--keep", is_flag=True, help="Leave the embedded server running, the ledger and the worker's log in place.")
 @_option("--json", "as_json", is_flag=True, help="Print the account as JSON, and nothing else.")
 @_option("--plain", is_flag=True, help="Print lines instead of a live picture, as it is done without a terminal.")
 def demo(
-    jobs: int,
-    workers: int,
-    seed: int,
+    orders: int,
     home: Path | None,
     url: str | None,
     keep: bool,
@@ -47,25 +43,29 @@ def demo(
 ) -> None:
     """Watch a queue survive a kill -9, and account for every job.
 
-    Starts a server that is thrown away in the end, puts some thousand jobs on a queue and has worker
-    processes drain it. Half-way one of them is killed with its hands full: its leases end, its jobs are taken
-    back, and the others finish them. Every worker writes down what it does in a file outside the server;
-    from these files every single job is accounted for.
+    Runs a small shop, examples/shop/shop.py. Every order is a job that hands over two more: a thumbnail, made in
+    a child process, and an e-mail, to a mail server that is busy now and then and does not know everybody. A
+    schedule ticks, and one job kills its own process whenever it is tried.
 
-    The work is simulated (it sleeps, some milliseconds a job); all else is real, and so are the figures.
-    Exits with 1 if a job is lost or not accounted for, and with 130 if interrupted.
+    A real worker does all that. While it does, the demo kills with SIGKILL one child of it, then its runner, then all its
+    processes at once. What jobs do they write into a file outside the server; from that file every order is
+    accounted for.
+
+    The mail server is simulated, all else is real, and so are the figures. The server is thrown away in the end.
+    Exits with 1 if an order is lost, or something was done twice without a cause, and with 130 if interrupted.
 
     \b
-      windlass demo                              about ten seconds
-      windlass demo --jobs 20000 --workers 8     more of it
-      windlass demo --url redis://localhost      on a server of yours
-      windlass demo --json | jq .lost            for scripts
+      windlass demo                            about ten seconds
+      windlass demo --orders 2000              more of it
+      windlass demo --keep                     and look around: the ledger, the worker's log, the dead job
+      windlass demo --url redis://localhost    on a server of yours
+      windlass demo --json | jq .lost          for scripts
     """
     if url and (home or keep):
         raise click.UsageError("--home and --keep are about the embedded server: leave them away, or --url")
     from windlass.demo.run import DemoRun, Options
 
-    options = Options(jobs=jobs, workers=workers, seed=seed, url=url, home=home, keep=keep)
+    options = Options(orders=orders, url=url, home=home, keep=keep)
     try:
         with _signals_interrupt(), DemoRun(options) as run:
             _show(run, as_json=as_json, plain=plain)

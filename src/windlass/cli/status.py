@@ -14,7 +14,8 @@ from windlass.app import Windlass
 from windlass.cli.options import json_option, option_of
 from windlass.cli.output import cell, plain, plural, say_json, say_table, table_of
 from windlass.cli.reach import with_server
-from windlass.errors import AccessDenied
+from windlass.errors import AccessDenied, KeyConflict
+from windlass.fleet import WorkerRecord
 
 COLUMNS = ("queue", "ready", "scheduled", "blocked", "leased", "dead", "broken", "workers")
 EVERY = 1.0  # seconds between two looks
@@ -65,18 +66,18 @@ def look(app: Windlass, names: tuple[str, ...] = ()) -> dict[str, Any]:
         workers = app.workers()
     except AccessDenied:  # a user who may see no more than one queue
         workers = None
-    found = []
-    for name in names or app.queues():
-        counts = app.queue(name).counts()
-        found.append(
-            {
-                "queue": name,
-                **plain(counts),
-                "workers": None if workers is None else sum(name in worker.queues for worker in workers),
-                "unknown_tasks": _unknown_tasks(app, name) if counts.parked else [],
-            }
-        )
+    found = [_look_at(app, name, workers) for name in names or app.queues()]
     return {"time": time(), "workers": None if workers is None else len(workers), "queues": found}
+
+
+def _look_at(app: Windlass, name: str, workers: list[WorkerRecord] | None) -> dict[str, Any]:
+    serving = None if workers is None else sum(name in worker.queues for worker in workers)
+    try:
+        counts = app.queue(name).counts()
+        unknown = _unknown_tasks(app, name) if counts.parked else []
+    except KeyConflict as error:  # one damaged queue must not hide the others
+        return {"queue": name, "problem": str(error), "workers": serving}
+    return {"queue": name, "problem": None, **plain(counts), "workers": serving, "unknown_tasks": unknown}
 
 
 def _unknown_tasks(app: Windlass, name: str) -> list[str]:
@@ -88,7 +89,7 @@ def _unknown_tasks(app: Windlass, name: str) -> list[str]:
 
 def rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
     """The table."""
-    return [tuple(queue[column] for column in COLUMNS) for queue in found["queues"]]
+    return [tuple(queue.get(column) for column in COLUMNS) for queue in found["queues"]]
 
 
 def remarks(found: dict[str, Any]) -> list[str]:
@@ -97,6 +98,9 @@ def remarks(found: dict[str, Any]) -> list[str]:
 
 
 def _remarks(queue: dict[str, Any]) -> Iterator[str]:
+    if queue["problem"]:
+        yield queue["problem"]
+        return
     waiting = queue["ready"] + queue["inbox"]
     if queue["paused"]:
         yield "paused, nothing is given out until `windlass resume`"

@@ -1,103 +1,107 @@
-"""The worker processes of a run: started, one of them killed, the others dismissed. None outlives its crew."""
+"""The processes of the worker, as the demo sees them: started, found by their pids, dismissed. None outlives the demo."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
 
-class Member:
-    """One worker process, with its ledger."""
+from windlass.demo.shopfront import APP, shop_folder
+from windlass.worker import procinfo
+from windlass.worker.settings import Settings, worker_name
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self.ledger = folder / f"{name}.ledger"
-        self._complaints = folder / f"{name}.stderr"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, url: str, queue: str, batch: int, lease_seconds: float) -> None:
-        """Start the process."""
-        arguments = [queue, self.name, str(self.ledger), str(batch), str(lease_seconds)]
-        with open(self._complaints, "wb") as complaints:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "windlass.demo.worker", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=complaints,
-                # In the environment, not among the arguments: a URL may hold a password.
-                env=os.environ | {"WINDLASS_URL": url},
-                process_group=0,  # Ctrl-C is meant for the demo, which dismisses its workers
-            )
-
-    @property
-    def pid(self) -> int | None:
-        """Its process."""
-        return self._process.pid if self._process else None
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def fell(self) -> bool:
-        """Whether it ended in the midst of its work, killed or by a fault of its own."""
-        return self._process is not None and self._process.poll() not in (None, 0)
-
-    @property
-    def last_words(self) -> str:
-        """The last line it wrote to stderr, or else how it ended."""
-        lines = self._complaints.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else f"exit code {self._process.poll() if self._process else None}"
-
-    def kill(self) -> None:
-        """`kill -9`, and wait until it is gone."""
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-
-    def dismiss(self) -> None:
-        """Tell it to end when the job at hand is done."""
-        if self._process and self._process.stdin:
-            self._process.stdin.close()
-
-    def await_end(self, deadline: float) -> None:
-        """Wait for it to end; if it has not ended by then it is killed."""
-        try:
-            if self._process:
-                self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.kill()
+LEASE_SECONDS = 3.0  # short, so that what a dead worker held comes back soon
+PATIENCE = 5.0  # seconds for a worker to end by itself
 
 
 class Crew:
-    """All workers of one run."""
+    """One worker at a time: its keeper, which the demo starts, and the processes that come from it."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
-        self.members = [Member(f"worker-{number}", folder) for number in range(1, workers + 1)]
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.log = folder / "worker.log"
+        self._variables = dict(variables)
+        self._keeper: subprocess.Popen[bytes] | None = None
 
-    def start(self, url: str, queue: str, batch: int, lease_seconds: float) -> None:
-        """Start the worker processes."""
-        for member in self.members:
-            member.start(url, queue, batch, lease_seconds)
+    def start(self) -> None:
+        """Start a worker; it takes some tenths of a second until it works."""
+        settings = Settings(
+            worker_name(), {}, concurrency=8, threads=4, processes=2, lease=LEASE_SECONDS, grace=2, kill_grace=1
+        )
+        with open(self.log, "ab") as log:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-P", "-m", "windlass.demo.worker", APP, msgspec.json.encode(settings).decode()],
+                cwd=shop_folder(),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # In the environment, not among the arguments: a URL may hold a password.
+                env=os.environ | self._variables,
+                process_group=0,  # Ctrl-C is meant for the demo, which dismisses its worker
+            )
+
+    # -- who is there ----------------------------------------------------------------------------
 
     @property
-    def alive(self) -> list[Member]:
-        """Those that run."""
-        return [member for member in self.members if member.alive]
+    def keeper(self) -> int | None:
+        """The process that runs no job, and watches over the others."""
+        return self._keeper.pid if self._keeper is not None and self._keeper.poll() is None else None
 
-    def dismiss(self, patience: float = 5.0) -> None:
-        """Have all of them end, and wait for it."""
-        for member in self.members:
-            member.dismiss()
-        deadline = time.monotonic() + patience
-        for member in self.members:
-            member.await_end(deadline)
+    @property
+    def nursery(self) -> int | None:
+        """The process that has imported the shop; runner and children are forked from it."""
+        return next(iter(_children(self.keeper)), None)
+
+    @property
+    def offspring(self) -> list[int]:
+        """The runner, then its children."""
+        return _by_age(_children(self.nursery))
+
+    @property
+    def all(self) -> list[int]:
+        """Every process of the worker, the keeper first."""
+        found = [pid for pid in (self.keeper, self.nursery) if pid is not None]
+        return found + self.offspring
+
+    @property
+    def ended_unasked(self) -> int | None:
+        """The exit code of a worker that is gone though nobody asked for it."""
+        return self._keeper.poll() if self._keeper is not None else None
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def bury(self) -> None:
+        """The worker was killed: wait until its keeper is gone."""
+        if self._keeper is not None:
+            self._keeper.wait(PATIENCE)
+            self._close_input()
+            self._keeper = None
+
+    def dismiss(self) -> None:
+        """Have the worker finish what it has and end; what has not ended then is killed."""
+        if self._keeper is None:
+            return
+        everybody = self.all
+        self._close_input()
+        try:
+            self._keeper.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            everybody = self.all
+            send(signal.SIGKILL, everybody)
+            self._keeper.wait(PATIENCE)
+        await_gone(everybody)
+        self._keeper = None
+
+    def _close_input(self) -> None:
+        if self._keeper is not None and self._keeper.stdin is not None:
+            self._keeper.stdin.close()
 
     def __enter__(self) -> Self:
         return self
@@ -106,3 +110,49 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.dismiss()
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    """Signal processes, those that are gone already aside."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def await_gone(pids: Iterable[int]) -> None:
+    """Wait until none of these runs any more, for a few seconds at most."""
+    deadline = time.monotonic() + PATIENCE
+    while any(_is_there(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _is_there(pid: int) -> bool:
+    alive = procinfo.is_alive(pid)
+    if alive is not None:
+        return alive
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _children(pid: int | None) -> list[int]:
+    if pid is None:
+        return []
+    found = procinfo.children(pid)
+    return _ask_ps(pid) if found is None else [child for child in found if _is_there(child)]
+
+
+def _ask_ps(parent: int) -> list[int]:
+    """The children of a process where there is no /proc."""
+    listed = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if line.split()[1] == str(parent)]
+
+
+def _by_age(pids: list[int]) -> list[int]:
+    """The runner is forked before its children."""
+    looks = {pid: procinfo.look(pid) for pid in pids}
+    return sorted(pids, key=lambda pid: (look.started if (look := looks[pid]) else 0, pid))

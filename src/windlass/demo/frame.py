@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windlass.job import Counts
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -17,17 +15,18 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker as it is seen from outside."""
+class ProcessView:
+    """One process of the worker as it is seen from outside."""
 
-    name: str
+    role: str
     pid: int | None
     state: str
-    """starting, working, idle, killed, or fallen: ended by a fault of its own."""
-    holding: int
-    completed: int
-    rescued: int
-    """Of those, jobs that the killed worker had held."""
+    """starting, working, idle, watching (it runs no jobs), or killed."""
+    running: int
+    done: int
+    """Attempts that were brought to an end in this place, by it or by those before it."""
+    killed: int
+    """How often the process in this place was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +35,17 @@ class Frame:
 
     at: float
     server: str
-    jobs: int
-    batch: int
-    """The most jobs that a worker leases at once."""
-    counts: Counts
-    completed: int
+    steps: int
+    """Jobs that all orders together need."""
+    done: int
+    ready: int
+    scheduled: int
+    leased: int
+    dead: int
     pace: float
-    """Jobs completed per second, of late."""
-    workers: tuple[WorkerView, ...]
-    priorities: tuple[tuple[str, int, int], ...]
-    """Name, jobs completed, jobs in all."""
+    """Jobs done per second, of late."""
+    processes: tuple[ProcessView, ...]
+    parts: tuple[tuple[str, int, int], ...]
+    """Name, how many are done, how many in all."""
     events: tuple[Event, ...]
     """What happened since the frame before."""

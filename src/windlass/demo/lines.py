@@ -12,11 +12,13 @@ EVERY = 1.0  # seconds between two lines of progress
 FIRST_JOB = """\
 from windlass import Windlass
 
-queue = Windlass().queue("hello")
-queue.enqueue(b"world")
-lease = queue.lease(seconds=30, wait=1)
-print(lease.data)
-queue.complete(lease)"""
+app = Windlass()  # a durable server of its own, or the one that WINDLASS_URL names
+
+@app.task
+def greet(name: str) -> None:
+    print(f"hello, {name}!")
+
+greet.enqueue("world")  # `windlass worker jobs:app` runs it"""
 
 
 class Lines:
@@ -28,12 +30,12 @@ class Lines:
 
     def show(self, frame: Frame) -> None:
         """Tell what is new in this frame."""
-        if frame.at >= self._next and frame.completed:
+        if frame.at >= self._next and frame.done:
             self._next = frame.at + EVERY
-            counts = frame.counts
+            parts = ", ".join(f"{done:,} of {whole:,} {name}" for name, done, whole in frame.parts)
             self._write(
-                f"{frame.at:6.2f} s  {'progress':<8} {frame.completed:,} of {frame.jobs:,} completed, "
-                f"{frame.pace:,.0f}/s; {counts.ready:,} ready, {counts.scheduled:,} scheduled, {counts.leased:,} leased"
+                f"{frame.at:6.2f} s  {'progress':<8} {parts}; "
+                f"{frame.ready:,} ready, {frame.scheduled:,} scheduled, {frame.leased:,} leased"
             )
         for event in frame.events:
             self._write(f"{event.at:6.2f} s  {event.topic:<8} {event.text}")
@@ -43,13 +45,15 @@ def verdict(result: Result) -> str:
     """The end in one sentence."""
     account = result.account
     if result.ok:
-        return f"All {account.added:,} jobs are accounted for, each completed once. Lost: 0."
+        return f"All {account.orders:,} orders are accounted for, each fulfilled once. Lost: 0."
     troubles = {
         "lost": account.lost,
         "left on the queue": account.left,
-        "completed twice": account.completed_twice,
-        "runs unexplained": account.unexplained,
-        "never added": account.unknown,
+        "steps with two jobs": account.doubled,
+        "attempts unexplained": account.unexplained,
+        "never placed": account.unknown,
+        "ticks lost": account.ticks_lost,
+        "job that should have died of 3 crashes": int(not account.poisoned),
     }
     told = ", ".join(f"{count:,} {what}" for what, count in troubles.items() if count)
     return f"The account does not close: {told}."
@@ -57,59 +61,48 @@ def verdict(result: Result) -> str:
 
 def rows(result: Result) -> Iterator[tuple[str, str, str]]:
     """The account: what, how many, and what that means."""
-    account, timing, kill = result.account, result.timing, result.kill
-    yield "added", f"{account.added:,}", "acknowledged by the server" + (", on disk first" if result.durable else "")
-    yield "completed", f"{account.completed:,}", "confirmed to one worker, once"
-    if kill:
-        yield "recovered", f"{account.recovered:,}", _recovered(result, kill.worker)
-    if account.cut_off:
-        yield (
-            "cut off",
-            f"{account.cut_off:,}",
-            "completed as the worker was killed, and not noted",
-        )
-    yield "ran twice", f"{account.ran_twice:,}", _ran_twice(result)
+    account, timing = result.account, result.timing
+    yield "orders", f"{account.orders:,}", "acknowledged by the server" + (", on disk first" if result.durable else "")
+    yield "thumbnails", f"{account.thumbnails:,}", "one job for each order, by the ledger outside the server"
+    yield "e-mails", f"{account.emails:,}", "sent, one job for each order"
+    yield "failures", f"{account.called:,}", "no such mailbox: the customer is called instead, by on_failure"
+    yield "retries", f"{account.retries:,}", "the mail server was busy: tried again after a pause"
+    yield "crashes", f"{account.crashes:,}", f"by one job that kills its process; {_dead(account.poisoned)}"
+    yield "ticks", f"{account.ticks:,}", "of a schedule, one each second"
+    yield "kills", f"{sum(kill.processes for kill in result.kills):,}", f"processes, in {len(result.kills)} kills"
+    for kill in result.kills:
+        yield "", _rerun(kill.last), f"{kill.whom}: until the last of {kill.under_way} jobs cut short was at work again"
+    yield "run again", f"{account.cut_short + account.in_vain:,}", _run_again(result)
     yield "lost", f"{account.lost:,}", ""
     if account.left:
         yield "left", f"{account.left:,}", "still on the queue"
     yield (
         "time",
         f"{timing.total:.1f} s",
-        f"server {timing.server:.2f} s, enqueue {timing.enqueue:.2f} s, drain {timing.drain:.1f} s",
-    )
-    yield (
-        "rate",
-        f"{result.drain_rate:,.0f}/s",
-        f"of jobs that work for {_mean_work(result):.1f} ms; {result.enqueue_rate:,.0f}/s enqueued",
+        f"server {timing.server:.2f} s, placing the orders {timing.place:.2f} s, fulfilling them {timing.drain:.1f} s",
     )
 
 
-def _recovered(result: Result, killed: str) -> str:
-    took = result.timing.recovery
-    return f"held by {killed} when killed, done by others" + (f" in {took:.1f} s" if took else "")
+def _dead(poisoned: bool) -> str:
+    return "it is dead then, and nobody else was charged" if poisoned else "and it is not dead as it should be"
 
 
-def _ran_twice(result: Result) -> str:
-    account, kill = result.account, result.kill
-    if not account.ran_twice:
-        return "no work was in vain"
-    if account.unexplained:
-        return f"{account.unexplained:,} runs unexplained"
-    reasons = []
-    if account.ran_twice > account.refused:
-        reasons.append(f"{kill.worker if kill else 'a worker'} ran them, and was killed before it said so")
-    if account.refused:
-        reasons.append(f"{account.refused:,} ended after their lease had")
-    return "; ".join(reasons)
+def _rerun(last: float | None) -> str:
+    return "never" if last is None else f"{last:.2f} s"
 
 
-def _mean_work(result: Result) -> float:
-    return 1000 * result.work / max(1, result.account.added)
+def _run_again(result: Result) -> str:
+    account = result.account
+    told = f"{account.cut_short:,} cut short by a kill"
+    if account.in_vain:
+        told += f", {account.in_vain:,} killed after their work and before they could say so"
+    return told + (f"; {account.unexplained:,} unexplained" if account.unexplained else "")
 
 
 def where_next(result: Result) -> Iterator[str]:
-    """Where what was kept is to be found."""
+    """Where the program is, and what was kept."""
+    yield f"The shop is {result.shop}"
     if not result.ok or result.home:
-        yield f"The workers' ledgers are in {result.ledgers}"
+        yield f"Its ledger and its thumbnails are in {result.folder}, the worker's log is {result.log}"
     if result.home:
         yield f"The server goes on: windlass server status --home {result.home}"

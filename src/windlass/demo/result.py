@@ -1,25 +1,23 @@
-"""How a run ended: the account, the kill, and how long everything took."""
+"""How a run ended: the account, the kills, and how long everything took."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from windlass.demo.account import Account
-from windlass.demo.ledger import Deed
-from windlass.demo.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """The kill: who, when, and which jobs the server said it held."""
+class Killed:
+    """One kill and what came of it. `first` and `last`: seconds until what it cut short was begun again."""
 
-    worker: str
-    pid: int | None
-    at: float
-    held: frozenset[str]
+    whom: str
+    processes: int
+    under_way: int
+    first: float | None
+    last: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +26,10 @@ class Timing:
 
     total: float
     server: float
-    enqueue: float
+    place: float
+    """To place all orders."""
     drain: float
-    """From the first lease to the last completion."""
-    recovery: float | None
-    """From the kill until the last job of the killed worker was finished."""
-
-
-def drain_seconds(tally: Tally) -> float:
-    """From the first lease to the last completion, by the workers' own ledgers."""
-    entries = [entry for ledger in tally.entries.values() for entry in ledger]
-    leased = [entry.at for entry in entries if entry.deed is Deed.LEASED]
-    completed = [entry.at for entry in entries if entry.deed is Deed.COMPLETED]
-    return max(completed) - min(leased) if completed else 0.0
-
-
-def recovery_seconds(tally: Tally, kill: Kill | None) -> float | None:
-    """From the kill until the last of the jobs it stranded was finished."""
-    if kill is None:
-        return None
-    entries = [entry for ledger in tally.entries.values() for entry in ledger]
-    finished = [entry.at for entry in entries if entry.deed is Deed.COMPLETED and entry.id in kill.held]
-    return max(finished) - kill.at if finished else None
+    """From then to the last job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +37,44 @@ class Result:
     """How a run ended."""
 
     account: Account
+    kills: tuple[Killed, ...]
     timing: Timing
-    kill: Kill | None
-    workers: Mapping[str, int]
-    """Jobs completed by each worker."""
-    work: float
-    """Seconds of simulated work in all."""
     server: str
     durable: bool
-    """Whether each job was on disk before it was acknowledged: known of the embedded server alone."""
-    seed: int
-    ledgers: Path
+    """Whether each order was on disk before it was acknowledged: known of the embedded server alone."""
+    shop: Path
+    """The file of the application."""
+    folder: Path
+    """Where the ledger, the thumbnails and the worker's log are."""
+    log: Path
     home: Path | None
     """The embedded server's home, where it was kept."""
 
     @property
     def ok(self) -> bool:
-        """Whether every job is accounted for."""
+        """Whether every order is accounted for."""
         return self.account.ok
 
-    @property
-    def enqueue_rate(self) -> float:
-        """Jobs acknowledged per second."""
-        return self.account.added / self.timing.enqueue if self.timing.enqueue else 0.0
-
-    @property
-    def drain_rate(self) -> float:
-        """Jobs completed per second."""
-        return self.account.completed / self.timing.drain if self.timing.drain else 0.0
-
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the ids, ready for JSON."""
-        kill = self.kill
+        """Everything, ready for JSON."""
         return {
             "ok": self.ok,
             **asdict(self.account),
-            "killed": kill and {"worker": kill.worker, "process": kill.pid, "held": len(kill.held)},
-            "workers": dict(self.workers),
-            "seconds": {name: value and round(value, 3) for name, value in asdict(self.timing).items()},
-            "enqueued_per_second": round(self.enqueue_rate),
-            "completed_per_second": round(self.drain_rate),
-            "simulated_work_seconds": round(self.work, 3),
+            "kills": [
+                {
+                    "whom": kill.whom,
+                    "processes": kill.processes,
+                    "jobs_under_way": kill.under_way,
+                    "seconds_until_first_rerun": _rounded(kill.first),
+                    "seconds_until_last_rerun": _rounded(kill.last),
+                }
+                for kill in self.kills
+            ],
+            "seconds": {name: _rounded(value) for name, value in asdict(self.timing).items()},
             "server": self.server,
-            "seed": self.seed,
+            "folder": str(self.folder) if self.home or not self.ok else None,
         }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

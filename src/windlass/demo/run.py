@@ -1,4 +1,4 @@
-"""One run of the demo: a server, a queue full of jobs, workers, a kill, and in the end the account.
+"""One run of the demo: a server, the shop full of orders, its worker, three kills, and in the end the account.
 
 A run is a context: whatever it started is gone when it is left, however it is left.
 """
@@ -6,7 +6,6 @@ A run is a context: whatever it started is gone when it is left, however it is l
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import tempfile
@@ -16,41 +15,40 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+import msgspec
+
 from windlass.app import Windlass
-from windlass.demo.account import draw_up
-from windlass.demo.crew import Crew, Member
-from windlass.demo.frame import Event, Frame, WorkerView
-from windlass.demo.ledger import Deed
-from windlass.demo.plan import PRIORITIES, plan
-from windlass.demo.result import Kill, Result, Timing, drain_seconds, recovery_seconds
-from windlass.demo.tally import Tally
+from windlass.demo import kills, ledger
+from windlass.demo.account import CRASHES, ServerView, draw_up
+from windlass.demo.crew import LEASE_SECONDS, Crew
+from windlass.demo.frame import Event, Frame, ProcessView
+from windlass.demo.kills import Kill, Killer
+from windlass.demo.ledger import What
+from windlass.demo.result import Killed, Result, Timing
+from windlass.demo.shopfront import FILE, MEDIA, ORDERS, SCHEDULE, Shop, shop_folder
+from windlass.demo.tally import STEPS, Tally
 from windlass.embedded import EmbeddedServer
-from windlass.errors import WindlassError
-from windlass.job import State, Status
-from windlass.queue import Queue
+from windlass.envelope import read_envelope
+from windlass.errors import Undecodable, WindlassError
+from windlass.job import JobRecord, State
 from windlass.transport import Endpoint
 
-LEASE_SECONDS = 2.0
-LARGEST_BATCH = 48
-CHUNK = 500  # jobs enqueued between two frames
-TICK, FRAME = 0.01, 0.1  # seconds between two looks at the ledgers, and between two frames
+TICK, FRAME = 0.01, 0.1  # seconds between two looks at the ledger, and between two frames
 FIRST_CONTACT = 2.0  # seconds for a server to answer at all
-STANDSTILL = 20.0  # seconds without a single completion: a run that will not end by itself
+STANDSTILL = 20.0  # seconds in which nothing is done: a run that will not end by itself
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PLACES = ("keeper", "nursery", "runner", "child 1", "child 2")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What can be chosen for a run. Without a home or a URL its server is thrown away in the end."""
 
-    jobs: int = 6000
-    workers: int = 4
-    seed: int = 1
+    orders: int = 400
     url: str | None = None
     home: Path | None = None
     keep: bool = False
@@ -62,32 +60,33 @@ class DemoRun:
     def __init__(self, options: Options) -> None:
         self.result: Result | None = None
         self._options = options
-        self._chores = plan(options.jobs, options.seed)
-        self._batch = min(LARGEST_BATCH, max(1, options.jobs // (options.workers * 4)))
         self._began = time.monotonic()
         self._cleanup = ExitStack()
         self._events: list[Event] = []
         self._label = ""
-        self._server_seconds = self._enqueue_seconds = 0.0
-        self._priority: dict[str, int] = {}  # of each job that the server acknowledged
-        self._victim: Member | None = None
-        self._kill: Kill | None = None
-        self._told: set[str] = set()  # what is said once
+        self._server_seconds = self._place_seconds = self._drain_seconds = 0.0
+        self._placed = 0
+        self._mended: set[str] = set()  # kills of which it was told how the work went on
+        self._places = _Places()
+        self._poison_is_dead = False
 
     def frames(self) -> Iterator[Frame]:
         """Run, and show how it stands about ten times a second."""
         url = self._find_server()
-        app = self._cleanup.enter_context(Windlass(url))
-        self._queue = self._cleanup.enter_context(_queue_of_its_own(app))
-        self._crew = self._cleanup.enter_context(Crew(self._folder, self._options.workers))
-        self._tally = Tally({member.name: member.ledger for member in self._crew.members})
-        yield from self._enqueue()
-        self._crew.start(url, self._queue.name, self._batch, LEASE_SECONDS)
+        self._shop = Shop(url, self._folder)
+        self._cleanup.callback(self._close_shop)
+        self._shop.claim()
+        self._crew = self._cleanup.enter_context(Crew(self._folder, self._shop.variables))
+        self._tally = Tally(self._folder / ledger.FILE)
+        self._killer = Killer(self._crew, self._tally, self._options.orders)
+        self._place_orders()
+        yield self._frame()
+        self._crew.start()
+        self._say("worker", "started: a keeper that watches, a runner, and two children for what may crash")
         yield from self._drain()
         self._crew.dismiss()
         self._tally.read()
-        self._watch_recovery()
-        self._say("end", "the workers are gone; now their ledgers are compared with what was added")
+        self._say("end", "the worker is gone; now its ledger is compared with what was ordered")
         yield self._frame()
         self.result = self._conclude()
 
@@ -99,7 +98,7 @@ class DemoRun:
         url = self._options.url or self._embedded_server()
         # The first contact has less patience than the run itself: a wrong address should be told at once.
         with Windlass(url, retry_for=FIRST_CONTACT, call_timeout=FIRST_CONTACT) as app:
-            app.queue("demo").counts()
+            app.queue(ORDERS).counts()
         self._server_seconds = time.monotonic() - began
         if self._options.url:
             self._label = str(Endpoint.parse(url))
@@ -125,97 +124,70 @@ class DemoRun:
     def _home(self) -> Path:
         return self._options.home or self._folder / "home"
 
-    # -- the jobs --------------------------------------------------------------------------------
+    # -- the orders ------------------------------------------------------------------------------
 
-    def _enqueue(self) -> Iterator[Frame]:
-        for start in range(0, len(self._chores), CHUNK):
-            chunk = self._chores[start : start + CHUNK]
-            began = time.monotonic()
-            receipts = self._queue.enqueue_many(chore.as_job() for chore in chunk)
-            self._enqueue_seconds += time.monotonic() - began
-            for chore, receipt in zip(chunk, receipts, strict=True):
-                if receipt.status is Status.ADDED:
-                    self._priority[receipt.id] = chore.priority
-            yield self._frame()
-        later = sum(1 for chore in self._chores if chore.delay)
-        self._say("queue", f"{len(self._priority):,} jobs acknowledged in {self._enqueue_seconds:.2f} s")
-        self._say("queue", f"{len(PRIORITIES)} priorities, and {later:,} jobs are scheduled 1 to 4 s ahead")
+    def _place_orders(self) -> None:
+        began = time.monotonic()
+        self._placed = self._shop.place_orders(self._options.orders)
+        self._place_seconds = time.monotonic() - began
+        self._say("shop", f"{self._placed:,} orders acknowledged in {self._place_seconds:.2f} s")
+        self._say("shop", "and one job that will kill its own process, whenever it is tried")
 
     def _drain(self) -> Iterator[Frame]:
-        next_frame = 0.0
-        completed, moved = -1, time.monotonic()
+        began, next_frame = time.monotonic(), 0.0
+        self._tally.moved_at = began
         while True:
             now = time.monotonic()
             self._tally.read()
-            self._watch_workers()
-            if self._is_time_to_kill():
-                self._kill_one()
-            if len(self._tally.finishers) > completed:
-                completed, moved = len(self._tally.finishers), now
+            if self._poison_is_dead and (kill := self._killer.attempt()):
+                self._tell_of(kill)
             if now >= next_frame:
                 next_frame = now + FRAME
-                self._watch_recovery()
+                self._watch()
                 frame = self._frame()
                 yield frame
-                if not (frame.counts.waiting or frame.counts.leased):
+                self._drain_seconds = time.monotonic() - began
+                if self._is_drained(frame):
                     return
-                if not self._crew.alive or now > moved + STANDSTILL:
-                    self._say("stop", "no worker gets any further")
+                if self._crew.ended_unasked is not None or now > self._tally.moved_at + STANDSTILL:
+                    self._say("stop", f"the worker gets no further; its log is {self._crew.log}")
                     return
             time.sleep(TICK)
 
-    # -- the kill, and what comes of it ----------------------------------------------------------
+    def _is_drained(self, frame: Frame) -> bool:
+        """All is done, and the server knows it: a job whose process was killed in its last moment is run again first."""
+        on_server = frame.ready + frame.scheduled + frame.leased
+        return frame.done == frame.steps and on_server == 0 and self._poison_is_dead
 
-    def _is_time_to_kill(self) -> bool:
-        """Half-way, when the one that was chosen has its hands full and is in the midst of its work."""
-        if self._kill is not None or len(self._tally.finishers) < self._options.jobs / 2:
-            return False
-        if self._victim is None or not self._victim.alive:
-            alive = self._crew.alive
-            self._victim = Random(self._options.seed).choice(alive) if len(alive) > 1 else None
-        if self._victim is None:
-            return False
-        entries, holding = self._tally.entries[self._victim.name], self._tally.holding[self._victim.name]
-        return len(holding) >= self._batch * 3 // 4 and entries[-1].deed is Deed.RAN
+    # -- the kills, and what comes of them -------------------------------------------------------
 
-    def _kill_one(self) -> None:
-        victim = self._victim
-        assert victim is not None
-        self._told.add(victim.name)
-        at = time.monotonic()
-        victim.kill()
-        held = frozenset(job.id for job in self._queue.all_jobs(State.LEASED) if job.holder == victim.name)
-        self._kill = Kill(victim.name, victim.pid, at, held)
-        self._say("kill -9", f"{victim.name} (process {victim.pid}) is dead, {len(held)} jobs in its hands")
-        self._say("kill -9", f"its leases end {LEASE_SECONDS:g} s after its last sign of life")
+    def _tell_of(self, kill: Kill) -> None:
+        self._places.killed(kill.pids)
+        count = len(kill.under_way)
+        if kill.whom == kills.CHILD:
+            cut = kill.under_way[0]
+            self._say("kill -9", f"a child (process {kill.pids[0]}) in the middle of {cut.what} {cut.number}")
+        elif kill.whom == kills.RUNNER:
+            self._say(
+                "kill -9", f"the runner (process {kill.pids[0]}), and its children with it: {count} jobs cut short"
+            )
+        else:
+            self._say("kill -9", f"the whole worker, {len(kill.pids)} processes at once: {count} jobs cut short")
+            self._crew.start()
+            self._say("worker", f"a new one is started; the leases of the dead one end within {LEASE_SECONDS:g} s")
 
-    def _watch_recovery(self) -> None:
-        kill = self._kill
-        if kill is None or not kill.held:
-            return
-        taken = [self._tally.last_lease[id] for id in self._rescued()]
-        if taken and "taken back" not in self._told:
-            self._told.add("taken back")
-            self._say("recover", f"{min(taken).at - kill.at:.1f} s after the kill its jobs go to the other workers")
-        finished = Counter(self._tally.finishers[id] for id in kill.held if id in self._tally.finishers)
-        if finished.total() == len(kill.held) and "recovered" not in self._told:
-            self._told.add("recovered")
-            by = ", ".join(f"{name} ({jobs})" for name, jobs in sorted(finished.items()))
-            self._say("recover", f"all {finished.total()} are done, by {by}")
-
-    def _rescued(self) -> set[str]:
-        """Of the jobs that the killed worker held, those that another has leased since."""
-        kill = self._kill
-        if kill is None:
-            return set()
-        leases = self._tally.last_lease
-        return {id for id in kill.held if id in leases and leases[id].worker != kill.worker}
-
-    def _watch_workers(self) -> None:
-        for member in self._crew.members:
-            if member.fell and member.name not in self._told:
-                self._told.add(member.name)
-                self._say("worker", f"{member.name} has ended unasked: {member.last_words}")
+    def _watch(self) -> None:
+        for kill in self._killer.done:
+            if kill.whom not in self._mended and kill.is_mended(self._tally):
+                self._mended.add(kill.whom)
+                waits = kill.rerun(self._tally)
+                span = f"after {waits[0]:.2f} s" + (f" to {waits[-1]:.2f} s" if len(waits) > 1 else "")
+                what = f"all {len(waits)} are" if len(waits) > 1 else "it is"
+                self._say("recover", f"{what} at work again {span}")
+        if not self._poison_is_dead and self._tally.count(What.POISON) >= CRASHES:
+            self._poison_is_dead = bool(self._shop.app.queue(MEDIA).counts().dead)
+            if self._poison_is_dead:
+                self._say("poison", f"a job crashed its process {CRASHES} times, and is left among the dead")
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -224,74 +196,67 @@ class DemoRun:
 
     def _frame(self) -> Frame:
         events, self._events = tuple(self._events), []
-        finishers = self._tally.finishers
-        done = Counter(self._priority.get(id) for id in finishers)
-        planned = Counter(chore.priority for chore in self._chores)
-        completed = Counter(finishers.values())
-        rescued = Counter(finishers.get(id) for id in self._rescued())
+        counts = [queue.counts() for queue in self._shop.queues]
+        tally, orders = self._tally, self._options.orders
         return Frame(
             at=time.monotonic() - self._began,
             server=self._label,
-            jobs=self._options.jobs,
-            batch=self._batch,
-            counts=self._queue.counts(),
-            completed=len(finishers),
-            pace=self._tally.pace,
-            workers=tuple(
-                WorkerView(
-                    name=member.name,
-                    pid=member.pid,
-                    state=self._state_of(member),
-                    holding=self._held_by(member),
-                    completed=completed[member.name],
-                    rescued=rescued[member.name],
-                )
-                for member in self._crew.members
+            steps=len(STEPS) * orders,
+            done=tally.steps_done,
+            ready=sum(each.ready + each.inbox + each.outbox for each in counts),
+            scheduled=sum(each.scheduled for each in counts),
+            leased=sum(each.leased for each in counts),
+            dead=sum(each.dead for each in counts),
+            pace=tally.pace,
+            processes=self._places.look(self._crew, tally),
+            parts=(
+                ("orders", len(tally.done[What.ORDER]), orders),
+                ("thumbnails", len(tally.done[What.THUMBNAIL]), orders),
+                ("e-mails", len(tally.delivered), orders),
             ),
-            priorities=tuple((name, done[number], planned[number]) for number, name in PRIORITIES.items()),
             events=events,
         )
 
-    def _state_of(self, member: Member) -> str:
-        if self._kill and self._kill.worker == member.name:
-            return "killed"
-        if member.fell:
-            return "fallen"
-        if self._tally.holding[member.name]:
-            return "working"
-        return "idle" if self._tally.entries[member.name] else "starting"
-
-    def _held_by(self, member: Member) -> int:
-        if self._kill and self._kill.worker == member.name:  # its ledger cannot say any more what it lost
-            return len(self._kill.held - self._rescued())
-        return len(self._tally.holding[member.name])
-
     def _conclude(self) -> Result:
         account = draw_up(
-            self._priority,
-            self._tally.entries,
-            fallen={member.name for member in self._crew.members if member.fell},
-            held=self._kill.held if self._kill else (),
-            left={job.id for state in State for job in self._queue.all_jobs(state)},
+            self._placed,
+            self._tally.attempts,
+            killed={pid for kill in self._killer.done for pid in kill.pids},
+            server=self._server_view(),
         )
         embedded = self._options.url is None
         return Result(
             account=account,
+            kills=tuple(_killed(kill, self._tally) for kill in self._killer.done),
             timing=Timing(
                 total=time.monotonic() - self._began,
                 server=self._server_seconds,
-                enqueue=self._enqueue_seconds,
-                drain=drain_seconds(self._tally),
-                recovery=recovery_seconds(self._tally, self._kill),
+                place=self._place_seconds,
+                drain=self._drain_seconds,
             ),
-            kill=self._kill,
-            workers=dict(sorted(Counter(self._tally.finishers.values()).items())),
-            work=sum(chore.work for chore in self._chores) / 1000,
             server=self._label,
             durable=embedded,
-            seed=self._options.seed,
-            ledgers=self._folder,
+            shop=shop_folder() / FILE,
+            folder=self._folder,
+            log=self._crew.log,
             home=self._home if embedded and self._options.keep else None,
+        )
+
+    def _server_view(self) -> ServerView:
+        waiting = [
+            job
+            for queue in self._shop.queues
+            for state in (State.READY, State.SCHEDULED, State.BLOCKED, State.LEASED)
+            for job in queue.all_jobs(state)
+        ]
+        ticks = [job for job in waiting if job.id.startswith(SCHEDULE)]
+        schedule = self._shop.app.schedules.get(SCHEDULE, ORDERS)
+        dead = [job for queue in self._shop.queues for job in queue.all_jobs(State.DEAD)]
+        return ServerView(
+            left=frozenset(_order_of(job) for job in waiting),
+            ticks_fired=schedule.fired if schedule else 0,
+            ticks_left=len(ticks),
+            dead=tuple((str(job.reason), job.stalls) for job in dead),
         )
 
     # -- coming and going ------------------------------------------------------------------------
@@ -301,8 +266,18 @@ class DemoRun:
         self._cleanup.callback(self._tidy)
         return self
 
+    def _close_shop(self) -> None:
+        """Nothing is left on its queues, unless it is wanted."""
+        try:
+            if not (self._options.keep or (self.result and not self.result.ok)):
+                for queue in self._shop.queues:
+                    queue.purge()
+        except WindlassError:
+            pass  # the server is gone, and the error about that is on its way already
+        self._shop.app.close()
+
     def _tidy(self) -> None:
-        """The ledgers go with the run, unless there is something in them to look into."""
+        """The ledger and the log go with the run, unless there is something in them to look into."""
         if not self._options.keep and (self.result is None or self.result.ok):
             shutil.rmtree(self._folder)
 
@@ -313,17 +288,65 @@ class DemoRun:
             self._cleanup.close()
 
 
-@contextmanager
-def _queue_of_its_own(app: Windlass) -> Iterator[Queue]:
-    """A queue with a name that nobody else uses, and of which nothing is left in the end."""
-    queue = app.queue(f"demo-{secrets.token_hex(4)}")
+class _Places:
+    """The five places of a worker, whoever is in them just now."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, int] = {}
+        self._all: dict[str, set[int]] = {place: set() for place in PLACES}
+        self._gone: set[int] = set()
+        self._killed: Counter[str] = Counter()
+
+    def killed(self, pids: tuple[int, ...]) -> None:
+        """These were killed."""
+        self._gone |= set(pids)
+        self._killed.update(place for place, pid in self._now.items() if pid in pids)
+
+    def look(self, crew: Crew, tally: Tally) -> tuple[ProcessView, ...]:
+        """See who is there now. A place whose process was killed shows that one until there is another."""
+        present = crew.all
+        for place, pid in zip(PLACES[:3], present, strict=False):
+            self._settle(place, pid)
+        children = present[3:]
+        newcomers = [pid for pid in children if pid not in self._now.values()]
+        for place in PLACES[3:]:
+            if self._now.get(place) not in children and newcomers:
+                self._settle(place, newcomers.pop(0))
+        return tuple(self._view(place, tally) for place in PLACES)
+
+    def _settle(self, place: str, pid: int) -> None:
+        self._now[place] = pid
+        self._all[place].add(pid)
+
+    def _view(self, place: str, tally: Tally) -> ProcessView:
+        pid = self._now.get(place)
+        running = len(tally.open_in([pid])) if pid else 0
+        done = sum(tally.done_by[each] for each in self._all[place])
+        if pid is None:
+            state = "starting"
+        elif pid in self._gone:
+            state = "killed"
+        elif place in PLACES[:2]:
+            state = "watching"
+        else:
+            state = "working" if running else "idle"
+        return ProcessView(place, pid, state, running, done, self._killed[place])
+
+
+def _killed(kill: Kill, tally: Tally) -> Killed:
+    waits = kill.rerun(tally)
+    return Killed(
+        kill.whom, len(kill.pids), len(kill.under_way), waits[0] if waits else None, waits[-1] if waits else None
+    )
+
+
+def _order_of(job: JobRecord) -> int:
+    """The order that a waiting job is about; 0 if it is about none, or nobody can tell."""
     try:
-        yield queue
-    finally:
-        try:
-            queue.purge()
-        except WindlassError:
-            pass  # the server is gone, and the error about that is on its way already
+        arguments = msgspec.json.decode(read_envelope(job.data).args)
+    except Undecodable:
+        return 0
+    return int(arguments.get("number", 0))
 
 
 @contextmanager

@@ -18,22 +18,23 @@ from rich.table import Table
 from rich.text import Text
 
 from windlass.demo import lines
-from windlass.demo.frame import Event, Frame, WorkerView
+from windlass.demo.frame import Event, Frame, ProcessView
 from windlass.demo.result import Result
 
 WIDEST = 100
 MOST_EVENTS, FEWEST_EVENTS = 8, 4
-OTHER_ROWS = 13  # of the picture, beside the workers, the events and the padding
+OTHER_ROWS = 13  # of the picture, beside the processes, the events and the padding
+MOST_RUNNING = 20  # coroutines and threads of the runner
 SPARKS = "▁▂▃▄▅▆▇█"
 DONE, LEASED, READY, SCHEDULED = "green", "yellow", "bright_blue", "bright_black"
 STATES = {
     "starting": ("·", "dim"),
     "working": ("●", "green"),
     "idle": ("○", "dim"),
+    "watching": ("◉", "cyan"),
     "killed": ("✖", "bold red"),
-    "fallen": ("✖", "bold red"),
 }
-TOPICS = {"kill -9": "bold red", "recover": "bold green", "stop": "bold red", "worker": "bold red"}
+TOPICS = {"kill -9": "bold red", "recover": "bold green", "stop": "bold red", "poison": "bold red"}
 
 
 class Screen:
@@ -65,16 +66,16 @@ class Screen:
         width = min(WIDEST, self._console.width)
         inner = width - 6
         free = self._console.height - OTHER_ROWS - 1  # the last row of a terminal is where the cursor rests
-        workers = _those_that_fit(frame.workers, free - FEWEST_EVENTS)
-        events = max(FEWEST_EVENTS, min(MOST_EVENTS, free - len(workers)))
+        rows = len(frame.processes)
+        events = max(FEWEST_EVENTS, min(MOST_EVENTS, free - rows))
         return Panel(
             Group(
                 _all_jobs(frame, inner),
                 _legend(frame),
                 Text(),
-                _workers(workers, frame.batch, inner),
+                _processes(frame.processes, inner),
                 Text(),
-                _two_sides(_priorities(frame), self._pace(frame)),
+                _two_sides(_parts(frame), self._pace(frame)),
                 Text(),
                 *self._told(events),
             ),
@@ -84,7 +85,7 @@ class Screen:
             subtitle_align="right",
             box=box.ROUNDED,
             border_style="cyan",
-            padding=(1 if free >= len(workers) + events + 2 else 0, 2),
+            padding=(1 if free >= rows + events + 2 else 0, 2),
             width=width,
         )
 
@@ -113,13 +114,8 @@ class Screen:
 
 def _all_jobs(frame: Frame, width: int) -> Text:
     """One bar for all jobs: whatever happens to the parts, the whole stays whole."""
-    counts = frame.counts
-    return _bar(
-        [(frame.completed, DONE), (counts.leased, LEASED), (counts.ready, READY), (counts.scheduled, SCHEDULED)],
-        frame.jobs,
-        width,
-        ink="█",
-    )
+    parts = [(frame.done, DONE), (frame.leased, LEASED), (frame.ready, READY), (frame.scheduled, SCHEDULED)]
+    return _bar(parts, frame.steps, width, ink="█")
 
 
 def _bar(parts: Iterable[tuple[int, str]], whole: int, width: int, *, ink: str = "━", empty: str = " ") -> Text:
@@ -133,58 +129,51 @@ def _bar(parts: Iterable[tuple[int, str]], whole: int, width: int, *, ink: str =
 
 
 def _legend(frame: Frame) -> Text:
-    counts = frame.counts
     legend = Text(no_wrap=True)
     for name, amount, style in (
-        ("completed", frame.completed, DONE),
-        ("leased", counts.leased, LEASED),
-        ("ready", counts.ready, READY),
-        ("scheduled", counts.scheduled, SCHEDULED),
-        ("dead", counts.dead, "red"),
+        ("done", frame.done, DONE),
+        ("leased", frame.leased, LEASED),
+        ("ready", frame.ready, READY),
+        ("scheduled", frame.scheduled, SCHEDULED),
+        ("dead", frame.dead, "red"),
     ):
         if name != "dead" or amount:
             legend.append("■ ", style).append(f"{name} ", "dim").append(f"{amount:,}".ljust(8))
     return legend
 
 
-def _those_that_fit(workers: Sequence[WorkerView], rows: int) -> Sequence[WorkerView]:
-    """On a low terminal some workers are left out, but never one that is gone."""
-    by_interest = sorted(workers, key=lambda worker: worker.state not in ("killed", "fallen"))
-    return sorted(by_interest[: max(1, rows)], key=workers.index)
-
-
-def _workers(workers: Sequence[WorkerView], batch: int, width: int) -> Table:
-    roomy = width >= 66
+def _processes(processes: Sequence[ProcessView], width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="dim")
     table.add_column("worker", no_wrap=True)
-    table.add_column("process" if roomy else "", justify="right", style="dim", no_wrap=True)
+    table.add_column("process", justify="right", style="dim", no_wrap=True)
     table.add_column("", no_wrap=True, width=10)
-    table.add_column("holds", justify="right", width=5)
+    table.add_column("runs", justify="right", width=4)
     table.add_column("", ratio=1, no_wrap=True)
-    table.add_column("completed", justify="right", no_wrap=True)
-    table.add_column("rescued", justify="right", no_wrap=True)
-    for worker in workers:
-        table.add_row(*_worker(worker, batch, width - 66 if roomy else 0))
+    table.add_column("done", justify="right", no_wrap=True)
+    table.add_column("killed", justify="right", no_wrap=True)
+    for process in processes:
+        table.add_row(*_process(process, width - 60))
     return table
 
 
-def _worker(worker: WorkerView, batch: int, room: int) -> list[RenderableType]:
-    mark, style = STATES[worker.state]
-    gone = worker.state in ("killed", "fallen")
+def _process(process: ProcessView, room: int) -> list[RenderableType]:
+    mark, style = STATES[process.state]
+    gone = process.state == "killed"
+    works = process.state != "watching"
     return [
-        Text(worker.name, style="strike dim" if gone else ""),
-        str(worker.pid) if worker.pid and room else "",
-        Text(f"{mark} {worker.state}", style=style),
-        Text(str(worker.holding), style="bold red" if gone and worker.holding else ""),
-        _bar([(worker.holding, "red" if gone else LEASED)], batch, room),
-        f"{worker.completed:,}",
-        Text(f"+{worker.rescued}", style="bold green") if worker.rescued else "",
+        Text(process.role, style="strike dim" if gone else ""),
+        str(process.pid) if process.pid else "",
+        Text(f"{mark} {process.state}", style=style),
+        Text(str(process.running) if works else "", style="bold red" if gone and process.running else ""),
+        _bar([(process.running, "red" if gone else LEASED)], MOST_RUNNING, max(0, room)),
+        f"{process.done:,}" if works else "",
+        Text(f"×{process.killed}", style="bold red") if process.killed else "",
     ]
 
 
-def _priorities(frame: Frame) -> Table:
+def _parts(frame: Frame) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, done, whole in frame.priorities:
+    for name, done, whole in frame.parts:
         table.add_row(
             Text(name, style="dim"),
             _bar([(done, DONE)], max(whole, 1), 20, empty="━"),
@@ -207,7 +196,7 @@ def print_result(console: Console, result: Result) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    styles = {"recovered": "bold green", "lost": "bold red" if result.account.lost else "bold green"}
+    styles = {"crashes": "bold red", "kills": "bold red", "lost": "bold red" if result.account.lost else "bold green"}
     for what, amount, meaning in lines.rows(result):
         table.add_row(what, Text(amount, style=styles.get(what, "bold")), meaning)
     mark, style = ("✔", "bold green") if result.ok else ("✖", "bold red")

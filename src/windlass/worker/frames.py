@@ -132,6 +132,7 @@ class _Stream:
         self._flushed: asyncio.Future[None] | None = None
         self._fault: FrameError | None = None
         self._ended = False
+        self.unheard = False  # the other side went without having read all that we sent; not every system tells
         self._closed = False
         self._reading = True
         self._loop.add_reader(sock.fileno(), self._on_readable)
@@ -189,6 +190,7 @@ class _Stream:
             return
         except ConnectionError:
             data = b""  # it died with something of ours unread: gone is gone
+            self.unheard = True
         except FrameError as fault:
             self._end(fault)
             return

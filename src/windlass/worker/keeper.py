@@ -57,6 +57,7 @@ class Keeper:
         self._errands: set[asyncio.Task[None]] = set()
         self._incarnation = 0
         self._stops = 0
+        self._hired = asyncio.Event()
         self._stopping = asyncio.Event()
         self._pause = FIRST_PAUSE
         self._started_at = time()
@@ -69,14 +70,15 @@ class Keeper:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        # Before the app is imported: what changes from then on is seen.
+        duties = [asyncio.create_task(self._watch())] if self._asked.watch else []
         self._nursery, self._facts = await self._open_nursery()
         try:
             self.settings = self._with_queues(self._asked)
             self._app = Windlass(**self._facts.app)
             await self._hire()
-            duties = [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol, self._show_up)]
-            if self.settings.watch:
-                duties.append(asyncio.create_task(self._watch()))
+            self._hired.set()
+            duties += [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol, self._show_up)]
             await self._stopping.wait()
             await self._drain()
             for task in (*duties, *self._errands):
@@ -323,6 +325,7 @@ class Keeper:
     async def _watch(self) -> None:
         """When a file of the program changes, a new runner with the new code takes over; the old one finishes."""
         async for _ in watch_code():
+            await self._hired.wait()
             log.info("the code has changed")
             try:
                 nursery, facts = await self._open_nursery()

@@ -72,7 +72,11 @@ class ProcessExecutor(Executor):
             self._drop(slot)  # it died between two jobs: this one is not to blame
         try:
             stream = self._streams.get(slot) or await self._open(slot)
-            await stream.send({"run": _header(lease)}, lease.data)
+            try:
+                await stream.send({"run": _header(lease)}, lease.data)
+            except OSError:
+                stream.unheard = True
+                raise
             outcome = await self._answer(stream, one)
         except (OSError, FrameError):
             outcome = None
@@ -104,11 +108,14 @@ class ProcessExecutor(Executor):
     async def _explain(self, one: Attempt) -> Outcome | None:
         """The child is gone: what that means for the job."""
         stream = self._streams.pop(one.slot, None)
+        never_begun = stream is not None and stream.unheard and self._done[one.slot] > 0
         if stream is not None:
             stream.close()
         gone = await self._source.ending(self._pids.pop(one.slot))
         if one.stop is Stop.LOST:
             return None
+        if never_begun:
+            return Released(one.plan.lease)  # it died between two jobs: this one is not to blame
         if one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
             return Released(one.plan.lease)
         if gone.why == "timeout":
