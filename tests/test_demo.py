@@ -1,4 +1,4 @@
-"""The demo: real runs of it, and proof that its account would notice a job that is missing."""
+"""The demo: real runs of it, and proof that its account would notice an order that is missing."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
-import redis
 from click.testing import CliRunner
 from rich.console import Console
 
 from tests.support.servers import Server
+from windlass import Windlass
 from windlass.cli import main
-from windlass.demo.account import Account, draw_up
-from windlass.demo.frame import Event, Frame, WorkerView
-from windlass.demo.ledger import Deed, Entry, Ledger, Tail
-from windlass.demo.plan import plan, work_of
+from windlass.demo.account import Account, ServerView, draw_up
+from windlass.demo.frame import Event, Frame, ProcessView
+from windlass.demo.kills import CHILD, Kill
+from windlass.demo.ledger import Deed, Entry, Tail, What
 from windlass.demo.screen import Screen
-from windlass.job import Counts, Lease
+from windlass.demo.shopfront import QUEUES, shop_folder
+from windlass.demo.tally import Attempt, Tally
 
+ROOT = Path(__file__).parent.parent
 WINDLASS = Path(sys.executable).with_name("windlass")
 
 # Takes the terminal at its input as the one that sends it Ctrl-C, then becomes the command.
@@ -75,41 +79,55 @@ def demo(*arguments: str, scratch: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=environment(scratch),
-        timeout=60,
+        timeout=90,
         check=False,
     )
+
+
+def keys_of_the_shop(server: Server) -> list[str]:
+    with server.client() as client:
+        return [key.decode() for key in client.keys("*shop-*")]
 
 
 # -- whole runs ----------------------------------------------------------------------------------
 
 
-def test_a_run_accounts_for_every_job(scratch: Path) -> None:
-    result = demo("--jobs", "1500", "--json", scratch=scratch)
-    assert (result.returncode, result.stderr) == (0, "")
+def test_a_run_accounts_for_every_order(scratch: Path) -> None:
+    result = demo("--orders", "250", "--json", scratch=scratch)
     account = json.loads(result.stdout)
+    assert (result.returncode, result.stderr) == (0, ""), account
     assert account["ok"] is True
-    assert account["added"] == account["completed"] == 1500
-    assert account["lost"] == account["left"] == account["unexplained"] == 0
-    assert sum(account["workers"].values()) + account["cut_off"] == 1500
-    assert account["killed"]["held"] > 0
-    assert 0 < account["recovered"] <= account["killed"]["held"]
-    assert len(account["workers"]) == 4
-    with pytest.raises(ProcessLookupError):
-        os.kill(account["killed"]["process"], 0)
+    assert account["orders"] == account["thumbnails"] == account["emails"] + account["called"] == 250
+    assert account["called"] == 5
+    assert account["lost"] == account["left"] == account["doubled"] == account["unexplained"] == 0
+    assert (account["crashes"], account["dead"], account["poisoned"]) == (3, 1, True)
+    assert account["retries"] > 0
+    assert account["ticks"] > 0
+    assert account["ticks_lost"] == 0
+    child, runner, worker = account["kills"]
+    assert (child["whom"], child["processes"]) == ("a child", 1)
+    assert (runner["whom"], worker["whom"]) == ("the runner", "the whole worker")
+    assert worker["processes"] >= 4
+    assert all(kill["jobs_under_way"] > 0 for kill in account["kills"])
+    assert child["seconds_until_last_rerun"] < worker["seconds_until_last_rerun"]
+    assert account["cut_short"] >= sum(kill["jobs_under_way"] for kill in account["kills"])
 
 
-def test_a_run_on_another_server_is_told_in_lines_and_leaves_no_key(
-    valkey: Server, client: redis.Redis, scratch: Path
-) -> None:
-    result = demo("--jobs", "400", "--workers", "2", "--url", valkey.url, scratch=scratch)
-    assert (result.returncode, result.stderr) == (0, "")
+def test_a_run_on_another_server_is_told_in_lines_and_leaves_no_key(valkey: Server, scratch: Path) -> None:
+    result = demo("--orders", "150", "--url", valkey.url, scratch=scratch)
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
     assert "\x1b" not in result.stdout
-    assert "kill -9" in result.stdout
-    assert "All 400 jobs are accounted for" in result.stdout
-    assert "queue.enqueue(b" in result.stdout
+    for told in ("a child (process", "the runner (process", "the whole worker"):
+        assert f"kill -9  {told}" in result.stdout
+    assert "poison   a job crashed its process 3 times" in result.stdout
+    assert "All 150 orders are accounted for" in result.stdout
+    assert f"The shop is {shop_folder()}" in result.stdout
+    assert "greet.enqueue(" in result.stdout
+    assert keys_of_the_shop(valkey) == []
 
 
-def test_ctrl_c_in_a_terminal_leaves_nothing_behind(scratch: Path) -> None:
+@pytest.mark.parametrize("moment", ["◉ watching", "×1"], ids=["while it starts", "after a kill"])
+def test_ctrl_c_in_a_terminal_leaves_nothing_behind(scratch: Path, moment: str) -> None:
     terminal, inside = os.openpty()
     termios.tcsetwinsize(inside, (40, 100))
     process = subprocess.Popen(
@@ -121,7 +139,7 @@ def test_ctrl_c_in_a_terminal_leaves_nothing_behind(scratch: Path) -> None:
     )
     os.close(inside)
     shown = b""
-    while "● working".encode() not in shown:
+    while moment.encode() not in shown:
         shown += os.read(terminal, 65536)
     os.write(terminal, b"\x03")
     try:
@@ -135,151 +153,232 @@ def test_ctrl_c_in_a_terminal_leaves_nothing_behind(scratch: Path) -> None:
     assert b"Traceback" not in shown
 
 
+def test_a_worker_does_not_outlive_a_demo_that_is_killed(valkey: Server, scratch: Path) -> None:
+    with subprocess.Popen(
+        [WINDLASS, "demo", "--plain", "--url", valkey.url],
+        stdout=subprocess.PIPE,
+        env=environment(scratch) | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if b"progress" in line:
+                break
+        process.kill()
+    deadline = time.monotonic() + 15
+    while _processes_told_of(scratch) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for folder in scratch.iterdir():
+        shutil.rmtree(folder)
+    with Windlass(valkey.url) as app:
+        for name in QUEUES:
+            app.queue(name).purge()
+    assert keys_of_the_shop(valkey) == []
+
+
+def test_queues_that_are_in_use_are_left_alone(valkey: Server, scratch: Path) -> None:
+    with Windlass(valkey.url) as app:
+        queue = app.queue("shop-mail")
+        queue.enqueue(b"of somebody else", id="a")
+        result = demo("--url", valkey.url, scratch=scratch)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "shop-mail" in result.stderr
+        assert queue.cancel("a")
+        queue.purge()
+
+
 def test_it_fails_when_the_account_does_not_close(
-    valkey: Server, client: redis.Redis, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_one(*arguments: object, **more: object) -> Account:
         account = draw_up(*arguments, **more)  # type: ignore[arg-type]
-        return replace(account, completed=account.completed - 1, lost=1)
+        return replace(account, thumbnails=account.thumbnails - 1, lost=1)
 
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     monkeypatch.setattr("windlass.demo.run.draw_up", lose_one)
-    result = CliRunner().invoke(main, ["demo", "--jobs", "100", "--workers", "2", "--url", valkey.url])
+    result = CliRunner().invoke(main, ["demo", "--orders", "100", "--url", valkey.url])
     assert result.exit_code == 1
     assert "The account does not close: 1 lost." in result.stdout
-    (ledgers,) = scratch.iterdir()
-    assert f"ledgers are in {ledgers}" in result.stdout, "they are kept, to be looked into"
-    shutil.rmtree(ledgers)
+    (folder,) = scratch.iterdir()
+    assert f"Its ledger and its thumbnails are in {folder}" in result.stdout, "they are kept, to be looked into"
+    assert (folder / "worker.log").stat().st_size > 0
+    assert len(list(folder.glob("thumbnail-*.ppm"))) == 100
+    shutil.rmtree(folder)
+    assert keys_of_the_shop(valkey), "and so is what is on the server"
+    with Windlass(valkey.url) as app:
+        for name in QUEUES:
+            app.queue(name).purge()
+
+
+def test_a_wheel_carries_the_shop() -> None:
+    """Where `shop_folder` looks first; the wheel itself is built when there is a release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {ROOT / source: target for source, target in carried.items()} == {
+        shop_folder() / "shop.py": "windlass/demo/shop/shop.py"
+    }
 
 
 # -- the account ---------------------------------------------------------------------------------
 
-FULL = (Deed.LEASED, Deed.RAN, Deed.SETTLING, Deed.COMPLETED)
+
+def attempt(what: What, number: int, end: Deed | None = Deed.DID, *, pid: int = 1, id: str | None = None) -> Attempt:
+    return Attempt(what, number, id or f"{what}-{number}", pid, 0.0, end)
 
 
-def entries(id: str, fence: int, *deeds: Deed) -> list[Entry]:
-    return [Entry(fence, deed, id, fence) for deed in deeds]
+def order(number: int, *, address_is_good: bool = True) -> list[Attempt]:
+    """All that is done for an order, without an incident."""
+    told = [attempt(What.EMAIL, number)]
+    if not address_is_good:
+        told = [attempt(What.EMAIL, number, Deed.FAILED), attempt(What.CALL, number, id=f"{What.EMAIL}-{number}")]
+    return [attempt(What.ORDER, number), attempt(What.THUMBNAIL, number), *told]
 
 
-@pytest.fixture
-def ledgers() -> dict[str, list[Entry]]:
-    """Worker 1 did a, b and c; worker 2 was killed with d run and e leased, which worker 1 did then."""
-    return {
-        "1": [
-            *entries("a", 1, *FULL),
-            *entries("b", 2, *FULL),
-            *entries("c", 3, *FULL),
-            *entries("d", 6, *FULL),
-            *entries("e", 7, *FULL),
-        ],
-        "2": [*entries("d", 4, Deed.LEASED, Deed.RAN), *entries("e", 5, Deed.LEASED)],
-    }
+POISON = [attempt(What.POISON, 0, None, pid=pid) for pid in (21, 22, 23)]
+DEAD = (("crashed", 3),)
+SERVER = ServerView(dead=DEAD)
 
 
-def test_an_account_that_closes(ledgers: dict[str, list[Entry]]) -> None:
-    account = draw_up("abcde", ledgers, fallen={"2"}, held={"d", "e"})
+def test_an_account_that_closes() -> None:
+    account = draw_up(2, [*order(1), *order(2, address_is_good=False), *POISON], server=SERVER)
     assert account.ok
-    assert (account.added, account.completed, account.lost) == (5, 5, 0)
-    assert (account.recovered, account.ran_twice, account.unexplained) == (2, 1, 0)
+    assert (account.orders, account.thumbnails, account.emails, account.called) == (2, 2, 1, 1)
+    assert (account.crashes, account.retries, account.lost, account.unexplained) == (3, 0, 0, 0)
 
 
-def test_a_completion_that_is_missing_is_a_job_lost(ledgers: dict[str, list[Entry]]) -> None:
-    ledgers["1"] = [entry for entry in ledgers["1"] if (entry.id, entry.deed) != ("b", Deed.COMPLETED)]
-    account = draw_up("abcde", ledgers, fallen={"2"}, held={"d", "e"})
-    assert (account.lost, account.completed, account.ok) == (1, 4, False)
-
-
-def test_a_job_that_was_never_leased_is_lost_unless_the_server_has_it(ledgers: dict[str, list[Entry]]) -> None:
-    account = draw_up("abcdef", ledgers, fallen={"2"}, held={"d", "e"})
+@pytest.mark.parametrize("missing", [What.ORDER, What.THUMBNAIL, What.EMAIL])
+def test_a_step_that_is_missing_is_an_order_lost_unless_the_server_has_it(missing: What) -> None:
+    attempts = [*order(1), *(one for one in order(2) if one.what is not missing), *POISON]
+    account = draw_up(2, attempts, server=SERVER)
     assert (account.lost, account.left, account.ok) == (1, 0, False)
-    account = draw_up("abcdef", ledgers, fallen={"2"}, held={"d", "e"}, left={"f"})
+    account = draw_up(2, attempts, server=replace(SERVER, left=frozenset({2})))
     assert (account.lost, account.left, account.ok) == (0, 1, False)
 
 
-def test_a_job_of_the_killed_worker_that_nobody_finished_is_lost(ledgers: dict[str, list[Entry]]) -> None:
-    ledgers["1"] = [entry for entry in ledgers["1"] if entry.id != "e"]
-    assert draw_up("abcde", ledgers, fallen={"2"}, held={"d", "e"}).lost == 1
+def test_a_failure_that_nobody_handled_is_an_order_lost() -> None:
+    attempts = [one for one in order(1, address_is_good=False) if one.what is not What.CALL]
+    assert draw_up(1, [*attempts, *POISON], server=SERVER).lost == 1
 
 
-def test_a_completion_that_the_kill_kept_from_being_noted() -> None:
-    ledgers = {"1": entries("a", 1, *FULL), "2": entries("b", 2, Deed.LEASED, Deed.RAN, Deed.SETTLING)}
-    account = draw_up("ab", ledgers, fallen={"2"})
-    assert (account.completed, account.cut_off, account.lost, account.ok) == (2, 1, 0, True)
-    assert draw_up("ab", ledgers, fallen={"2"}, held={"b"}).lost == 1, "the server had not done it, and has it no more"
-    assert draw_up("ab", ledgers).lost == 1, "a worker that was not killed has no excuse"
-
-
-def test_work_in_vain_needs_a_reason() -> None:
-    lost_its_lease = entries("a", 1, Deed.LEASED, Deed.RAN, Deed.SETTLING, Deed.REFUSED)
-    account = draw_up("a", {"1": lost_its_lease, "2": entries("a", 2, *FULL)})
-    assert (account.ran_twice, account.refused, account.unexplained, account.ok) == (1, 1, 0, True)
-    account = draw_up("a", {"1": lost_its_lease[:-1], "2": entries("a", 2, *FULL)})
+def test_an_attempt_without_an_end_needs_a_kill() -> None:
+    attempts = [attempt(What.THUMBNAIL, 1, None, pid=9), *order(1), *POISON]
+    account = draw_up(1, attempts, killed={9}, server=SERVER)
+    assert (account.cut_short, account.in_vain, account.unexplained, account.ok) == (1, 0, 0, True)
+    account = draw_up(1, attempts, server=SERVER)
     assert (account.unexplained, account.ok) == (1, False)
 
 
-def test_a_completion_without_work_is_no_completion_in_order() -> None:
-    account = draw_up("a", {"1": entries("a", 1, Deed.LEASED, Deed.SETTLING, Deed.COMPLETED)})
+def test_work_that_is_done_twice_needs_a_kill() -> None:
+    attempts = [attempt(What.EMAIL, 1, pid=9), *order(1), *POISON]
+    account = draw_up(1, attempts, killed={9}, server=SERVER)
+    assert (account.cut_short, account.in_vain, account.unexplained, account.ok) == (0, 1, 0, True)
+    account = draw_up(1, attempts, server=SERVER)
     assert (account.unexplained, account.ok) == (1, False)
 
 
-def test_a_job_completed_twice_and_a_job_from_nowhere() -> None:
-    ledgers = {"1": entries("a", 1, *FULL), "2": [*entries("a", 2, *FULL), *entries("x", 3, *FULL)]}
-    account = draw_up("a", ledgers)
-    assert (account.completed_twice, account.unknown, account.ok) == (1, 1, False)
+def test_a_process_that_fell_by_itself_is_an_excuse_and_is_told() -> None:
+    attempts = [attempt(What.THUMBNAIL, 1, None, pid=9), *order(1), *POISON]
+    account = draw_up(1, attempts, fallen={9, 21, 22, 23}, server=SERVER)
+    assert (account.cut_short, account.fell, account.unexplained, account.ok) == (1, 1, 0, True)
+
+
+def test_a_step_with_two_jobs_is_doubled_whoever_was_killed() -> None:
+    attempts = [*order(1), attempt(What.EMAIL, 1, pid=9, id="another"), *POISON]
+    account = draw_up(1, attempts, killed={9}, server=SERVER)
+    assert (account.doubled, account.ok) == (1, False)
+
+
+def test_retries_are_counted_and_need_no_excuse() -> None:
+    busy = [attempt(What.EMAIL, 1, Deed.FAILED) for _ in range(3)]
+    account = draw_up(1, [*busy, *order(1), *POISON], server=SERVER)
+    assert (account.retries, account.ok) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "dead"),
+    [
+        (POISON[:2], DEAD),
+        ([*POISON, attempt(What.POISON, 0, None, pid=24)], DEAD),
+        (POISON, ()),
+        (POISON, (("crashed", 4),)),
+        (POISON, (*DEAD, ("failed", 0))),
+    ],
+)
+def test_the_poison_must_die_of_three_crashes_and_nobody_else(
+    attempts: list[Attempt], dead: tuple[tuple[str, int], ...]
+) -> None:
+    account = draw_up(1, [*order(1), *attempts], server=ServerView(dead=dead))
+    assert (account.poisoned, account.ok) == (False, False)
+
+
+def test_a_tick_that_was_fired_and_is_nowhere_is_lost() -> None:
+    ticks = [attempt(What.TICK, 0, id=f"heartbeat@{second}") for second in range(3)]
+    attempts = [*order(1), *POISON, *ticks]
+    assert draw_up(1, attempts, server=replace(SERVER, ticks_fired=4, ticks_left=1)).ok
+    account = draw_up(1, attempts, server=replace(SERVER, ticks_fired=4))
+    assert (account.ticks, account.ticks_lost, account.ok) == (3, 1, False)
+
+
+def test_an_order_from_nowhere() -> None:
+    account = draw_up(1, [*order(1), *order(7), *POISON], server=SERVER)
+    assert (account.unknown, account.ok) == (1, False)
 
 
 # -- its parts -----------------------------------------------------------------------------------
 
 
-def test_a_ledger_is_read_as_it_grows_and_a_torn_line_waits(tmp_path: Path) -> None:
-    path = tmp_path / "worker.ledger"
+def test_the_ledger_is_read_as_it_grows_and_a_torn_line_waits(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
     tail = Tail(path)
     assert tail.read() == []
-    ledger = Ledger(path)
-    ledger.note(Deed.LEASED, [Lease("q", "a", b"", 7), Lease("q", "b", b"", 8, stalls=1)])
-    assert [(entry.deed, entry.id, entry.fence, entry.stalls) for entry in tail.read()] == [
-        (Deed.LEASED, "a", 7, 0),
-        (Deed.LEASED, "b", 8, 1),
-    ]
-    with open(path, "a") as file:
-        file.write("1.5 ran a")
+    path.write_text("1.5 4711 began email 7 abc\n1.75 4711 di")
+    assert tail.read() == [Entry(1.5, 4711, Deed.BEGAN, What.EMAIL, 7, "abc")]
     assert tail.read() == []
     with open(path, "a") as file:
-        file.write(" 7 0\n")
-    assert tail.read() == [Entry(1.5, Deed.RAN, "a", 7, 0)]
+        file.write("d email 7 abc\n")
+    assert tail.read() == [Entry(1.75, 4711, Deed.DID, What.EMAIL, 7, "abc")]
 
 
-def test_the_same_seed_makes_the_same_jobs() -> None:
-    assert plan(200, 1) == plan(200, 1) != plan(200, 2)
-    chores = plan(2000, 1)
-    assert {chore.priority for chore in chores} == {1, 5, 9}
-    assert 0 < sum(1 for chore in chores if 1 <= chore.delay <= 4) < 500
-    assert all(work_of(chore.as_job().data) == pytest.approx(chore.work / 1000) for chore in chores[:20])
+def test_the_tally_knows_what_is_under_way_and_when_it_went_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    path.write_text("1.0 11 began thumbnail 1 a\n1.1 11 did thumbnail 1 a\n1.2 11 began thumbnail 2 b\n")
+    tally = Tally(path)
+    tally.read()
+    assert [one.number for one in tally.open_in([11])] == [2]
+    assert tally.open_in([12]) == []
+    assert tally.done[What.THUMBNAIL] == {1}
+    kill = Kill(CHILD, (11,), 1.3, tuple(tally.open_in([11])))
+    assert (kill.rerun(tally), kill.is_mended(tally)) == ([], False)
+    with open(path, "a") as file:
+        file.write("1.8 12 began thumbnail 2 b\n")
+    tally.read()
+    assert kill.rerun(tally) == pytest.approx([0.5])
+    assert kill.is_mended(tally)
 
 
-@pytest.mark.parametrize(("columns", "rows", "workers"), [(80, 24, 4), (100, 50, 4), (60, 24, 16), (200, 30, 64)])
-def test_the_picture_fits_into_the_terminal(columns: int, rows: int, workers: int) -> None:
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 50), (60, 24), (200, 30)])
+def test_the_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=columns, height=rows)
+    roles = {"keeper": "watching", "nursery": "watching", "runner": "working", "child 1": "killed", "child 2": "idle"}
     frame = Frame(
         at=12.3,
         server="Valkey 9.1.2",
-        jobs=6000,
-        batch=48,
-        counts=Counts(ready=2000, scheduled=500, blocked=0, leased=144, dead=0),
-        completed=3356,
-        pace=1234.0,
-        workers=tuple(
-            WorkerView(f"worker-{n}", 10_000 + n, "killed" if n == workers else "working", 48, 800, 12)
-            for n in range(1, workers + 1)
-        ),
-        priorities=(("urgent", 1200, 1200), ("normal", 2156, 3000), ("whenever", 0, 1800)),
-        events=tuple(Event(n, "queue", "something that is worth a line of its own " * 3) for n in range(12)),
+        steps=1200,
+        done=600,
+        ready=200,
+        scheduled=50,
+        leased=14,
+        dead=1,
+        pace=123.0,
+        processes=tuple(ProcessView(role, 10_000, state, 8, 800, 2) for role, state in roles.items()),
+        parts=(("orders", 400, 400), ("thumbnails", 156, 400), ("e-mails", 44, 400)),
+        events=tuple(Event(n, "shop", "something that is worth a line of its own " * 3) for n in range(12)),
     )
-    screen = Screen(console)
-    lines = console.render_lines(screen.draw(frame), console.options)
+    lines = console.render_lines(Screen(console).draw(frame), console.options)
     assert len(lines) < rows
     text = "\n".join("".join(segment.text for segment in line) for line in lines)
-    assert f"worker-{workers}" in text, "the one that was killed is shown in any case"
+    for role, state in roles.items():
+        assert role in text
+        assert state in text
 
 
 def test_signals_are_what_they_were_after_a_run() -> None:

@@ -1,7 +1,9 @@
-"""A small shop: each order needs a thumbnail of its photo and an e-mail to the customer. `windlass demo` runs this file.
+"""A small shop: each order needs a thumbnail of its photo and an e-mail to the customer.
 
-windlass worker shop:app     in this folder: does the work
-python shop.py 100           in another terminal: a hundred orders
+`windlass demo` runs it, and kills its worker. To run it yourself, in this folder:
+
+    windlass worker shop:app     does the work
+    python shop.py 100           in another terminal: a hundred orders
 """
 
 import asyncio
@@ -25,6 +27,7 @@ PHOTO = FOLDER / "photo.ppm"
 @app.task(queue="shop-orders")  # a plain def: runs in a thread
 def order(number: int, address: str, job: Job = current()) -> None:
     with noted("order", number, job):
+        time.sleep(0.05)  # stands for charging the customer's card
         # Both are added in the step that completes this job, or never: an order that is run twice sends one e-mail.
         job.enqueue(thumbnail.call(number))
         job.enqueue(send_email.call(number, address))
@@ -57,8 +60,8 @@ def corrupt_photo(job: Job = current()) -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # as a bad decoder would. After three crashes it is left among the dead
 
 
-@app.task(queue="shop-orders")
-async def heartbeat(job: Job = current()) -> None:
+@app.task(queue="shop-orders", priority=0)  # before all orders that wait
+def heartbeat(job: Job = current()) -> None:
     note("did", "tick", 0, job)
 
 

@@ -14,10 +14,13 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
+from msgspec import Struct
+
 from windlass.declaration import HandlerOptions, QueueOptions, check_queue_options, declaring
 from windlass.embedded import EmbeddedServer
 from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, UnsupportedByLayout, WindlassError
 from windlass.fleet import WorkerRecord, list_queues, list_workers
+from windlass.handle import JobHandle
 from windlass.job import Receipt
 from windlass.layout import Layout
 from windlass.layouts.native import NativeLayout
@@ -42,6 +45,21 @@ R = TypeVar("R")
 LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent lane
 
 
+class Given(Struct, frozen=True):
+    """What an app was made with, in plain values: enough to make another like it. The URL is not for all eyes."""
+
+    url: str | None
+    home: str | None
+    max_payload: int
+    max_dead: int
+    retry_for: float
+    call_timeout: float
+    allow_eviction: bool
+
+    def __repr__(self) -> str:
+        return "Given(…)"
+
+
 class Windlass:
     """An app: `Windlass()` uses a durable embedded server, `Windlass("redis://…")` or `WINDLASS_URL` another.
 
@@ -61,15 +79,6 @@ class Windlass:
         allow_eviction: bool = False,
         queue_options: Mapping[str, QueueOptions] | None = None,
     ) -> None:
-        self.given: dict[str, Any] = {
-            "url": url,
-            "home": None if home is None else os.fspath(home),
-            "max_payload": max_payload,
-            "max_dead": max_dead,
-            "retry_for": retry_for,
-            "call_timeout": call_timeout,
-            "allow_eviction": allow_eviction,
-        }
         if url == "":
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
         url = url or ("embedded://" if home is not None else os.environ.get("WINDLASS_URL")) or "embedded://"
@@ -89,6 +98,15 @@ class Windlass:
             call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=LONGEST_RETRY) / 1000,
             allow_eviction=allow_eviction,
             locate=self._embedded.ensure if self._embedded else None,
+        )
+        self.given = Given(
+            None if home is not None else url,
+            None if home is None else os.fspath(home),
+            max_payload,
+            max_dead,
+            self._options.retry_for,
+            self._options.call_timeout,
+            allow_eviction,
         )
         self._blocking = BlockingRunner(self._endpoint, self._options.call_timeout)
         self._awaitable = AwaitableRunner(self._endpoint, self._options.call_timeout)
@@ -116,6 +134,10 @@ class Windlass:
         """How a queue lies in the server. All who use the queue share one, and so what is known of its clock."""
         check_name(name)
         return self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
+
+    def job(self, queue: str, id: str, returns: Any = Any) -> JobHandle[Any]:
+        """A handle on a job: its result, its events, its record. `returns` is the type that its result is read as."""
+        return JobHandle(self.layout(queue), self, id, returns=returns)
 
     def hand_over(self, call: TaskCall) -> Child:
         """A call that a running job hands over, checked."""
@@ -230,7 +252,7 @@ class Windlass:
 
         chosen = queues if isinstance(queues, Mapping) else dict.fromkeys(queues or self._own_queues(), 1)
         settings = Settings(
-            name=check_name(name, "worker") if name else worker_name(),
+            name=worker_name(check_name(name, "worker") if name else None),
             queues={check_name(queue): check_whole(w, f"weight of {queue}", 1, 1000) for queue, w in chosen.items()},
             concurrency=check_whole(concurrency, "concurrency", 1, 10_000),
             threads=check_whole(threads, "threads", 1, 1000),

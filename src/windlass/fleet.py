@@ -107,8 +107,13 @@ def _is_name(name: str) -> bool:
 # -- the worker's side -----------------------------------------------------------------------------
 
 
-async def show_up(app: Runners, name: str, record: Callable[[], WorkerRecord], every: float) -> None:
-    """Keep a worker in the fleet until this is cancelled, then take it off. What goes wrong is logged, and no more."""
+async def show_up(
+    app: Runners, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
+) -> None:
+    """Keep a worker in the fleet until this is cancelled, then take it off. What goes wrong is logged, and no more.
+
+    That it is `stopping` is told at once.
+    """
     told = ""
     try:
         while True:
@@ -116,10 +121,21 @@ async def show_up(app: Runners, name: str, record: Callable[[], WorkerRecord], e
             if problem:  # the same again and again is worth one line
                 log.log(logging.DEBUG if problem == told else logging.WARNING, "not seen in the fleet: %s", problem)
             told = problem
-            await asyncio.sleep(min(every, OFTEN))
+            await _pause(min(every, OFTEN), stopping)
     finally:
         if not told:
             await _say_goodbye(app, name)
+
+
+async def _pause(seconds: float, stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        await asyncio.sleep(seconds)
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        pass
 
 
 async def _say_goodbye(app: Runners, name: str) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, get_type_hints
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, json
 
 from windlass.arguments import Arguments, Bound
 from windlass.declaration import Declaration, HandlerOptions, QueueOptions, check_known, check_priority
 from windlass.envelope import LONGEST_KEEP, write_envelope
 from windlass.errors import InvalidOption, InvalidTask
+from windlass.handle import JobHandle
 from windlass.job import Receipt
+from windlass.layout import Layout
 from windlass.limits import check_name
-from windlass.queue import JobOptions, Queue
+from windlass.queue import JobOptions, Queue, Runners
 from windlass.running import Job
 from windlass.signature import Signature, parameters_of, takes_current
 from windlass.times import Duration, milliseconds
@@ -43,10 +45,12 @@ class CallOptions(JobOptions, total=False):
     keep_result: Duration
 
 
-class Home(Protocol):
+class Home(Runners, Protocol):
     """What a task needs of its app."""
 
     def queue(self, name: str) -> Queue: ...
+
+    def layout(self, name: str) -> Layout: ...
 
     def queue_defaults(self, name: str) -> QueueOptions: ...
 
@@ -88,13 +92,17 @@ class Sender(Generic[P]):
         """The same with more options; those given last count."""
         return Sender(self._task, {**self._given, **options})
 
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
-        """Put a call on the queue. When it returns, the server has it."""
-        return self._target.enqueue(self._data(args, kwargs), **self._options)
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+        """Put a call on the queue. When it returns, the server has it; what it returns leads to the job."""
+        return self._handle(self._target.enqueue(self._data(args, kwargs), **self._options))
 
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
         """Awaitable `enqueue`."""
-        return await self._target.aenqueue(self._data(args, kwargs), **self._options)
+        return self._handle(await self._target.aenqueue(self._data(args, kwargs), **self._options))
+
+    def _handle(self, receipt: Receipt) -> JobHandle[Any]:
+        home = self._home
+        return JobHandle(home.layout(self._queue), home, receipt.id, receipt.status, returns=self._task.returns)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call to be sent later, by `app.enqueue_many`."""
@@ -113,6 +121,7 @@ class Task(Declaration[P, R]):
 
     def __init__(self, home: Home, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.arguments = Arguments(Signature(function), f"{name}()")
+        self.returns = _return_type(function)
         check_known(options, TaskOptions)
         self.home = home
         self.name = check_task_name(name)
@@ -136,11 +145,11 @@ class Task(Declaration[P, R]):
         """The task with options for its next calls: `id`, `delay`, `priority`, `queue`, `keep_result` and so on."""
         return Sender(self, options)
 
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
-        """Put a call on the task's queue. When it returns, the server has it."""
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+        """Put a call on the task's queue. When it returns, the server has it; what it returns leads to the job."""
         return self._plain.enqueue(*args, **kwargs)
 
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
         """Awaitable `enqueue`."""
         return await self._plain.aenqueue(*args, **kwargs)
 
@@ -173,6 +182,16 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
         """Run the function on a payload: gives the return value, or the coroutine of an `async def`."""
         function = cast(Callable[..., R], self.function)
         return function(data, **dict.fromkeys(self._job_names, job))
+
+
+def _return_type(function: Callable[..., Any]) -> Any:
+    """As what a result is read; anything goes where the function does not say, or says what JSON cannot carry."""
+    try:
+        kind = get_type_hints(function, include_extras=True).get("return", Any)
+        json.Decoder(kind)
+    except Exception:
+        return Any
+    return kind
 
 
 def check_task_name(name: object) -> str:

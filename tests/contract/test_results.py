@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -144,11 +145,14 @@ class Ear:
         self._sub = client.pubsub()  # type: ignore[no-untyped-call]
         self._sub.subscribe(queue._layout.event_channel(id))
         assert self._sub.get_message(timeout=5) is not None
-        self._client, self._channel = client, queue._layout.event_channel(id)
+        self._channel = queue._layout.event_channel(id)
+        self._node: Any = client
+        if isinstance(client, redis.RedisCluster):  # messages keep their order only from one node to another
+            self._node = client.get_redis_connection(client.get_node_from_key(queue_key(queue.name, "state")))
 
     def heard(self) -> list[str]:
         """What came so far: all of it has come when our own message has."""
-        self._client.publish(self._channel, "so far")
+        self._node.publish(self._channel, "so far")
         found: list[str] = []
         while (message := self._sub.get_message(ignore_subscribe_messages=True, timeout=5)) is not None:
             if message["data"] == b"so far":

@@ -412,7 +412,26 @@ def test_nothing_is_left_of_a_hand_over(server: Server, client: redis.Redis) -> 
         assert forward(app, source) == 1
         assert drain(source) == ["a"]
         assert drain(target) == ["b"]
-    assert client.keys("windlass:{left.*") == []
+    assert client.keys("windlass:{left.*") == [queue_key("left.target", "state").encode()]
+    assert 0 < client.pttl(queue_key("left.target", "state")) <= 600_000
+
+
+def test_what_was_sent_is_remembered_after_the_last_goodbye(server: Server, client: redis.Redis) -> None:
+    """A forwarder dies before it takes the parcels off; all programs end; the next one brings them again."""
+    with Windlass(server.url) as app:
+        source, target = app.queue("left.source"), app.queue("left.target")
+        hand_over(source, child(target, "b"))
+        parcels = app.run(lambda session: session.perform(app.layout("left.source").outbox(10)))
+        assert app.run(lambda s: s.perform(app.layout("left.target").forward("left.source", parcels))) == 1
+        assert drain(target) == ["b"]
+    with Windlass(server.url) as app:
+        assert forward(app, app.queue("left.source")) == 0
+        assert drain(app.queue("left.target")) == []
+        app.queue("left.target").enqueue(b"more")
+        assert client.pttl(queue_key("left.target", "state")) == -1, "in use again, it must not end"
+        app.queue("left.target").purge()
+        app.run(lambda s: s.perform(app.layout("left.target").forward("left.source", parcels)))
+        assert drain(app.queue("left.target")) == [], "a purge does not bring it back either"
 
 
 def test_what_is_in_the_outbox_stays_when_the_programs_go(server: Server, client: redis.Redis) -> None:
@@ -422,4 +441,4 @@ def test_what_is_in_the_outbox_stays_when_the_programs_go(server: Server, client
     with Windlass(server.url) as app:
         assert forward(app, app.queue("left.source")) == 1
         assert drain(app.queue("left.target")) == ["b"]
-    assert client.keys("windlass:{left.*") == []
+    assert client.keys("windlass:{left.*") == [queue_key("left.target", "state").encode()]

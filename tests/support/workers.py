@@ -13,16 +13,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from tests.support.servers import Server, wait_until
-from windlass import Queue, Receipt, TaskCall, Windlass
+from windlass import JobRecord, Queue, Receipt, TaskCall, Windlass
 from windlass.envelope import write_envelope
 from windlass.worker import procinfo
 from windlass.worker.settings import Settings
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent.parent
 JOURNAL = "WINDLASS_TEST_JOURNAL"
@@ -128,7 +131,7 @@ class Journal:
         found = []
         for attempts in starts.values():
             attempts.sort(key=lambda entry: entry.at)
-            for first, second in zip(attempts, attempts[1:], strict=False):
+            for first, second in pairwise(attempts):
                 end = ends.get(first.run)
                 if end is not None and end.at > second.at:
                     found.append((end, second))
@@ -199,7 +202,7 @@ class Worker:
     @property
     def nursery(self) -> int:
         """The process that imported the app."""
-        (pid,) = procinfo.children(self.keeper) or ()
+        (pid,) = procinfo.children(self.keeper) or [0]
         return pid
 
     def signal(self, number: int) -> None:
@@ -347,8 +350,22 @@ class Workshop:
             logs = "\n".join(worker.log[-3000:] for worker in self.workers)
             raise TimeoutError(f"{error}: {queue.counts()}\n{logs}") from None
 
-    def wait(self, check: Callable[[], Any], what: str, timeout: float = 15.0) -> Any:
+    def wait(self, check: Callable[[], T | None], what: str, timeout: float = 15.0) -> T:
+        """`wait_until`, for tests that have a workshop at hand."""
         return wait_until(check, what, timeout=timeout)
+
+    def wait_job_gone(self, queue: str, id: str, timeout: float = 5.0) -> None:
+        """Wait until the server has no such job any more."""
+        wait_until(lambda: self.queue(queue).get(id) is None, f"{id} to be gone", timeout=timeout)
+
+    def wait_state(self, queue: str, id: str, state: str, timeout: float = 15.0) -> JobRecord:
+        """Wait until a job is in a state; its record."""
+
+        def there() -> JobRecord | None:
+            record = self.queue(queue).get(id)
+            return record if record and record.state == state else None
+
+        return wait_until(there, f"{id} to be {state}", timeout=timeout)
 
     # -- the end
 
@@ -379,10 +396,21 @@ def keys_left(server: Server) -> list[str]:
         return sorted(bytes(key).decode() for key in client.keys("*"))
 
 
+def wait_dead(*pids: int, timeout: float = 15.0) -> None:
+    """Wait until none of these processes lives."""
+    wait_until(
+        lambda: not any(procinfo.is_alive(pid) for pid in pids), f"{pids} to end", timeout=timeout, interval=0.002
+    )
+
+
+def pass_time(seconds: float, since: float | None = None) -> None:
+    """Where time itself is what a test is about: let it pass."""
+    time.sleep(max(0.0, (since or time.monotonic()) + seconds - time.monotonic()))
+
+
 def percentiles(seconds: Iterable[float]) -> str:
     """A line about how long things took."""
     all_of_them = sorted(seconds)
     p50 = all_of_them[len(all_of_them) // 2]
     p99 = all_of_them[min(len(all_of_them) - 1, int(len(all_of_them) * 0.99))]
     return f"n={len(all_of_them)} p50={p50 * 1e3:.0f} ms p99={p99 * 1e3:.0f} ms max={all_of_them[-1] * 1e3:.0f} ms"
-

@@ -10,9 +10,8 @@ from collections import Counter
 import pytest
 
 from tests.support.servers import wait_until
-from tests.support.workers import Entry, Workshop, percentiles
+from tests.support.workers import Entry, Workshop, percentiles, wait_dead
 from windlass import JobRecord
-from windlass.worker import procinfo
 
 WAYS = ("loop", "thread", "process")
 CALM = {"loop": "calm", "thread": "calm-threads", "process": "calm-processes"}
@@ -54,7 +53,9 @@ def test_jobs_that_hold_the_interpreter_for_many_leases_run_once(shop: Workshop)
     shop.wait_empty("gil", timeout=100)
     starts, ends = shop.journal.all("start"), shop.journal.all("end")
     held = {entry.task: entry.at - next(s.at for s in starts if s.id == entry.id) for entry in ends}
-    print(f"\nheld for {({task: round(seconds, 1) for task, seconds in held.items()})} s, with a lease of {lease:g} s")
+    print(
+        f"\nheld for { ({task: round(seconds, 1) for task, seconds in held.items()}) } s, with a lease of {lease:g} s"
+    )
     assert min(held.values()) > 3 * lease
     assert Counter(entry.id for entry in starts) == Counter(ids), "a job was started twice"
     assert Counter(entry.id for entry in ends) == Counter(ids)
@@ -107,13 +108,9 @@ def test_a_process_that_ignores_sigterm_is_killed_in_time_with_all_it_started(sh
     for _ in range(tries):
         id = shop.send("ignore_sigterm", queue="stubborn-processes", max_failures=0)
         start = shop.journal.wait(1, "start", id=id)[0]
-        pids = (start.pid, start.more["grandchild"])
-        wait_until(lambda pids=pids: not any(map(procinfo.is_alive, pids)), "both to be gone", interval=0.002)
+        wait_dead(start.pid, start.more["grandchild"])
         lags.append(time.monotonic() - start.at - limit - grace)
-        record = wait_until(
-            lambda id=id: (record := shop.queue("stubborn-processes").get(id)) and record.state == "dead" and record,
-            "it to be dead",
-        )
+        record = shop.wait_state("stubborn-processes", id, "dead")
         assert (record.failures, record.stalls) == (1, 0)
         assert "timed out after 0.2 s" in (record.message or "")
     print(f"\nfrom limit + kill grace to the end of child and grandchild: {percentiles(lags)}")
@@ -165,7 +162,7 @@ def test_a_fork_in_a_job_does_not_act_as_the_worker(shop: Workshop, way: str, co
     copies = {entry.pid for entry in shop.journal.all("copy")}
     assert not copies & {entry.pid for entry in shop.journal.all("start")}, "a copy ran jobs"
     assert not copies & before
-    wait_until(lambda: not any(map(procinfo.is_alive, copies)), "the copies to be gone", timeout=3)
+    wait_dead(*copies, timeout=3)
     assert "lost" not in worker.log
     assert worker.stop() == 0
 
@@ -202,8 +199,12 @@ def check_poison(shop: Workshop, shares: dict[str, float]) -> None:
     for entry in shop.journal.all("start"):
         starts.setdefault(entry.id, []).append(entry)
     ends = Counter(shop.journal.ids("end"))
-    print(f"\n{len(poison)} poison among {total} jobs {shares}: {took:.1f} s, {sum(map(len, starts.values()))} attempts")
-    assert ends == Counter(innocent), "every innocent is completed once"
+    print(
+        f"\n{len(poison)} poison among {total} jobs {shares}: {took:.1f} s, {sum(map(len, starts.values()))} attempts"
+    )
+    assert set(ends) == set(innocent), "every innocent is completed"
+    if "loop" not in shares:  # what ended in a runner that died before it could tell is run again
+        assert set(ends.values()) == {1}
     charged = {id for id in innocent if {entry.attempt for entry in starts[id]} != {1}}
     assert not charged, "innocents were charged"
     dead = {record.id: record for way in shares for record in shop.queue(queues[way]).all_jobs("dead")}
@@ -211,6 +212,9 @@ def check_poison(shop: Workshop, shares: dict[str, float]) -> None:
     for id, record in dead.items():
         assert (record.failures, record.stalls, record.reason) == (0, 3, "crashed")
         assert "SIGSEGV" in (record.message or "")
-        assert [entry.attempt for entry in starts[id]][-3:] == [1, 2, 3], "charged three times, once for each crash"
-        assert len(starts[id]) <= (3 if id in ids[: len(ids)] and starts[id][0].task == "process_work" else 6)
+        tried = [entry.attempt for entry in starts[id]]
+        assert tried == sorted(tried)
+        assert set(tried) == {1, 2, 3}, "charged three times, once for each crash"
+        if "loop" not in shares:  # else it was one suspect of several at first, or was ended together with its runner
+            assert tried == [1, 2, 3]
     assert worker.process.poll() is None

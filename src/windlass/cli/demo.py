@@ -47,8 +47,8 @@ def demo(
     a child process, and an e-mail, to a mail server that is busy now and then and does not know everybody. A
     schedule ticks, and one job kills its own process whenever it is tried.
 
-    A real worker does all that. While it does, the demo kills with SIGKILL one child of it, then its runner, then all its
-    processes at once. What jobs do they write into a file outside the server; from that file every order is
+    A real worker does all that. While it does, the demo kills one child of it (kill -9), then its runner, then all
+    its processes at once. What jobs do they write into a file outside the server; from that file every order is
     accounted for.
 
     The mail server is simulated, all else is real, and so are the figures. The server is thrown away in the end.
@@ -57,7 +57,7 @@ def demo(
     \b
       windlass demo                            about ten seconds
       windlass demo --orders 2000              more of it
-      windlass demo --keep                     and look around: the ledger, the worker's log, the dead job
+      windlass demo --keep                     and look around
       windlass demo --url redis://localhost    on a server of yours
       windlass demo --json | jq .lost          for scripts
     """

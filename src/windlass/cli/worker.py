@@ -9,7 +9,6 @@ import rich_click as click
 from windlass.cli.options import byte_size, duration, option_of
 from windlass.cli.reach import not_loadable
 from windlass.errors import InvalidInput
-from windlass.ids import random_id
 from windlass.limits import check_name, check_whole
 from windlass.worker.settings import Settings, worker_name
 
@@ -178,6 +177,4 @@ def _weights(queues: tuple[tuple[str, int], ...]) -> dict[str, int]:
 
 def _name(given: str | None) -> str:
     """Never the same twice: what a dead worker of the same name held would look as if this one held it."""
-    if given is None:
-        return worker_name()
-    return f"{check_name(given, 'worker')[:100]}-{random_id()[:6]}"
+    return worker_name(check_name(given, "worker")[:100] if given is not None else None)

@@ -4,7 +4,7 @@ Nothing in it is staged. The worker is the one that `windlass worker` starts, wi
 its jobs do they write down outside the server, in an append-only ledger, and the account is drawn up from that.
 
     shopfront  where the shop's file is, and how it is opened
-    worker     the process of the worker: `python -m windlass.demo.worker`
+    worker     what is started: `windlass worker`, which ends with the demo
     crew       the worker's processes as the demo sees them: started, found, dismissed
     ledger     the lines that jobs write down, read back as they come
     tally      the attempts that those lines tell of

@@ -1,12 +1,13 @@
 """The account: what became of every order, from the ledger that was kept outside the server.
 
-Every order that the server acknowledged needs a thumbnail, and an e-mail or, where that cannot be delivered, a call. What
-was done for it must be found in the ledger, what was not must still be on the server; an order of which neither is true is
-**lost**, the one number that must be 0.
+Every order that the server acknowledged needs a thumbnail, and an e-mail or, where that cannot be delivered, a call.
+What was done for it must be found in the ledger, what was not must still be on the server; an order of which neither is
+true is **lost**, the one number that must be 0.
 
-Beside that nothing may be done twice without a cause. An order has one job for each step, for it hands them over once. An
-attempt without an end, and one that did its work only for another to do it again, must have been in a process that
-was killed: it could not say any more that it was done.
+Beside that nothing may be done twice without a cause. An order has one job for each step, for it hands them over once.
+An attempt without an end, and one that did its work only for another to do it again, must have been in a process that
+was killed: it could not say any more that it was done. The demo kills; so does the worker's own keeper, when it cannot
+keep a lease alive on a machine that is too busy.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ class Account:
     """Attempts of the job that kills its process."""
     dead: int
     ticks: int
+    fell: int
+    """Processes that ended, and neither the demo nor their job killed them."""
     cut_short: int
-    """Attempts that ended with their process, killed by the demo."""
+    """Attempts that ended with their process."""
     in_vain: int
     """Attempts that did their work and were killed before they could say so: it was done again."""
     lost: int
@@ -57,7 +60,7 @@ class Account:
     doubled: int
     """Steps of an order for which there was more than one job."""
     unexplained: int
-    """Attempts without an end, or in vain, in a process that was not killed."""
+    """Attempts without an end, or in vain, in a process that lives."""
     unknown: int
     """Orders in the ledger that nobody placed."""
     ticks_lost: int
@@ -73,9 +76,17 @@ class Account:
 
 
 def draw_up(
-    orders: int, attempts: Iterable[Attempt], *, killed: Collection[int] = (), server: ServerView | None = None
+    orders: int,
+    attempts: Iterable[Attempt],
+    *,
+    killed: Collection[int] = (),
+    fallen: Collection[int] = (),
+    server: ServerView | None = None,
 ) -> Account:
-    """Account for the orders 1 to `orders`. `killed` are the processes that the demo killed."""
+    """Account for the orders 1 to `orders`.
+
+    `killed` are the processes that the demo killed, `fallen` all that did not live to the end.
+    """
     server = server or ServerView()
     jobs: dict[str, list[Attempt]] = defaultdict(list)
     ids: dict[tuple[What, int], set[str]] = defaultdict(set)
@@ -91,7 +102,8 @@ def draw_up(
     open_ones = placed - fulfilled
     loose = [attempt for tries in jobs.values() for attempt in _loose_ends(tries)]
     crashed = [attempt for attempt in loose if attempt.what is What.POISON]
-    excused = [attempt for attempt in loose if attempt.what is not What.POISON and attempt.pid in killed]
+    fell = set(fallen) - set(killed) - {attempt.pid for attempt in crashed}
+    excused = [one for one in loose if one.what is not What.POISON and (one.pid in killed or one.pid in fell)]
     ticks = sum(bool({Deed.DID} & {one.end for one in tries}) for tries in jobs.values() if tries[0].what is What.TICK)
     return Account(
         orders=orders,
@@ -102,6 +114,7 @@ def draw_up(
         crashes=len(crashed),
         dead=len(server.dead),
         ticks=ticks,
+        fell=len(fell),
         cut_short=sum(attempt.end is None for attempt in excused),
         in_vain=sum(attempt.end is Deed.DID for attempt in excused),
         lost=len(open_ones - server.left),

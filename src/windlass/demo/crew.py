@@ -1,4 +1,4 @@
-"""The processes of the worker, as the demo sees them: started, found by their pids, dismissed. None outlives the demo."""
+"""The processes of the worker as the demo sees them: started, found, dismissed. None outlives the demo."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from windlass.demo.shopfront import APP, shop_folder
 from windlass.worker import procinfo
-from windlass.worker.settings import Settings, worker_name
 
-LEASE_SECONDS = 3.0  # short, so that what a dead worker held comes back soon
+LEASE_SECONDS = 3  # short, so that what a dead worker held comes back soon
+OPTIONS = (
+    *("--processes", "2", "--threads", "4", "--concurrency", "8"),
+    *("--lease", f"{LEASE_SECONDS}s", "--grace", "2s", "--kill-grace", "1s", "--log-format", "text"),
+)
 PATIENCE = 5.0  # seconds for a worker to end by itself
 
 
@@ -27,23 +28,21 @@ class Crew:
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.log = folder / "worker.log"
+        self.seen: set[int] = set()  # every process that was ever found
         self._variables = dict(variables)
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start a worker; it takes some tenths of a second until it works."""
-        settings = Settings(
-            worker_name(), {}, concurrency=8, threads=4, processes=2, lease=LEASE_SECONDS, grace=2, kill_grace=1
-        )
         with open(self.log, "ab") as log:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-P", "-m", "windlass.demo.worker", APP, msgspec.json.encode(settings).decode()],
+                [sys.executable, "-P", "-m", "windlass.demo.worker", APP, *OPTIONS],
                 cwd=shop_folder(),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 # In the environment, not among the arguments: a URL may hold a password.
-                env=os.environ | self._variables,
+                env=_without_ours(os.environ) | self._variables,
                 process_group=0,  # Ctrl-C is meant for the demo, which dismisses its worker
             )
 
@@ -67,8 +66,9 @@ class Crew:
     @property
     def all(self) -> list[int]:
         """Every process of the worker, the keeper first."""
-        found = [pid for pid in (self.keeper, self.nursery) if pid is not None]
-        return found + self.offspring
+        found = [pid for pid in (self.keeper, self.nursery) if pid is not None] + self.offspring
+        self.seen.update(found)
+        return found
 
     @property
     def ended_unasked(self) -> int | None:
@@ -110,6 +110,11 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.dismiss()
+
+
+def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are meant for the user's own workers must not change the demo's."""
+    return {name: value for name, value in environment.items() if not name.startswith("WINDLASS_")}
 
 
 def send(number: int, pids: Iterable[int]) -> None:

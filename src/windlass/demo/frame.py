@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WATCHERS = ("keeper", "nursery")  # processes that run no job
+PLACES = (*WATCHERS, "runner", "child 1", "child 2")
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -21,7 +24,7 @@ class ProcessView:
     role: str
     pid: int | None
     state: str
-    """starting, working, idle, watching (it runs no jobs), or killed."""
+    """starting, working, idle, watching (it runs no jobs), ended, or killed."""
     running: int
     done: int
     """Attempts that were brought to an end in this place, by it or by those before it."""

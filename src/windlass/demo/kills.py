@@ -1,7 +1,7 @@
 """The kills: a child, then the runner, then the whole worker, each with its hands full; and how the work went on.
 
-A victim is stopped first (SIGSTOP), then it is seen in the ledger what it is at, and only then it is killed: so every kill
-hits jobs in the middle of their work, and it is known which.
+A victim is stopped first (SIGSTOP), then the ledger tells what it is at, and only then it is killed: so every kill hits
+jobs in the middle of their work, and it is known which.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from windlass.demo.crew import Crew, await_gone, send
-from windlass.demo.ledger import What
-from windlass.demo.tally import Attempt, Tally
+from windlass.demo.tally import STEPS, Attempt, Tally
 
 CHILD, RUNNER, WORKER = "a child", "the runner", "the whole worker"
-MOMENTS = {CHILD: 0.15, RUNNER: 0.4, WORKER: 0.65}  # parts of all thumbnails that are done by then
+MOMENTS = {CHILD: 0.15, RUNNER: 0.4, WORKER: 0.65}  # part of all that is to be done which is done by then
+PATIENCE = 1.0  # seconds to wait for a moment in which both the runner and a child are at something
 SETTLE = 0.005  # seconds until a process has certainly stopped
 
 
@@ -53,20 +53,27 @@ class Killer:
         self._tally = tally
         self._orders = orders
         self._to_come = list(MOMENTS)
+        self._due_since: float | None = None
 
     def attempt(self) -> Kill | None:
         """Kill if it is time to, and somebody is in the middle of something."""
         if not self._to_come or not self._is_time(self._to_come[0]):
             return None
-        kill = {CHILD: self._kill_child, RUNNER: self._kill_runner, WORKER: self._kill_worker}[self._to_come[0]]()
+        self._due_since = self._due_since or time.monotonic()
+        whom = self._to_come[0]
+        kill = {CHILD: self._kill_child, RUNNER: self._kill_runner, WORKER: self._kill_worker}[whom]()
         if kill is not None:
+            if whom == WORKER:
+                self._crew.bury()
+            await_gone(kill.pids)
             self.done.append(kill)
             self._to_come.pop(0)
+            self._due_since = None
         return kill
 
     def _is_time(self, whom: str) -> bool:
         """One after the other: what the last kill cut short is at work again."""
-        if len(self._tally.done[What.THUMBNAIL]) < MOMENTS[whom] * self._orders:
+        if self._tally.steps_done < MOMENTS[whom] * len(STEPS) * self._orders:
             return False
         return all(kill.is_mended(self._tally) for kill in self.done)
 
@@ -74,26 +81,27 @@ class Killer:
         for pid in self._crew.offspring[1:]:
             with _stopped([pid]):
                 if under_way := self._under_way([pid]):
-                    return _kill(CHILD, [pid], [pid], under_way)
+                    return _kill(CHILD, [pid], under_way)
         return None
 
     def _kill_runner(self) -> Kill | None:
         offspring = self._crew.offspring
         with _stopped(offspring[:1]):
-            if under_way := self._under_way(offspring[:1]):
-                # Its children end with it: nobody is left to whom they could tell what they have done.
-                return _kill(RUNNER, offspring[:1], offspring, under_way + self._under_way(offspring[1:]))
-        return None
+            if not self._is_worth_it(offspring):
+                return None
+            # Its children end with it: nobody is left to whom they could tell what they have done.
+            return _kill(RUNNER, offspring[:1], self._under_way(offspring), with_it=offspring[1:])
 
     def _kill_worker(self) -> Kill | None:
         with _stopped(self._crew.all[:2]), _stopped(everybody := self._crew.all):  # first those that start others
-            offspring = everybody[2:]
-            if self._under_way(offspring[:1]) and self._under_way(offspring[1:]):
-                kill = _kill(WORKER, everybody, everybody, self._under_way(offspring))
-            else:
+            if not self._is_worth_it(everybody[2:]):
                 return None
-        self._crew.bury()
-        return kill
+            return _kill(WORKER, everybody, self._under_way(everybody))
+
+    def _is_worth_it(self, offspring: list[int]) -> bool:
+        runner, children = self._under_way(offspring[:1]), self._under_way(offspring[1:])
+        waited = time.monotonic() - (self._due_since or 0.0)
+        return bool(runner and children) or (waited > PATIENCE and bool(runner or children))
 
     def _under_way(self, pids: list[int]) -> list[Attempt]:
         self._tally.read()
@@ -110,8 +118,7 @@ def _stopped(pids: list[int]) -> Iterator[None]:
         send(signal.SIGCONT, pids)  # without effect on those that were killed
 
 
-def _kill(whom: str, pids: list[int], ended: list[int], under_way: list[Attempt]) -> Kill:
+def _kill(whom: str, pids: list[int], under_way: list[Attempt], *, with_it: list[int] | None = None) -> Kill:
     at = time.monotonic()
     send(signal.SIGKILL, pids)
-    await_gone(pids)
-    return Kill(whom, tuple(ended), at, tuple(under_way))
+    return Kill(whom, (*pids, *(with_it or ())), at, tuple(under_way))

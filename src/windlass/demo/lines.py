@@ -67,11 +67,14 @@ def rows(result: Result) -> Iterator[tuple[str, str, str]]:
     yield "e-mails", f"{account.emails:,}", "sent, one job for each order"
     yield "failures", f"{account.called:,}", "no such mailbox: the customer is called instead, by on_failure"
     yield "retries", f"{account.retries:,}", "the mail server was busy: tried again after a pause"
-    yield "crashes", f"{account.crashes:,}", f"by one job that kills its process; {_dead(account.poisoned)}"
+    yield "crashes", f"{account.crashes:,}", f"by a job that kills its process: {_dead(account.poisoned)}"
     yield "ticks", f"{account.ticks:,}", "of a schedule, one each second"
     yield "kills", f"{sum(kill.processes for kill in result.kills):,}", f"processes, in {len(result.kills)} kills"
     for kill in result.kills:
-        yield "", _rerun(kill.last), f"{kill.whom}: until the last of {kill.under_way} jobs cut short was at work again"
+        jobs = "the job" if kill.under_way == 1 else f"all {kill.under_way} jobs"
+        yield "", _rerun(kill.last), f"{kill.whom}: until {jobs} in its hands ran again"
+    if account.fell:
+        yield "fell", f"{account.fell:,}", f"processes that the demo did not kill: {result.log} says why"
     yield "run again", f"{account.cut_short + account.in_vain:,}", _run_again(result)
     yield "lost", f"{account.lost:,}", ""
     if account.left:
@@ -84,7 +87,7 @@ def rows(result: Result) -> Iterator[tuple[str, str, str]]:
 
 
 def _dead(poisoned: bool) -> str:
-    return "it is dead then, and nobody else was charged" if poisoned else "and it is not dead as it should be"
+    return "dead then, and nobody else charged" if poisoned else "not dead then, as it should be"
 
 
 def _rerun(last: float | None) -> str:
@@ -102,7 +105,7 @@ def _run_again(result: Result) -> str:
 def where_next(result: Result) -> Iterator[str]:
     """Where the program is, and what was kept."""
     yield f"The shop is {result.shop}"
-    if not result.ok or result.home:
+    if result.kept:
         yield f"Its ledger and its thumbnails are in {result.folder}, the worker's log is {result.log}"
     if result.home:
         yield f"The server goes on: windlass server status --home {result.home}"

@@ -55,6 +55,11 @@ class Result:
         """Whether every order is accounted for."""
         return self.account.ok
 
+    @property
+    def kept(self) -> bool:
+        """Whether there is something to look into, so that the folder stays."""
+        return not self.ok or self.account.fell > 0 or self.home is not None
+
     def as_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         return {
@@ -72,7 +77,7 @@ class Result:
             ],
             "seconds": {name: _rounded(value) for name, value in asdict(self.timing).items()},
             "server": self.server,
-            "folder": str(self.folder) if self.home or not self.ok else None,
+            "folder": str(self.folder) if self.kept else None,
         }
 
 

@@ -25,7 +25,7 @@ from windlass.app import Windlass
 from windlass.demo import kills, ledger
 from windlass.demo.account import CRASHES, ServerView, draw_up
 from windlass.demo.crew import LEASE_SECONDS, Crew
-from windlass.demo.frame import Event, Frame, ProcessView
+from windlass.demo.frame import PLACES, WATCHERS, Event, Frame, ProcessView
 from windlass.demo.kills import Kill, Killer
 from windlass.demo.ledger import What
 from windlass.demo.result import Killed, Result, Timing
@@ -41,7 +41,6 @@ TICK, FRAME = 0.01, 0.1  # seconds between two looks at the ledger, and between 
 FIRST_CONTACT = 2.0  # seconds for a server to answer at all
 STANDSTILL = 20.0  # seconds in which nothing is done: a run that will not end by itself
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PLACES = ("keeper", "nursery", "runner", "child 1", "child 2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +73,18 @@ class DemoRun:
         """Run, and show how it stands about ten times a second."""
         url = self._find_server()
         self._shop = Shop(url, self._folder)
-        self._cleanup.callback(self._close_shop)
+        self._cleanup.callback(self._shop.app.close)
         self._shop.claim()
+        self._cleanup.callback(self._empty_queues)
         self._crew = self._cleanup.enter_context(Crew(self._folder, self._shop.variables))
         self._tally = Tally(self._folder / ledger.FILE)
         self._killer = Killer(self._crew, self._tally, self._options.orders)
         self._place_orders()
         yield self._frame()
         self._crew.start()
-        self._say("worker", "started: a keeper that watches, a runner, and two children for what may crash")
+        self._say("worker", f"windlass worker shop:app --processes 2 --lease {LEASE_SECONDS}s")
         yield from self._drain()
+        self._fallen = self._crew.seen - set(self._crew.all)
         self._crew.dismiss()
         self._tally.read()
         self._say("end", "the worker is gone; now its ledger is compared with what was ordered")
@@ -155,7 +156,7 @@ class DemoRun:
             time.sleep(TICK)
 
     def _is_drained(self, frame: Frame) -> bool:
-        """All is done, and the server knows it: a job whose process was killed in its last moment is run again first."""
+        """All is done and the server knows it: what was killed between its work and its word is run again first."""
         on_server = frame.ready + frame.scheduled + frame.leased
         return frame.done == frame.steps and on_server == 0 and self._poison_is_dead
 
@@ -168,13 +169,11 @@ class DemoRun:
             cut = kill.under_way[0]
             self._say("kill -9", f"a child (process {kill.pids[0]}) in the middle of {cut.what} {cut.number}")
         elif kill.whom == kills.RUNNER:
-            self._say(
-                "kill -9", f"the runner (process {kill.pids[0]}), and its children with it: {count} jobs cut short"
-            )
+            self._say("kill -9", f"the runner (process {kill.pids[0]}), with its children: {count} jobs cut short")
         else:
             self._say("kill -9", f"the whole worker, {len(kill.pids)} processes at once: {count} jobs cut short")
             self._crew.start()
-            self._say("worker", f"a new one is started; the leases of the dead one end within {LEASE_SECONDS:g} s")
+            self._say("worker", f"a new one is started; the leases of the dead one end within {LEASE_SECONDS} s")
 
     def _watch(self) -> None:
         for kill in self._killer.done:
@@ -222,6 +221,7 @@ class DemoRun:
             self._placed,
             self._tally.attempts,
             killed={pid for kill in self._killer.done for pid in kill.pids},
+            fallen=self._fallen,
             server=self._server_view(),
         )
         embedded = self._options.url is None
@@ -266,20 +266,23 @@ class DemoRun:
         self._cleanup.callback(self._tidy)
         return self
 
-    def _close_shop(self) -> None:
-        """Nothing is left on its queues, unless it is wanted."""
+    def _empty_queues(self) -> None:
+        """Nothing is left on the server, unless there is something to look into."""
+        if self._is_worth_keeping:
+            return
         try:
-            if not (self._options.keep or (self.result and not self.result.ok)):
-                for queue in self._shop.queues:
-                    queue.purge()
+            self._shop.empty()
         except WindlassError:
             pass  # the server is gone, and the error about that is on its way already
-        self._shop.app.close()
 
     def _tidy(self) -> None:
         """The ledger and the log go with the run, unless there is something in them to look into."""
-        if not self._options.keep and (self.result is None or self.result.ok):
+        if not self._is_worth_keeping:
             shutil.rmtree(self._folder)
+
+    @property
+    def _is_worth_keeping(self) -> bool:
+        return self._options.keep or (self.result is not None and self.result.kept)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -312,13 +315,13 @@ class _Places:
         for place in PLACES[3:]:
             if self._now.get(place) not in children and newcomers:
                 self._settle(place, newcomers.pop(0))
-        return tuple(self._view(place, tally) for place in PLACES)
+        return tuple(self._view(place, present, tally) for place in PLACES)
 
     def _settle(self, place: str, pid: int) -> None:
         self._now[place] = pid
         self._all[place].add(pid)
 
-    def _view(self, place: str, tally: Tally) -> ProcessView:
+    def _view(self, place: str, present: list[int], tally: Tally) -> ProcessView:
         pid = self._now.get(place)
         running = len(tally.open_in([pid])) if pid else 0
         done = sum(tally.done_by[each] for each in self._all[place])
@@ -326,7 +329,9 @@ class _Places:
             state = "starting"
         elif pid in self._gone:
             state = "killed"
-        elif place in PLACES[:2]:
+        elif pid not in present:
+            state = "ended"
+        elif place in WATCHERS:
             state = "watching"
         else:
             state = "working" if running else "idle"

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windlass.demo import lines
-from windlass.demo.frame import Event, Frame, ProcessView
+from windlass.demo.frame import WATCHERS, Event, Frame, ProcessView
 from windlass.demo.result import Result
 
 WIDEST = 100
@@ -32,6 +32,7 @@ STATES = {
     "working": ("●", "green"),
     "idle": ("○", "dim"),
     "watching": ("◉", "cyan"),
+    "ended": ("·", "dim"),
     "killed": ("✖", "bold red"),
 }
 TOPICS = {"kill -9": "bold red", "recover": "bold green", "stop": "bold red", "poison": "bold red"}
@@ -159,7 +160,7 @@ def _processes(processes: Sequence[ProcessView], width: int) -> Table:
 def _process(process: ProcessView, room: int) -> list[RenderableType]:
     mark, style = STATES[process.state]
     gone = process.state == "killed"
-    works = process.state != "watching"
+    works = process.role not in WATCHERS
     return [
         Text(process.role, style="strike dim" if gone else ""),
         str(process.pid) if process.pid else "",

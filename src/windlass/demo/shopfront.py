@@ -23,8 +23,8 @@ SCHEDULE = "heartbeat"
 def shop_folder() -> Path:
     """Where the shop is: among the examples of the source tree, or within the package.
 
-    A wheel has no examples, so it carries the shop along as `windlass/demo/shop` (`force-include` in pyproject.toml). An
-    editable install runs from the source tree, where that folder does not exist.
+    A wheel has no examples, so it carries the shop along as `windlass/demo/shop` (`force-include` in pyproject.toml).
+    An editable install runs from the source tree, where that folder does not exist.
     """
     packed = Path(__file__).parent / "shop"
     return packed if packed.is_dir() else Path(__file__).parents[3] / "examples" / "shop"
@@ -58,6 +58,11 @@ class Shop:
                     f"the demo needs queue {queue.name} for itself, and it is in use on this server: "
                     "let the other program end, or leave --url and --home away"
                 )
+        self.empty()
+
+    def empty(self) -> None:
+        """Delete whatever is on its queues."""
+        for queue in self.queues:
             queue.purge()
 
 

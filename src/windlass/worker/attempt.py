@@ -7,6 +7,7 @@ child processes; what comes out is an outcome.
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -125,24 +126,36 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
 
     `wait_for` runs what a coroutine function returns, where such may come.
     """
+    pid = os.getpid()
     try:
         returned = plan.call(job)
         if wait_for is not None and inspect.isawaitable(returned):
             returned = wait_for(returned)
     except BaseException as error:
         return judge_error(plan, error)
+    finally:
+        _end_copy(pid)
     return judge(plan, job, returned)
 
 
 async def arun(plan: Plan, job: Job) -> Outcome:
     """Run a coroutine function to its end. A cancellation passes through: only who cancelled knows what it means."""
+    pid = os.getpid()
     try:
         returned = plan.call(job)
         if inspect.isawaitable(returned):
             returned = await returned
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the loop would let the last two end the program
         return judge_error(plan, error)
+    finally:
+        _end_copy(pid)
     return judge(plan, job, returned)
+
+
+def _end_copy(pid: int) -> None:
+    """A job that forked may come back twice. The copy has nothing to say here: it would act as the runner."""
+    if pid != os.getpid():
+        os._exit(0)
 
 
 # -- judging -----------------------------------------------------------------------------------------

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from windlass.app import Given, Windlass
 from windlass.declaration import Declaration
 from windlass.job import Limits
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
 
 
 class QueueFacts(Struct, frozen=True):
@@ -25,7 +23,7 @@ class QueueFacts(Struct, frozen=True):
 class AppFacts(Struct, frozen=True):
     """How to make an app like it, and what it runs."""
 
-    app: dict[str, Any]
+    app: Given
     queues: dict[str, QueueFacts]
 
 

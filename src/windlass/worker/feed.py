@@ -31,6 +31,7 @@ class Feed:
         self.outcomes: list[Outcome] = []
         self.waiter = random_id()
         self.served = 0.0
+        self._is_empty = False
         self.in_flight = 0
         self.outbox = 0
         self.declared = {name: schedule for name, schedule in app.declared_schedules.items() if schedule.queue == queue}
@@ -46,6 +47,11 @@ class Feed:
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
         return self._more or (not self.in_flight and now >= self._look_at)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the last look was in vain, and nobody has said since that there is work."""
+        return self._is_empty and not self._more
 
     @property
     def next_look(self) -> float:
@@ -113,5 +119,7 @@ class Feed:
         self.tick_at = None if turn.tick_in is None else max(now + turn.tick_in, self._quiet_until)
         if turn.leases:
             self._more = True  # only a look in vain registers us to be called
+            self._is_empty = False
         elif want:
+            self._is_empty = True
             self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)

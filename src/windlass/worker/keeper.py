@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import socket
 from collections.abc import Coroutine
 from time import monotonic, time
 from typing import Any
 
 import msgspec
 
-from windlass import __version__
 from windlass.app import Windlass
 from windlass.errors import InvalidOption, WindlassError
 from windlass.fleet import WorkerRecord, show_up
@@ -32,9 +29,10 @@ from windlass.worker.code_watch import watch_code
 from windlass.worker.crew import Crew
 from windlass.worker.facts import AppFacts
 from windlass.worker.hand_back import hand_back
+from windlass.worker.logs import never_wait
 from windlass.worker.nursery import Ending, Nursery
 from windlass.worker.processes import Gone, obituary
-from windlass.worker.settings import Settings
+from windlass.worker.settings import Settings, worker_record
 
 log = logging.getLogger("windlass.keeper")
 
@@ -75,9 +73,10 @@ class Keeper:
         self._nursery, self._facts = await self._open_nursery()
         try:
             self.settings = self._with_queues(self._asked)
-            self._app = Windlass(**self._facts.app)
+            self._app = Windlass(**msgspec.structs.asdict(self._facts.app))
             await self._hire()
             self._hired.set()
+            self._introduce()
             duties += [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol, self._show_up)]
             await self._stopping.wait()
             await self._drain()
@@ -88,6 +87,20 @@ class Keeper:
             await self._nursery.close()
         await self._app.aclose()
         return 0
+
+    def _introduce(self) -> None:
+        settings = self.settings
+        queues = ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in settings.queues.items())
+        most = "up to " if settings.auto else ""
+        log.info(
+            "%s works on %s: %s%d coroutines, %d threads, %d processes",
+            settings.name,
+            queues,
+            most,
+            settings.concurrency,
+            settings.threads,
+            settings.processes,
+        )
 
     async def _open_nursery(self) -> tuple[Nursery, AppFacts]:
         nursery = await Nursery.open(self._target, facts="windlass.worker.facts:describe")
@@ -180,7 +193,9 @@ class Keeper:
             await replacing
 
     async def _replace(self, crew: Crew) -> None:
-        """Another runner for one that died; the younger they die the longer it takes."""
+        """Another runner for one that died; if they die before they have done anything, later each time."""
+        if crew.board.finished:  # it could work: what jobs do to it is charged to them
+            self._pause = FIRST_PAUSE
         if monotonic() - crew.hired_at < YOUNG:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
@@ -274,23 +289,18 @@ class Keeper:
 
     async def _show_up(self) -> None:
         """Be seen in the fleet. A duty of its own: a registry that is slow or closed must not hold up a heartbeat."""
-        await show_up(self._app, self.settings.name, self._about, self.settings.lease / BEATS)
+        await show_up(self._app, self.settings.name, self._about, self.settings.lease / BEATS, self._stopping)
 
     def _about(self) -> WorkerRecord:
         crews = list(self._crews)
         weights = [crew.rss for crew in crews] + [child.rss for crew in crews for child in crew.children.values()]
-        return WorkerRecord(
-            name=self.settings.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
+        return worker_record(
+            self.settings,
             started_at=self._started_at,
-            queues=self.settings.queues,
-            slots={kind: len(slots) for kind, slots in self.settings.slots.items()},
             running=sum(len(crew.board.running()) for crew in crews),
             finished=self._finished + sum(crew.board.finished for crew in crews),
             rss=sum(weight or 0 for weight in weights) or None,
-            state="stopping" if self._stopping.is_set() else "working",
+            stopping=self._stopping.is_set(),
         )
 
     # -- patrol --------------------------------------------------------------------------------------
@@ -347,4 +357,5 @@ class Keeper:
 
 def run_worker(target: str, settings: Settings) -> int:
     """Run a worker in this process until it is told to stop."""
+    never_wait()
     return asyncio.run(Keeper(target, settings).run())

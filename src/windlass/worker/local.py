@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from windlass.errors import InvalidOption, WindlassError
+from windlass.fleet import WorkerRecord, show_up
 from windlass.machine import awake
+from windlass.worker import procinfo
 from windlass.worker.board import Board
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.facts import describe_queue
 from windlass.worker.runner import Runner, kinds_on
-from windlass.worker.settings import Settings
+from windlass.worker.settings import Settings, worker_record
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -42,6 +46,7 @@ class Worker:
                 )
         self._runner: Runner | None = None
         self._hearing: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Work until `stop` is called or this is cancelled; what then still runs is given back."""
@@ -54,6 +59,10 @@ class Worker:
         keeping.start()
         self._keeping = keeping
         self._listen()
+        self._board, self._started_at = board, time.time()
+        showing = asyncio.create_task(
+            show_up(self._app, settings.name, self._about, settings.lease / BEATS, self._stopping)
+        )
         working = asyncio.create_task(self._runner.run())
         try:
             await asyncio.shield(working)
@@ -64,12 +73,25 @@ class Worker:
         finally:
             if self._hearing is not None:
                 self._hearing.cancel()
+            showing.cancel()
+            await asyncio.wait([showing])
             await asyncio.to_thread(keeping.stop)
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more jobs, let those that run finish (for the worker's grace), and end."""
+        self._stopping.set()
         if self._runner is not None:
             await self._runner.drain(self._settings.grace if grace is None else grace)
+
+    def _about(self) -> WorkerRecord:
+        return worker_record(
+            self._settings,
+            started_at=self._started_at,
+            running=len(self._board.running()),
+            finished=self._board.finished,
+            rss=procinfo.rss(os.getpid()),
+            stopping=self._stopping.is_set(),
+        )
 
     def _listen(self) -> None:
         async def cancel(queue: str, id: str) -> None:

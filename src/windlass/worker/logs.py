@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from windlass.worker.output import OUTLET
+
 LogFormat = Literal["auto", "text", "json"]
 _MARKS = {"WARNING": "!", "ERROR": "✗", "CRITICAL": "✗"}
 
@@ -55,3 +57,10 @@ def set_up_logs(wanted: LogFormat, level: str) -> None:
     handler.setFormatter(TextFormatter() if choose_format(wanted) == "text" else JsonFormatter())
     logger.addHandler(handler)
     logger.propagate = False
+
+
+def never_wait() -> None:
+    """For the keeper: whoever reads its standard error, and how slowly, its logs do not hold it up."""
+    for handler in (*logging.getLogger("windlass").handlers, *logging.getLogger().handlers):
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+            handler.setStream(OUTLET)

@@ -33,7 +33,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from windlass.errors import InvalidOption
-from windlass.worker import child, frames, procinfo
+from windlass.worker import app_loading, child, frames, procinfo
 from windlass.worker.app_loading import AppNotLoadable, load_app
 from windlass.worker.frames import FrameError, Header
 from windlass.worker.nursery import GRACE, LAST_WAIT
@@ -113,7 +113,7 @@ def _give_up(control: socket.socket, error: BaseException) -> NoReturn:
 def _explain(error: BaseException) -> str:
     # From the user's own code on: how we and importlib came there is of no help.
     trace = error.__traceback__
-    ours = (__file__, importlib.__file__, "<frozen importlib")
+    ours = (__file__, app_loading.__file__, importlib.__file__, "<frozen importlib")
     while trace and trace.tb_frame.f_code.co_filename.startswith(ours):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))[-64 * 1024 :]

@@ -4,11 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
+import select
 from collections import deque
+from time import monotonic
 
 LINES = 20
+PATIENCE = 2.0  # seconds for which a reader of our own output is waited for, not counting us: we never wait
 _CHUNK = 65_536
+_ALWAYS_FITS = 4096  # what a pipe that is ready takes without blocking (PIPE_BUF)
+_AGAIN = 0.05
+
+
+class Outlet:
+    """Our own standard error, for a process that must never wait: the keeper, whose heartbeats would stop with it.
+
+    What is not taken at once is kept, and the jobs that print it have to wait; after a while it is dropped.
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+        self._kept = bytearray()
+        self._stuck_since: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something is still to be written: bring no more."""
+        return bool(self._kept)
+
+    def write(self, data: str | bytes) -> None:
+        """Write what can be written now."""
+        self._kept += data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
+        self.flush()
+
+    def flush(self) -> None:
+        """Write on; never waits."""
+        try:
+            while self._kept and self._is_ready():
+                del self._kept[: os.write(self._fd, self._kept[:_ALWAYS_FITS])]
+                self._stuck_since = None
+        except BlockingIOError:
+            pass  # somebody made it non-blocking
+        except OSError:
+            self._kept.clear()  # nobody is there: a worker goes on all the same
+        if self._kept:
+            self._stuck_since = self._stuck_since or monotonic()
+            if monotonic() - self._stuck_since > PATIENCE:
+                self._kept.clear()
+
+    def _is_ready(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return bool(poll.poll(0))
+
+
+OUTLET = Outlet()
 
 
 class Output:
@@ -45,7 +94,19 @@ class Output:
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-_CHUNK:]
         self._lines.extend(lines)
-        _pass_on(lines)
+        OUTLET.write(b"".join(line + b"\n" for line in lines))
+        if OUTLET.is_full:
+            self._loop.remove_reader(self._read)
+            self._loop.call_later(_AGAIN, self._read_again)
+
+    def _read_again(self) -> None:
+        OUTLET.flush()
+        if self._read < 0:
+            return
+        if OUTLET.is_full:
+            self._loop.call_later(_AGAIN, self._read_again)
+        else:
+            self._loop.add_reader(self._read, self._on_readable)
 
     def drain(self) -> None:
         """Read what is still in the pipe: the process is gone, and its last words matter most."""
@@ -67,14 +128,6 @@ class Output:
 
 
 def _has_data(fd: int) -> bool:
-    import select
-
-    return bool(select.select([fd], [], [], 0)[0])
-
-
-def _pass_on(lines: list[bytes]) -> None:
-    try:
-        sys.stderr.buffer.write(b"".join(line + b"\n" for line in lines))
-        sys.stderr.buffer.flush()
-    except (OSError, ValueError):
-        pass  # nobody reads us: a worker goes on all the same
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

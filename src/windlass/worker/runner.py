@@ -161,7 +161,7 @@ class Runner:
     def _choose(self) -> tuple[Feed | None, int]:
         """The queue whose turn it is, and how many jobs to ask it for."""
         now = monotonic()
-        for feed in sorted(self.feeds.values(), key=lambda feed: feed.served):
+        for feed in sorted(self.feeds.values(), key=lambda feed: (feed.served, not feed.is_empty)):
             room = self._room(feed) if self._leasing and feed.wants_look(now) else 0
             if room > 0 or feed.outcomes:
                 return feed, room
@@ -208,12 +208,11 @@ class Runner:
                 )
 
     def _level(self) -> None:
-        """A queue that had nothing for long must not be owed for that time."""
-        least = min(feed.served for feed in self.feeds.values())
-        most = max(feed.served for feed in self.feeds.values())
-        if most - least > 10_000:
-            for feed in self.feeds.values():
-                feed.served = max(feed.served, most - 10_000)
+        """A queue that has nothing is not owed for that time: it keeps up with the one that is next."""
+        least = min((feed.served for feed in self.feeds.values() if not feed.is_empty), default=0.0)
+        for feed in self.feeds.values():
+            if feed.is_empty:
+                feed.served = max(feed.served, least)
 
     # -- attempts ------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ import re
 import socket
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from windlass import __version__
+from windlass.fleet import WorkerRecord
 from windlass.ids import random_id
 
 
@@ -20,7 +22,7 @@ class Settings(Struct, frozen=True):
     concurrency: int = 100
     auto: bool = False
     threads: int = 8
-    processes: int = 2
+    processes: int = field(default_factory=lambda: os.cpu_count() or 1)
     lease: float = 15.0
     grace: float = 30.0
     kill_grace: float = 5.0
@@ -46,7 +48,26 @@ class Settings(Struct, frozen=True):
         return self.processes + self.threads + self.concurrency
 
 
-def worker_name() -> str:
-    """A name that tells people where the worker is, and is never used twice."""
+def worker_name(wanted: str | None = None) -> str:
+    """A name that tells people where the worker is. Never used twice: a dead worker's jobs would wait for ever."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].lstrip("-") or "worker"
-    return f"{host}-{os.getpid()}-{random_id()[:6]}"
+    return f"{wanted or f'{host}-{os.getpid()}'}-{random_id()[:6]}"
+
+
+def worker_record(
+    settings: Settings, *, started_at: float, running: int, finished: int, rss: int | None, stopping: bool
+) -> WorkerRecord:
+    """What a worker tells the fleet of itself."""
+    return WorkerRecord(
+        name=settings.name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        started_at=started_at,
+        queues=settings.queues,
+        slots={kind: len(slots) for kind, slots in settings.slots.items()},
+        running=running,
+        finished=finished,
+        rss=rss,
+        state="stopping" if stopping else "working",
+    )

@@ -12,7 +12,6 @@ from tests.support.workers import note
 from windlass import Failure, Job, JobRecord, Retry, Windlass, current
 
 app = Windlass()
-QUICK = {"min_backoff": 0.02, "max_backoff": 0.1}
 
 
 @app.task
@@ -36,19 +35,19 @@ async def process_coroutine(x: int, job: Job = current()) -> None:
     note("done", job, x=x, role=os.environ["WINDLASS_ROLE"])
 
 
-@app.task(max_failures=2, **QUICK)  # type: ignore[arg-type]
+@app.task(max_failures=2, min_backoff=0.02, max_backoff=0.1)
 async def loop_raise(job: Job = current()) -> None:
     note("try", job, failures=job.failures)
     raise ValueError("no good")
 
 
-@app.task(max_failures=2, **QUICK)  # type: ignore[arg-type]
+@app.task(max_failures=2, min_backoff=0.02, max_backoff=0.1)
 def thread_raise(job: Job = current()) -> None:
     note("try", job, failures=job.failures)
     raise ValueError("no good")
 
 
-@app.task(run="process", max_failures=2, **QUICK)  # type: ignore[arg-type]
+@app.task(run="process", max_failures=2, min_backoff=0.02, max_backoff=0.1)
 def process_raise(job: Job = current()) -> None:
     note("try", job, failures=job.failures)
     raise ValueError("no good")
@@ -104,19 +103,19 @@ def process_verdict(how: str, raised: bool, job: Job = current()) -> Any:
     return verdict
 
 
-@app.task(max_failures=1, **QUICK)  # type: ignore[arg-type]
+@app.task(max_failures=1, min_backoff=0.02, max_backoff=0.1)
 async def loop_exit(job: Job = current()) -> None:
     note("try", job)
     sys.exit("that was it")
 
 
-@app.task(max_failures=1, **QUICK)  # type: ignore[arg-type]
+@app.task(max_failures=1, min_backoff=0.02, max_backoff=0.1)
 def thread_exit(job: Job = current()) -> None:
     note("try", job)
     sys.exit("that was it")
 
 
-@app.task(run="process", max_failures=1, **QUICK)  # type: ignore[arg-type]
+@app.task(run="process", max_failures=1, min_backoff=0.02, max_backoff=0.1)
 def process_exit(job: Job = current()) -> None:
     note("try", job)
     sys.exit("that was it")
@@ -125,7 +124,7 @@ def process_exit(job: Job = current()) -> None:
 async def _progress(job: Job, gate: str) -> None:
     job.progress(0.25)
     note("start", job)
-    while not os.path.exists(gate):
+    while not os.path.exists(gate):  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
     note("done", job)
 
@@ -153,7 +152,7 @@ async def take_raw(data: bytes, job: Job = current()) -> None:
 # -- failure handlers ----------------------------------------------------------------------------
 
 
-@app.task(queue="caught", max_failures=1, **QUICK)  # type: ignore[arg-type]
+@app.task(queue="caught", max_failures=1, min_backoff=0.02, max_backoff=0.1)
 async def caught_failure(name: str, times: int = 0, job: Job = current()) -> None:
     note("try", job)
     raise ValueError(f"no {name}")

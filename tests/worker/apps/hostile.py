@@ -72,7 +72,7 @@ async def ignore_cancellation(job: Job = current()) -> None:
 @app.task(queue="stubborn", timeout=0.3)
 async def block_the_loop(job: Job = current()) -> None:
     note("start", job)
-    time.sleep(30)
+    time.sleep(30)  # noqa: ASYNC251
 
 
 @app.task(queue="stubborn", timeout=0.3)

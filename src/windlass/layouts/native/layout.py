@@ -310,7 +310,7 @@ def _is_plain(outcome: Outcome) -> bool:
 def _keeps_result(outcome: Outcome) -> bool:
     match outcome:
         case Completed(result=result):
-            return result is not None
+            return result is not None and result.ms > 0
         case Failed(keep_ms=ms):
             return ms > 0
     return False

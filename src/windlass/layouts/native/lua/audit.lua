@@ -144,7 +144,7 @@ end
 function check.state(field)
   if string.sub(field, 1, 5) ~= 'lane:' or field == lane_field then return false end
   local heard = string.match(call('HGET', STATE, field), '^%d+ (%d+)')
-  return (not heard or now - tonumber(heard) > LANE_FORGOTTEN) and call('HDEL', STATE, field) == 1
+  return (not heard or is_forgotten(field, heard)) and call('HDEL', STATE, field) == 1
 end
 
 local SCANNED = {

@@ -2,7 +2,7 @@
 -- uses leases
 -- A client leaves: its lanes end (their last answers will not be asked for again), its waiters are taken off the
 -- list, and its holders that hold nothing are forgotten. When the queue is empty and nobody else has a lane, its state
--- goes too, and not one key is left.
+-- goes too, and not one key is left; at once, or after a while if it remembers what came from other queues' outboxes.
 --
 -- ARGV     three times a number n and then n names: waiters, holders, lanes
 -- returns  1 when the last key went, else 0
@@ -12,6 +12,8 @@ measure('ZCARD', READY, SCHEDULED, HOLDERS, DEAD, BROKEN, IDLE, OUTBOX)
 measure('HLEN', LEASES, DATA, BLOCKED, SCHEDULES)
 measure('LLEN', INBOX)
 read_state()
+
+local OUTBOX_FORGOTTEN = 600000 -- ms
 
 local at = 1
 local function names()
@@ -34,8 +36,12 @@ for _, key in ipairs({ READY, SCHEDULED, LEASES, DATA, BLOCKED, DEAD, BROKEN, IN
   used = used or size[key] > 0
 end
 if used or call('HLEN', STATE) > 30 then return 0 end
+local remembers = false
 for _, field in ipairs(call('HKEYS', STATE)) do
-  -- What is remembered of other queues' outboxes is no client.
-  if string.sub(field, 1, 5) == 'lane:' and string.sub(field, 1, 10) ~= 'lane:from:' then return 0 end
+  if string.sub(field, 1, 10) == 'lane:from:' then
+    remembers = true -- the outbox of another queue: no client, but it may send what it sent before
+  elseif string.sub(field, 1, 5) == 'lane:' then
+    return 0
+  end
 end
-return call('DEL', STATE)
+return remembers and call('PEXPIRE', STATE, OUTBOX_FORGOTTEN) or call('DEL', STATE)

@@ -19,10 +19,15 @@ measure('LLEN', INBOX)
 local what = ARGV[4]
 if what == 'all' then
   local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD] + size[BROKEN] + size[OUTBOX]
+  local kept = {} -- what came from other queues' outboxes must not come again
+  for _, field in ipairs(call('HKEYS', STATE)) do
+    if string.sub(field, 1, 10) == 'lane:from:' then kept[field] = call('HGET', STATE, field) end
+  end
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES,
     INBOX, IDLE, PARKED, OUTBOX, WATCHED, SCHEDULES, TICKS)
   -- Only the answer to this call is kept, for a repeat; without a clock the queue counts as new.
   call('HSET', STATE, lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. deleted .. ' 0')
+  for field, record in pairs(kept) do call('HSET', STATE, field, record) end
   return { reading, deleted, 0 }
 end
 

@@ -4,6 +4,11 @@
 -- was given up long ago and is refused.
 
 local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane may be dropped
+local OUTBOX_FORGOTTEN = 7 * 86400000 -- the same for what came from another queue's outbox: its workers may be away for long
+
+local function is_forgotten(field, heard)
+  return now - tonumber(heard) > (string.sub(field, 1, 10) == 'lane:from:' and OUTBOX_FORGOTTEN or LANE_FORGOTTEN)
+end
 
 -- Reads the state, advances the clock. Returns the recorded answer when this operation was done before.
 local function open()
@@ -35,13 +40,12 @@ local function close(answer)
     call('HSET', STATE, 'format', 2, 'epoch', string.format('%.0f', wall_us))
   end
   if state.newcomer then
+    call('PERSIST', STATE) -- the last goodbye may have set its end
     -- A lane's first call on a queue pays for lanes that ended without a goodbye: a bounded sample of them.
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
       local heard = some[i] ~= lane_field and string.sub(some[i], 1, 5) == 'lane:' and string.match(some[i + 1], '^%d+ (%d+)')
-      if heard and now - tonumber(heard) > LANE_FORGOTTEN then
-        call('HDEL', STATE, some[i])
-      end
+      if heard and is_forgotten(some[i], heard) then call('HDEL', STATE, some[i]) end
     end
   end
 end
