@@ -12,7 +12,7 @@ from typing import Any, assert_type
 
 import pytest
 
-from windlass import Handler, Job, Lease, Receipt, Task, TaskCall, Windlass, current
+from windlass import Handler, Job, JobHandle, Lease, Receipt, Task, TaskCall, Windlass, current
 from windlass.errors import InvalidInput
 
 app = Windlass("redis://localhost:1", retry_for=0)
@@ -44,12 +44,12 @@ def mourned(error: Exception) -> str:
 
 def right_calls() -> None:
     """Never run: only its types count."""
-    assert_type(welcome.enqueue(42, locale="fr"), Receipt)
+    assert_type(welcome.enqueue(42, locale="fr"), JobHandle[Any])
     assert_type(welcome.call(user_id=42), TaskCall)
-    assert_type(welcome.using(id="w", delay="5m", priority=2, queue="other", keep_result=60).enqueue(42), Receipt)
+    assert_type(welcome.using(id="w", delay="5m", priority=2, queue="other", keep_result=60).enqueue(42), JobHandle[Any])
     assert_type(welcome.using(id="w").using(delay=3).call(42, "fr"), TaskCall)
     assert_type(thumbnail("a", size=3), str)
-    assert_type(thumbnail.enqueue("a", size=3), Receipt)
+    assert_type(thumbnail.enqueue("a", size=3), JobHandle[Any])
     assert_type(thumbs(b"x"), int)
     assert_type(mourned(ValueError()), str)
     assert_type(app.enqueue_many(welcome.call(n) for n in range(3)), list[Receipt])
@@ -58,8 +58,8 @@ def right_calls() -> None:
 
 async def right_awaits() -> None:
     """Never run: only its types count."""
-    assert_type(await welcome.aenqueue(42), Receipt)
-    assert_type(await welcome.using(id="w").aenqueue(42), Receipt)
+    assert_type(await welcome.aenqueue(42), JobHandle[Any])
+    assert_type(await welcome.using(id="w").aenqueue(42), JobHandle[Any])
     assert_type(await welcome(42), bool)
     assert_type(await app.aenqueue_many([welcome.call(1)]), list[Receipt])
     assert_type(await told(b"", Job(Lease("q", "a", b"", 1))), None)

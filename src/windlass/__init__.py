@@ -3,6 +3,8 @@
 __version__ = "0.1.0"
 
 from windlass.app import Windlass
+from windlass.fleet import WorkerRecord
+from windlass.handle import Event, EventKind, JobHandle
 from windlass.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
 from windlass.queue import Queue, RawJob
 from windlass.running import Job
@@ -13,9 +15,12 @@ from windlass.verdict import Failure, Retry
 __all__ = [
     "Cleaned",
     "Counts",
+    "Event",
+    "EventKind",
     "Failure",
     "Handler",
     "Job",
+    "JobHandle",
     "JobRecord",
     "Lease",
     "Limits",
@@ -29,6 +34,7 @@ __all__ = [
     "Task",
     "TaskCall",
     "Windlass",
+    "WorkerRecord",
     "__version__",
     "current",
 ]
