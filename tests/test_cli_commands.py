@@ -150,6 +150,7 @@ def test_a_url_on_the_command_line_beats_the_app_of_the_environment(
 # -- status -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.serves("H7")
 def test_status_counts_every_state(run: Run, app: Windlass, queue: Queue, client: redis.Redis) -> None:
     fill(app, queue)
     (row,) = told(run("status", "--json"))["queues"]
@@ -232,6 +233,7 @@ def test_a_reader_of_one_queue_sees_that_one(run: Run, server: Server, queue: Qu
     server.command("ACL", "DELUSER", "narrow")
 
 
+@pytest.mark.serves("H7")
 def test_status_watched_by_a_program(server: Server, queue: Queue) -> None:
     queue.enqueue(b"x")
     process = subprocess.Popen(
@@ -325,6 +327,7 @@ def test_workers(run: Run, app: Windlass, client: redis.Redis) -> None:
 # -- jobs -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.serves("H7")
 def test_jobs_of_every_state(run: Run, app: Windlass, queue: Queue) -> None:
     fill(app, queue)
     found = told(run("jobs", NAME, "--json"))
@@ -408,6 +411,7 @@ def test_a_job_that_is_not_there(run: Run) -> None:
 # -- the dead ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.serves("H7")
 def test_the_dead_are_listed_with_their_reason(run: Run, app: Windlass, queue: Queue) -> None:
     fill(app, queue)
     head, row = lines(run("dead", "list", NAME))

@@ -74,8 +74,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_python_snippets_of_the_readme_run(server: Server, client: redis.Redis) -> None:
-    snippets = [code for language, code in FENCE.findall((ROOT / "README.md").read_text()) if language == "python"]
+@pytest.mark.parametrize("name", ["README.md", "docs/tasks.md", "docs/worker.md"])
+def test_python_snippets_run(server: Server, client: redis.Redis, name: str) -> None:
+    snippets = [code for language, code in FENCE.findall((ROOT / name).read_text()) if language == "python"]
     assert snippets
     for code in snippets:
         done = subprocess.run(
@@ -88,10 +89,16 @@ def test_python_snippets_of_the_readme_run(server: Server, client: redis.Redis) 
         assert done.returncode == 0, f"{code}\n{done.stderr}"
 
 
-def test_the_first_job_in_the_readme_is_the_example() -> None:
-    example = (ROOT / "examples" / "raw_queue.py").read_text()
-    body = example[example.index("from windlass import") :].strip()
-    assert body in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(("name", "begins"), [("first_job.py", "import asyncio"), ("raw_queue.py", "from windlass")])
+def test_what_the_readme_shows_is_the_example(name: str, begins: str) -> None:
+    example = (ROOT / "examples" / name).read_text()
+    assert example[example.index(begins) :].strip() in (ROOT / "README.md").read_text()
+
+
+def test_the_shop_in_the_readme_is_the_one_that_the_demo_runs() -> None:
+    shop = (ROOT / "examples" / "shop" / "shop.py").read_text()
+    (shown,) = re.findall(r"^```python skip\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown.strip() in shop
 
 
 def test_commands_in_the_documents_exist() -> None:

@@ -54,6 +54,7 @@ def make_older(client: redis.Redis, name: str, seconds: float) -> None:
 # -- the registry ------------------------------------------------------------------------------------
 
 
+@pytest.mark.serves("W12")
 def test_what_a_worker_tells_is_what_is_listed(app: Windlass, client: redis.Redis) -> None:
     tell(app, RECORD)
     (found,) = app.workers()
@@ -80,6 +81,7 @@ def test_workers_are_listed_by_name_and_each_once(app: Windlass) -> None:
     forget(app, "a", "b")
 
 
+@pytest.mark.serves("P6")
 def test_one_that_is_not_heard_of_for_a_minute_is_gone(app: Windlass, client: redis.Redis) -> None:
     tell(app, WorkerRecord("dead"), WorkerRecord("quiet"))
     make_older(client, "dead", 61)
@@ -259,6 +261,7 @@ async def test_a_keeper_tells_of_its_worker(app: Windlass, shop: str) -> None:
 # -- queues ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.serves("P7")
 def test_queues_are_found_whatever_they_hold(app: Windlass, client: redis.Redis) -> None:
     assert app.queues() == []
     app.queue("b").enqueue(b"x")

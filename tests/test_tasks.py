@@ -3,7 +3,7 @@
 In the order of a task's life: how it is declared, what its arguments may be, where and with which options it is sent,
 what a worker reads, what happens at the end, and whole queues that belong to one handler.
 """
-# ruff: noqa: B006, B008, RUF013 — odd defaults, and current(), are what is tested here
+# ruff: noqa: B006, RUF013 — odd defaults, and current(), are what is tested here
 
 from __future__ import annotations
 

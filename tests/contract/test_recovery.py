@@ -30,7 +30,7 @@ def test_an_expired_lease_is_taken_back_by_a_clean(queue: Queue, later: Later) -
     assert queue.clean() == Cleaned(recovered=0), "once"
 
 
-@pytest.mark.serves("R5", "W14")
+@pytest.mark.serves("R5", "W14", "R9")
 def test_no_cleaner_is_needed_the_next_lease_does_it(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
     first = take(queue, seconds=10)
@@ -49,7 +49,7 @@ def test_a_peer_of_another_program_recovers_it(queue: Queue, same_face: SameFace
         assert drain(same_face(other.queue(queue.name))) == ["a"]
 
 
-@pytest.mark.serves("W3")
+@pytest.mark.serves("W3", "H3")
 def test_raw_leases_return_to_the_front_in_their_order(queue: Queue, later: Later) -> None:
     ids = [queue.enqueue(b"").id for _ in range(8)]
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_raw_leases_return_to_the_front_in_their_order(queue: Queue, later: Late
     assert drain(queue) == ids
 
 
-@pytest.mark.serves("W3", "P8")
+@pytest.mark.serves("W3", "P8", "W13", "P6", "H3")
 def test_a_lost_holders_jobs_return_to_the_front_of_their_priorities(queue: Queue, later: Later) -> None:
     for number in range(12):
         queue.enqueue(b"", id=f"{number % 3}-{number:02}", priority=number % 3)

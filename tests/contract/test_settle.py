@@ -115,6 +115,7 @@ def test_a_release_charges_nothing(queue: Queue) -> None:
 # -- retry ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.serves("H3")
 def test_a_retried_job_goes_to_the_back(queue: Queue) -> None:
     ids = [queue.enqueue(b"").id for _ in range(3)]
     assert queue.retry(take(queue), delay=0)

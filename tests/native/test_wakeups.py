@@ -135,7 +135,7 @@ def test_an_enqueue_of_another_program_wakes_a_waiter_at_once(queue: Queue, othe
 
 
 @pytest.mark.usefixtures("no_poll_floor")
-@pytest.mark.serves("W7")
+@pytest.mark.serves("W7", "W13")
 @pytest.mark.parametrize("by", ["enqueue", "enqueue_many", "release", "retry", "complete", "fail", "update", "clean"])
 def test_whatever_makes_a_job_ready_wakes_a_waiter(
     queue: Queue, other: Queue, client: redis.Redis, later: Later, by: str

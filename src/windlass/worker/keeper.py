@@ -194,8 +194,8 @@ class Keeper:
 
     async def _replace(self, crew: Crew) -> None:
         """Another runner for one that died; if they die before they have done anything, later each time."""
-        if crew.board.finished:  # it could work: what jobs do to it is charged to them
-            self._pause = FIRST_PAUSE
+        if crew.board.finished and crew.runner.exited.result().signal is not None:
+            self._pause = FIRST_PAUSE  # it could work, and was killed: what jobs do to it is charged to them
         if monotonic() - crew.hired_at < YOUNG:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
