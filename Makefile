@@ -35,7 +35,7 @@ types: $(READY) ## Check types, strictly
 bench: $(READY) ## Measure raw queues beside bare LPUSH/RPOP on the same server
 	@$(BIN)/python -m bench $(ARGS)
 
-chaos: $(READY) ## Long fault runs: model steps, torn logs, lost replies
+chaos: $(READY) ## Long fault runs: model steps, torn logs, lost replies, killed workers
 	@$(BIN)/python -m chaos $(ARGS)
 
 docs: $(READY) ## Check that the docs are true: conformance table, links, snippets

@@ -1,7 +1,7 @@
 """`make chaos`: the random proofs of the test suite with longer runs and other seeds.
 
 Each is a test that `make test` runs in a short form: random lives against the model, the log cut at random places,
-damaged queues, lost replies. The seed is printed and can be given again.
+damaged queues, lost replies; workers that are killed, poisoned, held up and stopped. The seed is printed and can be given again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ PROOFS = (
     "tests/native/test_torn_log.py",
     "tests/native/test_scripts_fuzz.py",
     "tests/native/test_operations.py",
+    "tests/worker/test_kills.py",
+    "tests/worker/test_hostile.py",
+    "tests/worker/test_stopping.py",
+    "tests/worker/test_attempts.py::test_children_come_once_though_runners_are_killed_all_the_time",
 )
 
 
@@ -27,6 +31,10 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=1_000, help="places at which the log is cut (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=400, help="damaged queues for each script (default %(default)s)")
     parser.add_argument("--operations", type=int, default=25_000, help="lossy operations a face (default %(default)s)")
+    parser.add_argument("--poison", type=int, default=10_000, help="jobs, 1 %% of them poison (default %(default)s)")
+    parser.add_argument("--kills", type=int, default=200, help="jobs that ignore SIGTERM (default %(default)s)")
+    parser.add_argument("--stops", type=int, default=20, help="SIGTERMs under load (default %(default)s)")
+    parser.add_argument("--parents", type=int, default=1_000, help="jobs that hand over (default %(default)s)")
     parser.add_argument(
         "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
     )
@@ -40,6 +48,10 @@ def main() -> int:
         "WINDLASS_FUZZ_ROUNDS": chosen.rounds,
         "WINDLASS_LOSSY_OPERATIONS": chosen.operations,
         "WINDLASS_LOSSY_SEED": chosen.seed,
+        "WINDLASS_POISON_JOBS": chosen.poison,
+        "WINDLASS_KILL_TRIES": chosen.kills,
+        "WINDLASS_STOP_TRIES": chosen.stops,
+        "WINDLASS_PARENTS": chosen.parents,
     }
     command = [sys.executable, "-m", "pytest", "-s", "--timeout", "0", *PROOFS]
     return subprocess.run(command, env=os.environ | {name: str(value) for name, value in knobs.items()}).returncode

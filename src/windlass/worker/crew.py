@@ -102,11 +102,15 @@ class Crew:
             output.handed_over()
             child = self.children[slot] = CrewChild(slot, offspring, output)
             offspring.exited.add_done_callback(lambda ending: self._child_left(child, ending.result()))
-            with ours:
-                await self.control.send({"child": slot, "pid": offspring.pid}, fds=[ours.fileno()])
         except (NurseryGone, ForkRefused, OSError) as error:
             log.error("no child for slot %d: %s", slot, error)
             self.kill("no child could be forked")
+            return
+        try:
+            with ours:
+                await self.control.send({"child": slot, "pid": offspring.pid}, fds=[ours.fileno()])
+        except OSError:
+            pass  # the runner has died meanwhile, by itself: without its socket the child ends
 
     def _child_left(self, child: CrewChild, ending: Ending) -> None:
         if self.children.get(child.slot) is child:
