@@ -107,7 +107,7 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
 
 
 def _arguments(app: Windlass, envelope: Envelope) -> Any:
-    """The arguments by name, as the task would get them; as they were written if they do not fit any more."""
+    """The arguments that were passed, by name; as they were written if they do not fit any more."""
     try:
         return app.tasks[envelope.task].decode(envelope.args).arguments
     except Undecodable:

@@ -34,6 +34,7 @@ class CrewChild:
         self.offspring = offspring
         self.output = output
         self.why = ""
+        self.fence = 0  # of the job that it was killed for
         self.rss: int | None = None
 
 
@@ -54,7 +55,7 @@ class Crew:
         self.hired_at = monotonic()
         self.kept_at = awake()  # when its leases were last known to be safe
         self.rss: int | None = None
-        self._slots = settings.slots
+        self._of_children = settings.child_slots
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -116,7 +117,8 @@ class Crew:
         if self.children.get(child.slot) is child:
             del self.children[child.slot]
         child.output.drain()
-        gone = Gone(ending.code, ending.signal, child.why, (ending.rss_kb or 0) * 1024 or child.rss, child.output.last)
+        rss = (ending.rss_kb or 0) * 1024 or child.rss
+        gone = Gone(ending.code, ending.signal, child.why, child.fence, rss, child.output.last)
         try:
             self.control.post({"gone": msgspec.to_builtins(gone), "pid": child.offspring.pid})
         except OSError:
@@ -132,17 +134,17 @@ class Crew:
     def cancel(self, queue: str, id: str, fence: int | None) -> None:
         """A running job was cancelled. A child is ended from here: its runner may be busy."""
         for entry in self.board.running():
-            if entry.fence == fence and entry.slot in self._slots["process"]:
-                self.end_child(entry.slot, "cancelled")
+            if entry.fence == fence and entry.slot in self._of_children:
+                self.end_child(entry.slot, "cancelled", entry.fence)
                 return
         self._post({"cancel": queue, "id": id})
 
-    def end_child(self, slot: int, why: str) -> None:
-        """Ask the child of a slot to end, and see to it that it does."""
+    def end_child(self, slot: int, why: str, fence: int = 0) -> None:
+        """Ask the child of a slot to end, for the sake of one job or at all, and see to it that it does."""
         child = self.children.get(slot)
         if child is None or child.why:
             return
-        child.why = why
+        child.why, child.fence = why, fence
         child.offspring.signal(signal.SIGTERM)
         # At the end of a shutdown its time is over already, and its job is about to be given back.
         patience = LAST_PATIENCE if why == "shutdown" else self.settings.kill_grace
@@ -154,8 +156,8 @@ class Crew:
         patience = round(self.settings.kill_grace * 1000)
         stubborn = set()
         for entry in self.board.overdue(now):
-            if entry.slot in self._slots["process"]:
-                self.end_child(entry.slot, "timeout")
+            if entry.slot in self._of_children:
+                self.end_child(entry.slot, "timeout", entry.fence)
             elif now - entry.deadline > patience:
                 stubborn.add(entry.fence)
         if stubborn and not self.why:
@@ -172,7 +174,7 @@ class Crew:
 
     def suspects(self) -> list[Running]:
         """What ran in the runner itself: when that dies, one of these may have done it."""
-        return [entry for entry in self.board.running() if entry.slot not in self._slots["process"]]
+        return [entry for entry in self.board.running() if entry.slot not in self._of_children]
 
     def kill(self, why: str) -> None:
         """End the runner at once; the keeper hands its jobs back."""

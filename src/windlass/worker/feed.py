@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 MOST = 500  # jobs in one turn
+FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
 
@@ -43,6 +44,8 @@ class Feed:
         self._lease = lease
         self._more = True  # the last look found something: there may be more
         self._look_at = 0.0
+        self._trouble = 0.0
+        self._rest_until = 0.0
 
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
@@ -56,7 +59,17 @@ class Feed:
     @property
     def next_look(self) -> float:
         """When to look even if nobody called."""
-        return self._look_at
+        return max(self._look_at, self._rest_until)
+
+    def rest(self) -> None:
+        """Something is wrong: leave the queue alone for a while, longer each time."""
+        self._trouble = min(self._trouble * 2 or FIRST_REST, LONGEST_REST)
+        self._rest_until = monotonic() + self._trouble
+        self._more = True
+
+    def rests(self, now: float) -> bool:
+        """Whether the queue is to be left alone."""
+        return now < self._rest_until
 
     def wants_tick(self, now: float) -> bool:
         """Whether a schedule may be due."""
@@ -114,6 +127,7 @@ class Feed:
 
     def _note(self, turn: Turn, want: int) -> None:
         now = monotonic()
+        self._trouble = 0.0
         self.served += len(turn.leases) / self.weight
         self.outbox = turn.outbox
         self.tick_at = None if turn.tick_in is None else max(now + turn.tick_in, self._quiet_until)

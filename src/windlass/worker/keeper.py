@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from windlass.app import Windlass
-from windlass.errors import InvalidOption, WindlassError
+from windlass.errors import InvalidOption, KeyConflict, WindlassError
 from windlass.fleet import WorkerRecord, show_up
 from windlass.job import JobRecord, Lease
 from windlass.layout import Beat
@@ -42,6 +42,7 @@ BEATS = 3  # heartbeats in one lease time
 SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # before another runner, when they die young
 YOUNG = 2.0
+HIRE_AGAIN = 1.0  # seconds, when no runner could be hired
 
 
 class Keeper:
@@ -107,7 +108,8 @@ class Keeper:
         return nursery, msgspec.convert(nursery.facts["windlass"], AppFacts)
 
     def _with_queues(self, settings: Settings) -> Settings:
-        """Without a choice, all queues that the app has something for."""
+        """Without a choice, all queues that the app has something for. One child at least: suspects need it."""
+        settings = msgspec.structs.replace(settings, processes=max(1, settings.processes))
         if settings.queues:
             unknown = [name for name in settings.queues if name not in self._facts.queues]
             if unknown:
@@ -214,14 +216,14 @@ class Keeper:
                 return
             except (WindlassError, OSError) as error:
                 log.error("no new runner: %s", error)
-                await asyncio.sleep(self._pause)
-                self._pause = min(self._pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(HIRE_AGAIN)
 
     # -- giving back what a runner held --------------------------------------------------------------
 
     async def _give_back(self, crew: Crew, ending: Ending) -> None:
         suspects = {entry.fence for entry in crew.suspects()}
-        told = Gone(ending.code, ending.signal, crew.why, (ending.rss_kb or 0) * 1024 or crew.rss, crew.output.last)
+        rss = (ending.rss_kb or 0) * 1024 or crew.rss
+        told = Gone(ending.code, ending.signal, crew.why, 0, rss, crew.output.last)
 
         def verdict(lease: Lease, record: JobRecord) -> Outcome:
             if lease.fence in crew.culprits:
@@ -248,7 +250,10 @@ class Keeper:
 
     async def _register(self, crew: Crew) -> None:
         for queue in self.settings.queues:
-            await self._beat(crew, queue, register=True)
+            try:
+                await self._beat(crew, queue, register=True)
+            except KeyConflict as error:
+                log.error("%s", error)  # the other queues need a worker all the same
         crew.kept_at = awake()
 
     async def _beat_on(self) -> None:
@@ -261,18 +266,22 @@ class Keeper:
     async def _keep(self, crew: Crew) -> None:
         """One sign of life on every queue; a crew that is not known any more has lost its jobs and begins again."""
         asked_at = awake()
-        try:
-            beats = [await self._beat(crew, queue) for queue in self.settings.queues]
-        except WindlassError as error:
-            log.warning("no heartbeat: %s", error)
-            return
-        if all(beat.known for beat in beats):
+        kept = True
+        for queue in self.settings.queues:
+            try:
+                beat = await self._beat(crew, queue)
+                if beat.parked:
+                    await self._unpark(queue)
+            except KeyConflict as error:
+                log.error("%s", error)  # nobody can take a job of such a queue, so nothing is lost by waiting
+            except WindlassError as error:
+                log.warning("no heartbeat: %s", error)
+                kept = False
+            else:
+                if not beat.known and not crew.leaving:
+                    crew.kill("its leases were lost")
+        if kept:
             crew.kept_at = asked_at
-        elif not crew.leaving:
-            crew.kill("its leases were lost")
-        for queue, beat in zip(self.settings.queues, beats, strict=True):
-            if beat.parked:
-                await self._unpark(queue)
 
     async def _beat(self, crew: Crew, queue: str, *, register: bool = False) -> Beat:
         call = self._app.layout(queue).beat(

@@ -24,11 +24,12 @@ _NO_DATA = b""
 
 
 class Gone(Struct, frozen=True):
-    """A child's end, as the keeper saw it. `why` is set when the keeper killed it."""
+    """A child's end, as the keeper saw it. `why` is set when the keeper killed it, `fence` if that was for a job."""
 
     code: int | None = None
     signal: int | None = None
     why: str = ""
+    fence: int = 0
     rss: int | None = None
     output: tuple[str, ...] = ()
 
@@ -107,20 +108,23 @@ class ProcessExecutor(Executor):
 
     async def _explain(self, one: Attempt) -> Outcome | None:
         """The child is gone: what that means for the job."""
+        lease = one.plan.lease
         stream = self._streams.pop(one.slot, None)
-        never_begun = stream is not None and stream.unheard and self._done[one.slot] > 0
+        progress = self._progress.pop(one.slot, None)
+        pid = self._pids.pop(one.slot, None)
+        never_begun = stream is None or (stream.unheard and self._done[one.slot] > 0)
         if stream is not None:
             stream.close()
-        gone = await self._source.ending(self._pids.pop(one.slot))
+        gone = await self._source.ending(pid) if pid is not None else Gone()
         if one.stop is Stop.LOST:
             return None
-        if never_begun:
-            return Released(one.plan.lease)  # it died between two jobs: this one is not to blame
-        if one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
-            return Released(one.plan.lease)
+        if never_begun or one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
+            return Released(lease)
+        if gone.why and gone.fence != lease.fence:
+            return Released(lease)  # it was killed for the job before, which had just ended
         if gone.why == "timeout":
-            return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout:g} s, and was killed")
-        return Crashed(one.plan.lease, attempt.shortened(obituary(gone, self._progress.get(one.slot))), alone=True)
+            return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout or 0:g} s, and was killed")
+        return Crashed(lease, attempt.shortened(obituary(gone, progress)), alone=True)
 
     def _count(self, slot: int) -> None:
         self._progress.pop(slot, None)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from windlass.errors import NotApplied, OutcomeUnknown, WindlassError
+from windlass.errors import WindlassError
 from windlass.handover import empty_outbox
 from windlass.job import Lease
 from windlass.layout import Turn
@@ -39,7 +39,6 @@ TURNS = 2  # under way at a time
 PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
 DECLARE_EVERY = 300.0
 STUBBORN = 0.5  # seconds for what was cancelled to end
-TROUBLE_PAUSE = 0.5  # seconds, when the server cannot be reached
 
 
 class Runner:
@@ -65,6 +64,7 @@ class Runner:
             "process": ProcessExecutor(
                 slots["process"], board, self._tie, self._finished, source=source, max_jobs=settings.max_jobs
             ),
+            "apart": ProcessExecutor(slots["apart"], board, self._tie, self._finished, source=source, max_jobs=1),
         }
         self.feeds = {
             queue: Feed(app, queue, weight, kinds_on(app, queue), holder, settings.lease)
@@ -162,6 +162,8 @@ class Runner:
         """The queue whose turn it is, and how many jobs to ask it for."""
         now = monotonic()
         for feed in sorted(self.feeds.values(), key=lambda feed: (feed.served, not feed.is_empty)):
+            if feed.rests(now):
+                continue
             room = self._room(feed) if self._leasing and feed.wants_look(now) else 0
             if room > 0 or feed.outcomes:
                 return feed, room
@@ -175,7 +177,7 @@ class Runner:
         if not self._leasing:
             return 0.2
         feeds = self.feeds.values()
-        times = [feed.next_look for feed in feeds if self._room(feed) > 0 and not feed.in_flight]
+        times = [feed.next_look for feed in feeds if (self._room(feed) > 0 or feed.outcomes) and not feed.in_flight]
         times += [feed.tick_at for feed in feeds if feed.tick_at is not None and not feed.ticking]
         return max(0.0, min(times) - monotonic()) if times else 1.0
 
@@ -184,10 +186,10 @@ class Runner:
             self._reserved[kind] += want
         try:
             sent, turn = await feed.turn(want)
-        except (NotApplied, OutcomeUnknown) as error:
+        except WindlassError as error:
+            # A server that is away, or one queue that is damaged: the other queues go on.
             log.warning("%s; trying again", error)
-            feed.wake()
-            await asyncio.sleep(TROUBLE_PAUSE)
+            feed.rest()
             return
         finally:
             for kind in feed.kinds:
@@ -223,8 +225,8 @@ class Runner:
             self._settle(planned)
             return
         # What may have killed a whole runner is tried where it can only kill itself.
-        apart = lease.suspect and self.executors["process"].limit > 0
-        self.executors["process" if apart else planned.run].submit(planned)
+        apart = lease.suspect and self.executors["apart"].limit > 0
+        self.executors["apart" if apart else planned.run].submit(planned)
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         fence = one.plan.lease.fence

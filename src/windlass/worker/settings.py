@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from msgspec import Struct, field
@@ -12,6 +13,8 @@ from msgspec import Struct, field
 from windlass import __version__
 from windlass.fleet import WorkerRecord
 from windlass.ids import random_id
+
+APART = 16
 
 
 class Settings(Struct, frozen=True):
@@ -34,18 +37,28 @@ class Settings(Struct, frozen=True):
 
     @property
     def slots(self) -> dict[str, range]:
-        """The places on the board: children first, then threads, then coroutines."""
-        first_thread, first_coroutine = self.processes, self.processes + self.threads
-        return {
-            "process": range(first_thread),
-            "thread": range(first_thread, first_coroutine),
-            "loop": range(first_coroutine, first_coroutine + self.concurrency),
+        """The places on the board: children first, then threads, then coroutines.
+
+        `apart` are children for suspects, jobs that may have killed a runner: each gets a process of its own.
+        """
+        sizes = {
+            "process": self.processes,
+            "apart": APART if self.processes else 0,
+            "thread": self.threads,
+            "loop": self.concurrency,
         }
+        ends = list(accumulate(sizes.values(), initial=0))
+        return {kind: range(first, end) for kind, (first, end) in zip(sizes, pairwise(ends), strict=True)}
+
+    @property
+    def child_slots(self) -> range:
+        """The places on the board that are run by children."""
+        return range(self.slots["thread"].start)
 
     @property
     def entries(self) -> int:
         """How many places the board needs."""
-        return self.processes + self.threads + self.concurrency
+        return self.slots["loop"].stop
 
 
 def worker_name(wanted: str | None = None) -> str:
@@ -65,7 +78,7 @@ def worker_record(
         version=__version__,
         started_at=started_at,
         queues=settings.queues,
-        slots={kind: len(slots) for kind, slots in settings.slots.items()},
+        slots={"loop": settings.concurrency, "thread": settings.threads, "process": settings.processes},
         running=running,
         finished=finished,
         rss=rss,
