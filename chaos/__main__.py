@@ -1,7 +1,8 @@
 """`make chaos`: the random proofs of the test suite with longer runs and other seeds.
 
 Each is a test that `make test` runs in a short form: random lives against the model, the log cut at random places,
-damaged queues, lost replies; workers that are killed, poisoned, held up and stopped. The seed is printed and can be given again.
+damaged queues, lost replies; workers that are killed, poisoned, held up and stopped. The seed is printed and can be
+given again.
 """
 
 from __future__ import annotations
