@@ -25,6 +25,7 @@ import pytest
 import redis
 from msgspec import Raw
 
+from tests.support.servers import Server
 from windlass import Failure, Job, Lease, Limits, Queue, Retry, State, Status, Task, TaskCall, Windlass, current
 from windlass.declaration import FAILURE_LIMITS
 from windlass.envelope import read_envelope
@@ -1049,3 +1050,21 @@ def test_a_queue_has_tasks_or_one_handler(here: Windlass) -> None:
         here.handler("media")(raw)
     with pytest.raises(InvalidOption, match="queue 'thumbs' has a handler, and takes no tasks"):
         task.using(queue="thumbs")
+
+
+@pytest.mark.serves("H2")
+def test_what_an_exception_means_is_chosen_for_the_app_and_may_be_changed_by_a_task(server: Server) -> None:
+    with Windlass(server.url, on_exception="fail") as strict:
+
+        @strict.task
+        def plain() -> None: ...
+
+        @strict.task(on_exception="retry")
+        def lenient() -> None: ...
+
+        @strict.handler("raw")
+        def raw(data: bytes) -> None: ...
+
+    assert (plain.on_exception, lenient.on_exception, raw.on_exception) == ("fail", "retry", "fail")
+    with pytest.raises(InvalidOption, match="on_exception must be one of 'retry', 'fail'"):
+        Windlass(server.url, on_exception="ignore")  # type: ignore[arg-type]

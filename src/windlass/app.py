@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from msgspec import Struct
 
-from windlass.declaration import HandlerOptions, QueueOptions, check_queue_options, declaring
+from windlass.declaration import (
+    HandlerOptions,
+    OnException,
+    QueueOptions,
+    check_on_exception,
+    check_queue_options,
+    declaring,
+)
 from windlass.embedded import EmbeddedServer
 from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, UnsupportedByLayout, WindlassError
 from windlass.fleet import WorkerRecord, list_queues, list_workers
@@ -64,7 +71,8 @@ class Windlass:
     """An app: `Windlass()` uses a durable embedded server, `Windlass("redis://…")` or `WINDLASS_URL` another.
 
     `retry_for` is how long a call is repeated while the server cannot be reached; then it raises. `queue_options`
-    are the defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`.
+    are the defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`. `on_exception` says what an exception
+    of a job means that is neither `Retry` nor `Failure`: "retry", or "fail" for good; a task may say otherwise.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Windlass:
         call_timeout: Duration = 10,
         allow_eviction: bool = False,
         queue_options: Mapping[str, QueueOptions] | None = None,
+        on_exception: OnException = "retry",
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
@@ -90,6 +99,7 @@ class Windlass:
         self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
+        self.on_exception = check_on_exception(on_exception)
         self._registry = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(

@@ -78,14 +78,19 @@ class Declaration(Generic[P, R]):
     """A function, and how a worker runs it."""
 
     def __init__(
-        self, title: str, function: Callable[P, R], options: HandlerOptions, defaults: QueueOptions | None = None
+        self,
+        title: str,
+        function: Callable[P, R],
+        options: HandlerOptions,
+        defaults: QueueOptions | None = None,
+        on_exception: OnException = "retry",
     ) -> None:
         self.title = title
         self.function = function
         self.run: Run = choose_run(function, options.get("run"))
         self.timeout = check_timeout(options.get("timeout"), self.run)
         self.limits = read_limits({**(defaults or {}), **options})
-        self.on_exception = cast(OnException, _choice(options.get("on_exception", "retry"), "on_exception", _VERDICTS))
+        self.on_exception = check_on_exception(options.get("on_exception", on_exception))
         self.failure_handler: FailureHandler | None = None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -190,6 +195,11 @@ def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limi
             f"min_backoff ({limits.min_backoff:g} s) is longer than max_backoff ({limits.max_backoff:g} s): raise both"
         )
     return limits
+
+
+def check_on_exception(verdict: object) -> OnException:
+    """What an exception means that is no verdict itself."""
+    return cast(OnException, _choice(verdict, "on_exception", _VERDICTS))
 
 
 def check_priority(priority: object) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 from msgspec import Raw, Struct, json
 
 from windlass.arguments import Arguments, Bound
-from windlass.declaration import Declaration, HandlerOptions, QueueOptions, check_known, check_priority
+from windlass.declaration import Declaration, HandlerOptions, OnException, QueueOptions, check_known, check_priority
 from windlass.envelope import LONGEST_KEEP, write_envelope
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
@@ -53,6 +53,9 @@ class Home(Runners, Protocol):
     def layout(self, name: str) -> Layout: ...
 
     def queue_defaults(self, name: str) -> QueueOptions: ...
+
+    @property
+    def on_exception(self) -> OnException: ...
 
     @property
     def handlers(self) -> Mapping[str, Handler[..., Any]]: ...
@@ -126,7 +129,8 @@ class Task(Declaration[P, R]):
         self.home = home
         self.name = check_task_name(name)
         self.queue = check_name(options.get("queue", DEFAULT_QUEUE))
-        super().__init__(f"task {name!r}", function, options, home.queue_defaults(self.queue))
+        defaults = home.queue_defaults(self.queue)
+        super().__init__(f"task {name!r}", function, options, defaults, home.on_exception)
         if "priority" in options:
             check_priority(options["priority"])
         self.keep_result = check_keep(options.get("keep_result", 0))
@@ -170,7 +174,8 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
     ) -> None:
         check_known(options, HandlerOptions)
         self.queue = check_name(queue)
-        super().__init__(f"the handler of queue {queue!r}", function, options, home.queue_defaults(queue))
+        defaults = home.queue_defaults(queue)
+        super().__init__(f"the handler of queue {queue!r}", function, options, defaults, home.on_exception)
         self._job_names = _job_names(function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
