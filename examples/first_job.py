@@ -29,5 +29,6 @@ async def main() -> None:
 
 
 done = asyncio.Event()
-asyncio.run(main())
-app.close()
+if __name__ == "__main__":
+    asyncio.run(main())
+    app.close()

@@ -38,5 +38,6 @@ async def main() -> None:
     print("left      ", await app.queue(QUEUE).apurge())
 
 
-asyncio.run(main())
-app.close()
+if __name__ == "__main__":
+    asyncio.run(main())
+    app.close()

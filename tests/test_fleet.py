@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ RECORD = WorkerRecord(
     rss=2**30,
     state="stopping",
 )
+
+
+@pytest.fixture(scope="module")
+def empty_server() -> Iterator[Server]:
+    """Nobody else's workers and queues are on it."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(empty_server: Server) -> Server:
+    return empty_server
 
 
 def tell(app: Windlass, *records: WorkerRecord) -> None:

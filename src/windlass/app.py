@@ -260,7 +260,14 @@ class Windlass:
         from windlass.worker.local import Worker  # costs time that a producer need not spend
         from windlass.worker.settings import Settings, worker_name
 
-        chosen = queues if isinstance(queues, Mapping) else dict.fromkeys(queues or self._own_queues(), 1)
+        if isinstance(queues, str):
+            raise InvalidOption(f"queues must be a list of names, or names with weights: [{queues!r}]")
+        own = self.own_queues() if queues is None else queues
+        chosen = own if isinstance(own, Mapping) else dict.fromkeys(own, 1)
+        if not chosen:
+            raise InvalidOption(
+                "there is nothing to work on: the app has no task and no handler, or no queue was named"
+            )
         settings = Settings(
             name=worker_name(check_name(name, "worker") if name else None),
             queues={check_name(queue): check_whole(w, f"weight of {queue}", 1, 1000) for queue, w in chosen.items()},
@@ -272,11 +279,15 @@ class Windlass:
         )
         return Worker(self, settings)
 
-    def _own_queues(self) -> list[str]:
-        own = sorted({task.queue for task in self.tasks.values()} | set(self.handlers))
-        if not own:
-            raise InvalidOption("this app has no task and no handler: there is nothing to work on")
-        return own
+    def own_queues(self) -> list[str]:
+        """The queues that have a task, a handler or a schedule here."""
+        scheduled = {schedule.queue for schedule in self._declared_schedules.values()}
+        return sorted({task.queue for task in self.tasks.values()} | set(self.handlers) | scheduled)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     # -- what there is ---------------------------------------------------------------------------
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from enum import Enum
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -77,20 +79,19 @@ class Arguments:
             given = shapes.bind(*args, **kwargs)
         except TypeError:
             raise self._refused(self._misfit(args, kwargs)) from None
-        for name in shapes.texts:
-            if not isinstance(value := getattr(given, name), str) and value is not UNSET:
-                # Bytes and dates would turn into text by themselves, and arrive as something else.
-                raise self._refused(f"argument {name!r} must be str, not {type(value).__name__}")
         try:
             text = _encode(given)
         except Exception:
             raise self._refused(_unwritable(given)) from None
         try:
-            shapes.by_name.decode(text)
+            read = shapes.by_name.decode(text)
         except Exception as error:
             raise self._refused(self._told(error, given)) from None
         if b"null" in text:
             self._refuse_nan(given)
+        for name, value in _passed(given):
+            if (changed := _changed(value, getattr(read, name))) is not None:
+                raise self._refused(f"argument {name!r} {changed}")
         return text
 
     def _refused(self, why: str) -> InvalidArguments:
@@ -120,7 +121,7 @@ class Arguments:
     def _refuse_nan(self, given: Struct) -> None:
         """JSON has no word for NaN and infinity: written as null, they would arrive as something else."""
         for name, value in _passed(given):
-            if value is not None and _holds_nan(value):
+            if value is not None and holds_nan(value):
                 raise self._refused(f"argument {name!r} holds NaN or infinity, which JSON cannot say: use None or text")
 
     # -- reading ---------------------------------------------------------------------------------
@@ -142,6 +143,10 @@ class Arguments:
             if name not in arguments:
                 arguments[name] = deepcopy(default)  # a job must not see what an earlier one put into it
         return Bound(self._signature.function, arguments, self._signature.job_names)
+
+    def defaults(self) -> dict[str, Any]:
+        """The arguments that need not be passed, with what they are then."""
+        return {each.name: each.default for each in self._signature.arguments if each.default is not each.empty}
 
     def _check_all_there(self, arguments: Mapping[str, Any]) -> None:
         for name in self._signature.required:
@@ -187,6 +192,30 @@ def _filled_in(name: str) -> str:
     return f"argument {name!r} is filled in when the task runs: leave it away, and pass what follows it by name"
 
 
+_PLAIN = frozenset({str, int, float, bool, NoneType})
+
+
+def _changed(sent: Any, read: Any) -> str | None:
+    """What is wrong with a value that would arrive as something else: bytes and dates turn into text by themselves."""
+    if type(sent) in _PLAIN and type(read) is type(sent):
+        return None
+    if isinstance(read, str) and not isinstance(sent, str):
+        return None if isinstance(sent, Enum) else f"must be str, not {type(sent).__name__}"
+    if isinstance(sent, str) and isinstance(read, bytes):
+        return "must be bytes, not str"
+    if isinstance(sent, dict) and isinstance(read, dict):
+        if any(isinstance(key, str) for key in read) and not all(isinstance(key, str | Enum) for key in sent):
+            return "has keys that are not text, and would arrive as text: name their type in the signature"
+        return _first(map(_changed, sent.values(), read.values()))
+    if isinstance(sent, list | tuple) and isinstance(read, list | tuple):
+        return _first(map(_changed, sent, read))
+    return None
+
+
+def _first(problems: Iterable[str | None]) -> str | None:
+    return next((problem for problem in problems if problem is not None), None)
+
+
 def _unwritable(given: Struct) -> str:
     """Which of the arguments could not be written, and why."""
     for name, value in _passed(given):
@@ -199,7 +228,8 @@ def _unwritable(given: Struct) -> str:
     return "the arguments are nested too deep"
 
 
-def _holds_nan(value: Any) -> bool:
+def holds_nan(value: Any) -> bool:
+    """Whether NaN or infinity is anywhere in a value."""
     left = [msgspec.to_builtins(value, enc_hook=lambda _: None)]
     while left:
         part = left.pop()

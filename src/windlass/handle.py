@@ -12,7 +12,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from enum import StrEnum
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from types import NoneType
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -150,6 +151,10 @@ class JobHandle(Generic[R]):
         about = f"job {self.id!r} of queue {self.queue!r}"
         if heard is EventKind.CANCELLED:
             raise ResultMissing(f"{about} was cancelled: there is no result")
+        if heard is EventKind.COMPLETED:
+            if self._returns in (None, NoneType):
+                return cast(R, None)  # it has nothing to say, and has said it
+            raise ResultMissing(f'{about} is done, but what it returned was not kept: use keep_result="1h"')
         raise ResultMissing(
             f"{about} is gone, and no result of it was kept: it ended, or was never there. "
             'To keep what a task returns, declare it with keep_result="1h"'
@@ -199,11 +204,11 @@ class JobHandle(Generic[R]):
         """Awaitable `record`."""
         return await self._runners.arun(lambda session: session.perform(self._layout.get(self.id)))
 
-    def cancel(self, *, running: bool = True) -> bool:
-        """Take the job away, by default also when it runs (as `Queue.cancel` does); true if there was one."""
+    def cancel(self, *, running: bool = False) -> bool:
+        """Take the job away if it waits, with `running` also if it runs (as `Queue.cancel`); whether there was one."""
         return self._runners.run(self._cancel(running))
 
-    async def acancel(self, *, running: bool = True) -> bool:
+    async def acancel(self, *, running: bool = False) -> bool:
         """Awaitable `cancel`."""
         return await self._runners.arun(self._cancel(running))
 

@@ -39,7 +39,7 @@ def _repr_without_data(value: Struct) -> str:
     return f"{type(value).__name__}({fields})"
 
 
-SUSPECT, CAUGHT = 1, 2
+SUSPECT, CAUGHT, LIMITED = 1, 2, 4
 
 
 class State(StrEnum):
@@ -66,7 +66,8 @@ class Change(Struct, frozen=True):
     """What is asked for a job beside its data, and how to treat a job of the same id. Times are in milliseconds.
 
     `when` is `None` for now, or ("at", ms since 1970), or ("in", ms from the server's now). `update_run_at`
-    is one of "never", "always", "later", "earlier".
+    is one of "never", "always", "later", "earlier". `limits_given`: they are the job's own, and count for more than
+    those of its task, also where they are the plain ones.
     """
 
     when: tuple[str, int] | None = None
@@ -85,6 +86,7 @@ class Change(Struct, frozen=True):
     reset_counts: bool = True
     keep: bool = False
     must_exist: bool = False
+    limits_given: bool = False
 
 
 PLAIN = Change()
@@ -149,6 +151,11 @@ class Lease(Struct, frozen=True):
     def caught(self) -> bool:
         """It is not the job itself but its failure, for a failure handler; the data is a record of the layout."""
         return bool(self.marks & CAUGHT)
+
+    @property
+    def limited(self) -> bool:
+        """Its limits were given with the job."""
+        return bool(self.marks & LIMITED)
 
     @property
     def attempt(self) -> int:

@@ -60,6 +60,7 @@ class Crashed(Struct, frozen=True, tag=True):
     lease: Lease
     message: str
     alone: bool
+    allowed: int = -1  # crashes that the task allows, for a job that has no limits of its own
 
 
 class Broken(Struct, frozen=True, tag=True):

@@ -54,6 +54,7 @@ POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 MAX_MESSAGE = 4096
 
 UpdateRunAt = bool | Literal["later", "earlier"]
+_LIMITS = frozenset({"max_failures", "max_stalls", "min_backoff", "max_backoff"})
 _RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "earlier"}
 
 
@@ -205,6 +206,7 @@ class Queue:
             update_max_backoff=_flag(options, "update_max_backoff", True),
             reset_counts=_flag(options, "reset_counts", update_data),
             keep=_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
+            limits_given=_gives_limits(options),
         )
         id = check_id(given_id) if given_id is not None else spare_id or random_id()
         return NewJob(id, payload, PLAIN if change == PLAIN else change, fresh=given_id is None)
@@ -241,6 +243,7 @@ class Queue:
             update_max_backoff="max_backoff" in changes,
             reset_counts=_flag(changes, "reset_counts", False),
             must_exist=True,
+            limits_given=_gives_limits(changes),
         )
         job = NewJob(check_id(id), data, change)
 
@@ -529,7 +532,7 @@ class Queue:
         return await self._runners.arun(self._call(lambda: self._layout.pause(False)))
 
     def purge(self, state: State | str | None = None) -> int:
-        """Delete all jobs of a state; or the whole queue, running jobs and a pause included. How many there were."""
+        """Delete all jobs of a state; or all, running ones and a pause included, but no schedules. How many."""
         return self._runners.run(self._purge(state))
 
     async def apurge(self, state: State | str | None = None) -> int:
@@ -670,6 +673,10 @@ def _numbers(options: JobOptions | UpdateOptions) -> dict[str, Any]:
     if "max_backoff" in options:
         numbers["max_backoff"] = milliseconds(options["max_backoff"], "max_backoff")
     return numbers
+
+
+def _gives_limits(options: Mapping[str, object]) -> bool:
+    return not _LIMITS.isdisjoint(options)
 
 
 def _check_options(verb: str, given: Mapping[str, object], known: type) -> None:

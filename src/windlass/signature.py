@@ -73,7 +73,6 @@ class Shapes(Struct, frozen=True):
     bind: Callable[..., Struct]
     by_name: msgspec.json.Decoder[Any]
     by_place: msgspec.json.Decoder[Any]
-    texts: tuple[str, ...]
 
 
 class Signature:
@@ -108,7 +107,6 @@ class Signature:
             bind=by_name,
             by_name=msgspec.json.Decoder(by_name),
             by_place=msgspec.json.Decoder(by_place),
-            texts=tuple(name for name, kind in types.items() if kind is str),
         )
 
     def _types(self) -> dict[str, Any]:

@@ -264,18 +264,18 @@ def test_a_job_that_is_cancelled_while_waited_for(
     raw_queue.enqueue(b"", id="a")
     lease = take(raw_queue) if state == "leased" else None
     found = waiting.for_(job.result)
-    assert make(raw_queue).cancel()
+    assert make(raw_queue).cancel(running=True)
     if lease:
         assert raw_queue.release(lease)
     with pytest.raises(ResultMissing, match="was cancelled"):
         found.result(10)
 
 
-def test_cancel_spares_a_running_job_if_told_to(raw_queue: Queue, job: JobHandle[Any]) -> None:
+def test_cancel_spares_a_running_job_unless_told_otherwise(raw_queue: Queue, job: JobHandle[Any]) -> None:
     lease = leased(raw_queue)
-    assert not job.cancel(running=False)
+    assert not job.cancel()
     assert raw_queue.extend(lease, 30)
-    assert job.cancel()
+    assert job.cancel(running=True)
     assert not raw_queue.extend(lease, 30)
 
 

@@ -119,12 +119,15 @@ def test_each_of_a_batch_has_its_own_result(raw_queue: Queue) -> None:
     }
 
 
-def test_a_result_lies_beside_the_next_job_of_its_id(raw_queue: Queue) -> None:
+def test_a_result_is_forgotten_when_its_id_is_enqueued_again(raw_queue: Queue) -> None:
+    """Else it would be taken for the result of the next job, whatever becomes of that."""
     assert settle(raw_queue, Completed(leased(raw_queue), Kept(b"1", MINUTE))) == (True,)
+    assert not raw_queue.update("a", priority=1)
+    assert result(raw_queue) == Result(True, b"1"), "a change of no job changes nothing"
     lease = leased(raw_queue)
-    assert result(raw_queue) == Result(True, b"1")
+    assert result(raw_queue) is None
     assert raw_queue.complete(lease)
-    assert result(raw_queue) == Result(True, b"1"), "it was kept for a minute"
+    assert result(raw_queue) is None
 
 
 def test_ids_that_begin_alike_have_results_of_their_own(raw_queue: Queue) -> None:

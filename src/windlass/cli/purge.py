@@ -29,7 +29,7 @@ def purge(app: Windlass, queue: str, state: str | None, yes: bool, as_json: bool
 
     \b
       windlass purge emails --state scheduled
-      windlass purge emails --yes               everything
+      windlass purge emails --yes               everything, but its schedules
     """
     purge_jobs(app, queue, State(state) if state else None, yes, as_json)
 

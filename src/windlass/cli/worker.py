@@ -61,7 +61,7 @@ def _count(given: object) -> int | None:
 )
 @_option(
     "--processes",
-    type=click.IntRange(0, 1000),
+    type=click.IntRange(1, 1000),
     default=DEFAULTS.processes,
     show_default=True,
     help="How many processes, for tasks that run in one.",

@@ -18,7 +18,8 @@ app = Windlass()  # a durable server of its own, or the one that WINDLASS_URL na
 def greet(name: str) -> None:
     print(f"hello, {name}!")
 
-greet.enqueue("world")  # `windlass worker jobs:app` runs it"""
+if __name__ == "__main__":
+    greet.enqueue("world")  # `windlass worker jobs:app` runs it"""
 
 
 class Lines:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from windlass.arguments import holds_nan
 from windlass.declaration import Declaration, OnException, Run
 from windlass.envelope import Envelope, read_envelope
 from windlass.errors import CrashError, JobFailed, StallError, Undecodable
 from windlass.job import JobRecord, Lease, Limits
+from windlass.limits import MAX_PAYLOAD
 from windlass.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
 from windlass.retry import after_failure
 from windlass.running import Job
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
 
 MAX_MESSAGE = 4096
-_PLAIN_LIMITS = Limits()
 _encode = msgspec.json.Encoder().encode
 _ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
 
@@ -79,7 +80,7 @@ def _plan(
     lease: Lease, declared: Declaration[..., Any], task: str | None, keep: float, call: Callable[[Job], Any]
 ) -> Plan:
     # A job that says nothing of its own, such as one that was pushed by hand, follows what its task says.
-    limits = declared.limits if lease.limits == _PLAIN_LIMITS else lease.limits
+    limits = lease.limits if lease.limited else declared.limits
     return Plan(lease, task, declared.run, declared.timeout, limits, declared.on_exception, round(keep * 1000), call)
 
 
@@ -107,9 +108,10 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
 
 
 def _arguments(app: Windlass, envelope: Envelope) -> Any:
-    """The arguments that were passed, by name; as they were written if they do not fit any more."""
+    """The arguments by name, as the task would get them; as they were written if they do not fit any more."""
+    task = app.tasks[envelope.task]
     try:
-        return app.tasks[envelope.task].decode(envelope.args).arguments
+        return task.arguments.defaults() | task.decode(envelope.args).arguments
     except Undecodable:
         return msgspec.json.decode(envelope.args)
 
@@ -168,10 +170,14 @@ def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
     if not plan.keep_ms:
         return Completed(plan.lease, None, tuple(job.children)) if job.children else Completed(plan.lease)
     try:
-        result = Kept(_encode(returned), plan.keep_ms)
+        data = _encode(returned)
     except Exception as error:
         return fail(plan, f"keep_result: what it returned cannot be written as JSON ({error})")
-    return Completed(plan.lease, result, tuple(job.children))
+    if b"null" in data and holds_nan(returned):
+        return fail(plan, "keep_result: what it returned holds NaN or infinity, which JSON cannot say")
+    if len(data) > MAX_PAYLOAD:
+        return fail(plan, f"keep_result: what it returned has {len(data):,} bytes, and the limit is {MAX_PAYLOAD:,}")
+    return Completed(plan.lease, Kept(data, plan.keep_ms), tuple(job.children))
 
 
 def judge_error(plan: Plan, error: BaseException) -> Outcome:

@@ -13,6 +13,7 @@ import msgspec
 from windlass.machine import awake
 from windlass.worker import procinfo
 from windlass.worker.board import Board, Running, now_ms
+from windlass.worker.facts import AppFacts
 from windlass.worker.frames import FdStream, FrameError
 from windlass.worker.nursery import Ending, ForkRefused, Nursery, NurseryGone, Offspring
 from windlass.worker.output import Output
@@ -41,8 +42,9 @@ class CrewChild:
 class Crew:
     """A runner, its board and its children."""
 
-    def __init__(self, nursery: Nursery, settings: Settings, holder: str) -> None:
+    def __init__(self, nursery: Nursery, facts: AppFacts, settings: Settings, holder: str) -> None:
         self.nursery = nursery
+        self.facts = facts
         self.settings = settings
         self.holder = holder
         self.board = Board.create(settings.entries)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from windlass.app import Given, Windlass
 from windlass.declaration import Declaration
+from windlass.errors import InvalidOption
 from windlass.job import Limits
 
 
@@ -16,33 +17,38 @@ class QueueFacts(Struct, frozen=True):
     """What an app runs on one queue. `catcher`: the limits of jobs for its failure handlers, if it has any."""
 
     tasks: tuple[str, ...] = ()
-    handler: bool = False
     catcher: Limits | None = None
 
 
 class AppFacts(Struct, frozen=True):
-    """How to make an app like it, and what it runs."""
+    """How to make an app like it, its own queues, and what it runs on any other: all its tasks may be sent there."""
 
     app: Given
     queues: dict[str, QueueFacts]
+    elsewhere: QueueFacts
+
+    def of(self, queue: str) -> QueueFacts:
+        """What the app runs on a queue."""
+        return self.queues.get(queue, self.elsewhere)
 
 
 def describe(app: Windlass) -> dict[str, Any]:
     """The facts of an app; called in the nursery."""
-    names = {task.queue for task in app.tasks.values()} | set(app.handlers)
-    facts = AppFacts(app.given, {name: describe_queue(app, name) for name in sorted(names)})
-    return {"windlass": msgspec.to_builtins(facts)}
+    if app.closed:
+        raise InvalidOption(
+            "the app was closed when its module was imported: put what is to happen only when the module is run as a "
+            'program under `if __name__ == "__main__":`'
+        )
+    queues = {name: describe_queue(app, name) for name in app.own_queues()}
+    return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, "")))}
 
 
 def describe_queue(app: Windlass, name: str) -> QueueFacts:
-    """What an app runs on one queue."""
-    tasks = [task for task in app.tasks.values() if task.queue == name]
+    """What an app runs on a queue: its handler, or any of its tasks, for a call can be sent to any queue."""
     handler = app.handlers.get(name)
-    declared: list[Declaration[..., Any]] = [*tasks, *([handler] if handler else [])]
+    declared: list[Declaration[..., Any]] = [handler] if handler else list(app.tasks.values())
     catchers = [each.failure_handler.limits for each in declared if each.failure_handler is not None]
-    return QueueFacts(
-        tuple(task.name for task in tasks), handler is not None, max(catchers, key=_patience) if catchers else None
-    )
+    return QueueFacts(() if handler else tuple(app.tasks), max(catchers, key=_patience) if catchers else None)
 
 
 def _patience(limits: Limits) -> tuple[int, int]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 MOST = 500  # jobs in one turn
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
+TICK_PAUSE = 1.0  # seconds, when nothing is due here
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
 
@@ -76,25 +77,36 @@ class Feed:
         return self.tick_at is not None and self.tick_at <= now and not self.ticking
 
     async def tick(self) -> TickReport:
-        """Enqueue what schedules ask for."""
+        """Enqueue what schedules ask for, and find out when to ask again."""
         self.ticking = True
+        report = TickReport()
         try:
             report = await self._app.arun(tick(self.layout, self.declared))
         finally:
             self.ticking = False
-            self._quiet_until = monotonic() + TICK_FLOOR
-            self.tick_at = self._quiet_until
-        if report.next_in is not None:
-            self.tick_at = monotonic() + max(TICK_FLOOR, report.next_in / 1000)
+            # Where nothing of ours is due, the first tick that the server knows of may be nobody's any more.
+            wait = TICK_PAUSE if report.next_in is None else report.next_in / 1000
+            self.tick_at = monotonic() + max(TICK_FLOOR if report.enqueued or report.next_in else TICK_PAUSE, wait)
+            self._quiet_until = self.tick_at if not report.enqueued else 0.0
         if report.enqueued:
             self.wake()
         return report
 
-    async def declare(self) -> None:
-        """Put the schedules that are declared in code into the server."""
-        if self.declared:
-            await self._app.arun(declare(self.layout, self.declared.values()))
-            self.tick_at = monotonic()
+    async def declare(self, *, again: bool) -> tuple[str, ...]:
+        """Put the schedules that are declared in code into the server; the names of those that could not be.
+
+        `again` brings back what is gone and changes nothing: while old and new code run side by side, the one that
+        started last has the say.
+        """
+        wanted = self.declared
+        if again and wanted:
+            there = {record.name for record in await self._app.schedules.alist(self.queue)}
+            wanted = {name: schedule for name, schedule in wanted.items() if name not in there}
+        if not wanted:
+            return ()
+        unreadable = await self._app.arun(declare(self.layout, wanted.values()))
+        self.tick_at = monotonic()
+        return unreadable
 
     def wake(self) -> None:
         """Somebody said that there is work."""

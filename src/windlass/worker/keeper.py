@@ -54,6 +54,8 @@ class Keeper:
         self._crews: list[Crew] = []
         self._following: set[asyncio.Task[None]] = set()  # one for each crew, until it is gone
         self._errands: set[asyncio.Task[None]] = set()
+        self._duties: set[asyncio.Task[None]] = set()
+        self._code = 0
         self._incarnation = 0
         self._stops = 0
         self._hired = asyncio.Event()
@@ -70,24 +72,43 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         # Before the app is imported: what changes from then on is seen.
-        duties = [asyncio.create_task(self._watch())] if self._asked.watch else []
-        self._nursery, self._facts = await self._open_nursery()
+        if self._asked.watch:
+            self._do("watching the code", self._watch())
+        await self._open_nursery()
         try:
-            self.settings = self._with_queues(self._asked)
             self._app = Windlass(**msgspec.structs.asdict(self._facts.app))
             await self._hire()
             self._hired.set()
             self._introduce()
-            duties += [asyncio.create_task(duty()) for duty in (self._beat_on, self._patrol, self._show_up)]
+            self._do("the heartbeat", self._beat_on())
+            self._do("the patrol", self._patrol())
+            self._do("the fleet", self._show_up())
             await self._stopping.wait()
             await self._drain()
-            for task in (*duties, *self._errands):
-                task.cancel()
-            await asyncio.gather(*duties, *self._errands, return_exceptions=True)
+            await self._end(self._errands)
+            await self._end(self._duties)
         finally:
             await self._nursery.close()
         await self._app.aclose()
-        return 0
+        return self._code
+
+    def _do(self, what: str, duty: Coroutine[Any, Any, None]) -> None:
+        """Begin something that goes on as long as the worker does."""
+        task = asyncio.create_task(duty)
+        self._duties.add(task)
+        task.add_done_callback(lambda task: self._check(task, what))
+
+    def _check(self, task: asyncio.Task[None], what: str) -> None:
+        """A worker that only seems to work is worse than none: what fails here ends it, and others take over."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("%s has failed, and the worker ends", what, exc_info=error)
+            self._code = 1
+            self.stop()
+
+    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _introduce(self) -> None:
         settings = self.settings
@@ -103,22 +124,26 @@ class Keeper:
             settings.processes,
         )
 
-    async def _open_nursery(self) -> tuple[Nursery, AppFacts]:
+    async def _open_nursery(self) -> None:
+        """Have the app imported; what it says of itself counts from the next crew on."""
         nursery = await Nursery.open(self._target, facts="windlass.worker.facts:describe")
-        return nursery, msgspec.convert(nursery.facts["windlass"], AppFacts)
+        try:
+            facts = msgspec.convert(nursery.facts["windlass"], AppFacts)
+            self.settings = self._with_queues(self._asked, facts)
+        except BaseException:
+            await nursery.close()
+            raise
+        self._nursery, self._facts = nursery, facts
 
-    def _with_queues(self, settings: Settings) -> Settings:
+    def _with_queues(self, settings: Settings, facts: AppFacts) -> Settings:
         """Without a choice, all queues that the app has something for. One child at least: suspects need it."""
         settings = msgspec.structs.replace(settings, processes=max(1, settings.processes))
-        if settings.queues:
-            unknown = [name for name in settings.queues if name not in self._facts.queues]
-            if unknown:
-                have = ", ".join(self._facts.queues) or "none at all"
-                raise InvalidOption(f"the app has no task or handler for queue {unknown[0]!r}: it has {have}")
-            return settings
-        if not self._facts.queues:
+        if not facts.elsewhere.tasks and not facts.queues:
             raise InvalidOption(f"{self._target} declares no task and no handler: there is nothing to work on")
-        return msgspec.structs.replace(settings, queues=dict.fromkeys(self._facts.queues, 1))
+        for name in settings.queues:
+            if name not in facts.queues:
+                log.warning("no task, handler or schedule names queue %s: only calls that are sent there are run", name)
+        return settings if settings.queues else msgspec.structs.replace(settings, queues=dict.fromkeys(facts.queues, 1))
 
     def stop(self) -> None:
         """Once: finish what runs. Twice: give it back now. Three times: end at once."""
@@ -154,7 +179,7 @@ class Keeper:
     async def _hire(self) -> None:
         """A new runner, under a new name: what the old one held stays with the old name until it is given back."""
         self._incarnation += 1
-        crew = Crew(self._nursery, self.settings, f"{self.settings.name}.{self._incarnation}")
+        crew = Crew(self._nursery, self._facts, self.settings, f"{self.settings.name}.{self._incarnation}")
         await self._register(crew)
         await crew.start()
         self._crews.append(crew)
@@ -164,6 +189,7 @@ class Keeper:
         task = asyncio.create_task(work)
         group.add(task)
         task.add_done_callback(group.discard)
+        task.add_done_callback(lambda task: self._check(task, "the keeper"))
 
     async def _follow(self, crew: Crew) -> None:
         """From the hiring of a crew to its end, and what comes after."""
@@ -172,7 +198,7 @@ class Keeper:
             record = await self._app.queue(queue).aget(id)
             crew.cancel(queue, id, record.fence if record else None)
 
-        layout = self._app.layout(next(iter(self.settings.queues)))
+        layout = self._app.layout(next(iter(crew.settings.queues)))
         hearing = asyncio.create_task(hear_cancellations(self._app, layout, crew.holder, cancel))
         ending = await asyncio.shield(crew.runner.exited)
         hearing.cancel()
@@ -211,7 +237,7 @@ class Keeper:
             try:
                 if self._nursery.gone.done():
                     log.error("the nursery died (%s): a new one is opened", self._nursery.gone.result())
-                    self._nursery, self._facts = await self._open_nursery()
+                    await self._open_nursery()
                 await self._hire()
                 return
             except (WindlassError, OSError) as error:
@@ -234,7 +260,7 @@ class Keeper:
             text = obituary(told, record.progress)
             return Crashed(lease, shortened(text if alone else f"one of {len(suspects)} suspects: {text}"), alone)
 
-        for queue in self.settings.queues:
+        for queue in crew.settings.queues:
             try:
                 outcomes = await hand_back(self._app, queue, crew.holder, verdict)
             except WindlassError as error:
@@ -249,7 +275,7 @@ class Keeper:
     # -- heartbeats ----------------------------------------------------------------------------------
 
     async def _register(self, crew: Crew) -> None:
-        for queue in self.settings.queues:
+        for queue in crew.settings.queues:
             try:
                 await self._beat(crew, queue, register=True)
             except KeyConflict as error:
@@ -267,11 +293,11 @@ class Keeper:
         """One sign of life on every queue; a crew that is not known any more has lost its jobs and begins again."""
         asked_at = awake()
         kept = True
-        for queue in self.settings.queues:
+        for queue in crew.settings.queues:
             try:
                 beat = await self._beat(crew, queue)
                 if beat.parked:
-                    await self._unpark(queue)
+                    await self._unpark(crew, queue)
             except KeyConflict as error:
                 log.error("%s", error)  # nobody can take a job of such a queue, so nothing is lost by waiting
             except WindlassError as error:
@@ -285,13 +311,13 @@ class Keeper:
 
     async def _beat(self, crew: Crew, queue: str, *, register: bool = False) -> Beat:
         call = self._app.layout(queue).beat(
-            crew.holder, self.settings.lease, register=register, catcher=self._facts.queues[queue].catcher
+            crew.holder, self.settings.lease, register=register, catcher=crew.facts.of(queue).catcher
         )
         patience = None if register else self.settings.lease / BEATS
         return await self._app.arun(lambda session: session.perform(call, patience))
 
-    async def _unpark(self, queue: str) -> None:
-        tasks = self._facts.queues[queue].tasks
+    async def _unpark(self, crew: Crew, queue: str) -> None:
+        tasks = crew.facts.of(queue).tasks
         if tasks:
             call = self._app.layout(queue).unpark(tasks)
             await self._app.arun(lambda session: session.perform(call))
@@ -346,13 +372,12 @@ class Keeper:
         async for _ in watch_code():
             await self._hired.wait()
             log.info("the code has changed")
+            old = self._nursery, list(self._crews)
             try:
-                nursery, facts = await self._open_nursery()
+                await self._open_nursery()
             except WindlassError as error:
                 log.error("the old code goes on: %s", error)
                 continue
-            old = self._nursery, list(self._crews)
-            self._nursery, self._facts = nursery, facts
             await self._hire_somehow()
             self._track(self._errands, self._let_go(*old))
 

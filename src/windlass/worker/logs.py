@@ -25,7 +25,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, pid, message."""
+    """One object a line: time, level, logger, pid, message; and of a job queue, id, task, attempt, outcome."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = {
@@ -35,6 +35,7 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
         }
+        said |= getattr(record, "job", {})
         if record.exc_info:
             said["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(said).decode()

@@ -124,7 +124,8 @@ class ProcessExecutor(Executor):
             return Released(lease)  # it was killed for the job before, which had just ended
         if gone.why == "timeout":
             return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout or 0:g} s, and was killed")
-        return Crashed(lease, attempt.shortened(obituary(gone, progress)), alone=True)
+        text = attempt.shortened(obituary(gone, progress))
+        return Crashed(lease, text, alone=True, allowed=one.plan.limits.max_stalls)
 
     def _count(self, slot: int) -> None:
         self._progress.pop(slot, None)

@@ -16,7 +16,7 @@ from windlass.errors import WindlassError
 from windlass.handover import empty_outbox
 from windlass.job import Lease
 from windlass.layout import Turn
-from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
+from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.board import Board
@@ -81,6 +81,7 @@ class Runner:
         self._progress: dict[int, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
+        self._complaints: set[str] = set()
         self._ear = Ear(app, self.feeds.values(), self._stir)
 
     # -- the whole life ----------------------------------------------------------------------------
@@ -225,8 +226,12 @@ class Runner:
             self._settle(planned)
             return
         # What may have killed a whole runner is tried where it can only kill itself.
-        apart = lease.suspect and self.executors["apart"].limit > 0
-        self.executors["apart" if apart else planned.run].submit(planned)
+        apart = lease.suspect and self.executors["apart"].most > 0
+        executor = self.executors["apart" if apart else planned.run]
+        if executor.most > 0:
+            executor.submit(planned)
+        else:  # a worker inside another program has no processes
+            self._settle(Unknown(lease, planned.task or ""))
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         fence = one.plan.lease.fence
@@ -266,24 +271,20 @@ class Runner:
                     executor.stop(one.plan.lease.fence, Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
+        if isinstance(outcome, Completed) and not log.isEnabledFor(logging.DEBUG):
+            return
         lease = outcome.lease
+        level, text = _words_for(outcome)
+        told = {
+            "queue": lease.queue,
+            "id": lease.id,
+            "attempt": lease.attempt,
+            "outcome": type(outcome).__name__.lower(),
+        }
+        if one is not None and one.plan.task:
+            told["task"] = one.plan.task
         title = one.plan.title if one else f"{lease.queue}/{lease.id}"
-        match outcome:
-            case Completed():
-                if log.isEnabledFor(logging.DEBUG):
-                    log.debug("%s: done", title)
-            case Retried(message=message):
-                log.warning("%s: failed (attempt %d), to be tried again: %s", title, lease.attempt, message)
-            case Failed(message=message):
-                log.error("%s: failed for good: %s", title, message)
-            case Crashed(message=message):
-                log.error("%s: crashed: %s", title, message.partition("\n")[0])
-            case Broken(message=message):
-                log.error("%s: cannot be decoded: %s", title, message)
-            case Unknown(task=task):
-                log.warning("%s: no task %r here; left for a worker that knows it", title, task)
-            case Released():
-                log.info("%s: given back", title)
+        log.log(level, "%s: %s", title, text, extra={"job": told})
 
     # -- what running jobs want --------------------------------------------------------------------
 
@@ -343,19 +344,27 @@ class Runner:
             log.warning("the schedules of %s could not be ticked: %s", feed.queue, error)
             return
         for name in report.unreadable:
-            log.warning("schedule %s of %s cannot be read by this version", name, feed.queue)
+            self._complain_once(f"schedule {name} of {feed.queue} is due, and cannot be read by this version")
         self._stir()
 
     async def _declare_schedules(self) -> None:
         """Put declared schedules into the server: at first, and again, for a purge takes them away."""
+        again = False
         while True:
             for feed in self.feeds.values():
                 try:
-                    await feed.declare()
+                    for name in await feed.declare(again=again):
+                        self._complain_once(f"schedule {name} of {feed.queue} is there already, and cannot be read")
                 except WindlassError as error:
                     log.warning("the schedules of %s could not be declared: %s", feed.queue, error)
+            again = True
             self._stir()
             await asyncio.sleep(DECLARE_EVERY)
+
+    def _complain_once(self, about: str) -> None:
+        if about not in self._complaints:
+            self._complaints.add(about)
+            log.warning("%s", about)
 
     def _errand(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -396,10 +405,32 @@ class RunnerTies:
         return self._runner.hand_over(call)
 
 
+def _words_for(outcome: Outcome) -> tuple[int, str]:
+    """How an outcome is told in the log, and how loud."""
+    match outcome:
+        case Retried(message=message):
+            return logging.WARNING, f"failed (attempt {outcome.lease.attempt}), to be tried again: {message}"
+        case Failed(message=message):
+            return logging.ERROR, f"failed for good: {message}"
+        case Crashed(message=message):
+            return logging.ERROR, f"crashed: {message.partition(chr(10))[0]}"
+        case Broken(message=message):
+            return logging.ERROR, f"cannot be decoded: {message}"
+        case Unknown(task=task):
+            return logging.WARNING, f"no task {task!r} here; left for a worker that knows it"
+        case Released():
+            return logging.INFO, "given back"
+        case Uncaught():
+            return logging.INFO, "no failure handler wants it; among the dead"
+        case Completed():
+            return logging.DEBUG, "done"
+
+
 def kinds_on(app: Windlass, queue: str) -> frozenset[str]:
-    """In which ways jobs of a queue may have to be run."""
+    """In which ways jobs of a queue may have to be run: those of its own tasks, or of all where it has none."""
     handler = app.handlers.get(queue)
-    declared = [handler] if handler else [task for task in app.tasks.values() if task.queue == queue]
+    tasks = list(app.tasks.values())
+    declared = [handler] if handler else [task for task in tasks if task.queue == queue] or tasks
     kinds = {each.run for each in declared} | {
         each.failure_handler.run for each in declared if each.failure_handler is not None
     }

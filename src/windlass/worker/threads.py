@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from windlass.outcome import Outcome
 from windlass.worker import attempt
 from windlass.worker.executor import Attempt, Executor, Stop
+
+
+async def _awaited(returned: Awaitable[Any]) -> Any:
+    return await returned
 
 
 class ThreadExecutor(Executor):
@@ -20,7 +25,12 @@ class ThreadExecutor(Executor):
 
     async def _run(self, one: Attempt) -> Outcome | None:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, attempt.run, one.plan, one.job)
+
+        def wait_for(returned: Awaitable[Any]) -> Any:
+            """A plain wrapper around an `async def` looks like a plain function, and returns a coroutine."""
+            return asyncio.run_coroutine_threadsafe(_awaited(returned), loop).result()
+
+        return await loop.run_in_executor(self._pool, attempt.run, one.plan, one.job, wait_for)
 
     def _interrupt(self, one: Attempt) -> None:
         if one.stop is not Stop.CANCELLED:  # the program ends, or the lease is lost: nobody waits for the thread

@@ -83,7 +83,10 @@ class NativeLayout:
         args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
         for job in jobs:
             args += (job.id, job.data, pack_change(job.change))
-        return self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
+        call = self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
+        # A result that is still kept belongs to an earlier job of the same id.
+        named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
+        return replace(call, keys=call.keys + tuple(keys.result_key(self.queue, id) for id in named)) if named else call
 
     def turn(
         self,
@@ -328,8 +331,8 @@ def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
             return (*name, "r", *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
             return (*name, "f", 0, ms, message)
-        case Crashed(message=message, alone=alone):
-            return (*name, "c", int(alone), 0, message)
+        case Crashed(message=message, alone=alone, allowed=allowed):
+            return (*name, "c", int(alone), allowed, message)
         case Broken(message=message):
             return (*name, "k", 0, 0, message)
         case Unknown(task=task):

@@ -43,6 +43,7 @@ def pack_change(change: Change) -> bytes:
         | change.update_priority << 8
         | change.keep << 9
         | change.must_exist << 10
+        | change.limits_given << 11
     )
     kind, ms = pack_when(change.when)
     return _CHANGE.pack(

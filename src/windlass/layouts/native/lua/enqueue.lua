@@ -5,6 +5,7 @@
 --
 -- ARGV     [4] "1" when every id was just made up by the caller and cannot be here yet
 --          [5…] for each job: id, data, change (see CHANGE in shared/changes.lua). Ids are distinct within one call.
+-- KEYS     after the queue's own: results of earlier jobs of these ids, which are forgotten
 -- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
@@ -54,6 +55,8 @@ if #adds > 0 then
   came = came + #adds / 2
 end
 if #payloads > 0 then call('HSET', DATA, unpack(payloads)) end
+
+if #KEYS > KEYS_OF_QUEUE then call('UNLINK', unpack(KEYS, KEYS_OF_QUEUE + 1)) end
 
 answer = table.concat(answer)
 close(answer)

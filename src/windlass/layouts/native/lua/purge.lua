@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- uses operations meta wake waiting
--- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, what is leased included.
+-- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, what is leased included. Schedules stay.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, broken, or all
 -- returns  { the clock's reading, jobs deleted, jobs of that state left }
@@ -24,7 +24,7 @@ if what == 'all' then
     if string.sub(field, 1, 10) == 'lane:from:' then kept[field] = call('HGET', STATE, field) end
   end
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES,
-    INBOX, IDLE, PARKED, OUTBOX, WATCHED, SCHEDULES, TICKS)
+    INBOX, IDLE, PARKED, OUTBOX, WATCHED)
   -- Only the answer to this call is kept, for a repeat; without a clock the queue counts as new.
   call('HSET', STATE, lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. deleted .. ' 0')
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end

@@ -23,7 +23,8 @@ for i = 4, #ARGV do
   if ours then
     local m = read_meta(string.sub(grave, HEAD + 1, HEAD + META_SIZE))
     local length = struct.unpack('>I4', string.sub(grave, HEAD + META_SIZE + 1, HEAD + META_SIZE + 4))
-    m.failures, m.stalls, m.marks = 0, 0, m.marks >= CAUGHT and CAUGHT or 0
+    m.failures, m.stalls = 0, 0
+    set_mark(m, SUSPECT, false)
     call('HSET', DATA, id, string.sub(grave, HEAD + META_SIZE + 5 + length))
     call('HDEL', GRAVES, id)
     call('ZREM', DEAD, id)

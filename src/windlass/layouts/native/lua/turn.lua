@@ -13,7 +13,8 @@
 --                r retry: a and b kind of time and ms (see CHANGE), text the message
 --                f fail: a 0, b ms to keep the failure as result, text the message
 --                l release · k broken (cannot be decoded), text why · u unknown: text the task that nobody here knows
---                c crash: a 1 when it certainly was this job, 0 when it is one of several suspects; text what was seen
+--                c crash: a 1 when it certainly was this job, 0 when it is one of several suspects; b the crashes that its
+--                  task allows, for a job that has no limits of its own, or -1; text what was seen
 --                x a failure that no handler here wants
 --          […] k children, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. A child arrives only if its parent's outcome was still ours.
@@ -153,7 +154,7 @@ if others > 0 then
 
   function settle.r(id, m, lease, kind, ms, message)
     m.failures = m.failures + 1
-    m.marks = m.marks >= CAUGHT and CAUGHT or 0 -- it came to an end by itself
+    set_mark(m, SUSPECT, false) -- it came to an end by itself
     if message ~= '' then call('HSET', NOTES, id, message) end
     put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
     tell(id, 'retried')
@@ -168,15 +169,16 @@ if others > 0 then
     bury(id, m, UNDECODABLE, message, most_dead)
   end
 
-  function settle.c(id, m, lease, alone, b, message)
+  function settle.c(id, m, lease, alone, allowed, message)
     if message ~= '' then call('HSET', NOTES, id, message) end
     if alone == '0' then
-      m.marks = m.marks >= CAUGHT and CAUGHT + SUSPECT or SUSPECT
+      set_mark(m, SUSPECT, true)
       put_back(id, m, 0, lease.score)
       tell(id, 'crashed')
       return
     end
     m.stalls = m.stalls + 1
+    if allowed >= 0 and not marked(m, LIMITED) then m.max_stalls = allowed end
     if m.stalls >= m.max_stalls then
       bury(id, m, CRASHED, message, most_dead)
     else
@@ -194,7 +196,7 @@ if others > 0 then
   end
 
   function settle.x(id, m)
-    if m.marks >= CAUGHT then
+    if marked(m, CAUGHT) then
       bury_uncaught(id, most_dead)
     else -- it tells of no other job: its data must not be read as if it did
       bury(id, m, FAILED, '', most_dead)

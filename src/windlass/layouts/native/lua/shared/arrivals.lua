@@ -36,7 +36,7 @@ local function block(id, data, c)
   local b = read_blocked(text)
   local old_mode, new_mode = run_at_mode(b.flags), run_at_mode(c.flags)
   local flags = 0
-  for _, flag in ipairs({ UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF, RESET_COUNTS, UPDATE_PRIORITY }) do
+  for _, flag in ipairs({ UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF, RESET_COUNTS, UPDATE_PRIORITY, LIMITS_GIVEN }) do
     if has(b.flags, flag) or has(c.flags, flag) then flags = flags + flag end
   end
   local mode = (new_mode == 0 and old_mode) or (old_mode == ALWAYS and ALWAYS) or new_mode
@@ -59,7 +59,7 @@ local function put(id, data, text, score, lease, meta)
     return 'u'
   end
   if has(c.flags, MUST_EXIST) then return 'm' end
-  c.failures, c.stalls, c.seq, c.marks = 0, 0, 0, 0
+  c.failures, c.stalls, c.seq, c.marks = 0, 0, 0, has(c.flags, LIMITS_GIVEN) and LIMITED or 0
   place(id, c, c.run_at)
   return 'a'
 end

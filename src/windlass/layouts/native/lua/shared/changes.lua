@@ -3,7 +3,7 @@
 local CHANGE_FORMAT = '>BBI8I4I4I8I8I2'
 local CHANGE_SIZE = 36
 local UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF = 1, 8, 16, 32, 64
-local RESET_COUNTS, UPDATE_PRIORITY, KEEP, MUST_EXIST = 128, 256, 512, 1024
+local RESET_COUNTS, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 128, 256, 512, 1024, 2048
 local RUN_AT = 2 -- two bits: 0 leave, 1 replace, 2 if later, 3 if earlier
 local ALWAYS, IF_LATER, IF_EARLIER = 1, 2, 3
 local PLAIN_FLAGS = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256
@@ -51,6 +51,10 @@ local function merge(m, run_at, c)
   if has(c.flags, UPDATE_MIN_BACKOFF) then m.min_backoff = c.min_backoff end
   if has(c.flags, UPDATE_MAX_BACKOFF) then m.max_backoff = c.max_backoff end
   if has(c.flags, UPDATE_PRIORITY) then m.priority = c.priority end
-  if has(c.flags, RESET_COUNTS) then m.failures, m.stalls, m.marks = 0, 0, (m.marks or 0) >= CAUGHT and CAUGHT or 0 end
+  if has(c.flags, LIMITS_GIVEN) then set_mark(m, LIMITED, true) end
+  if has(c.flags, RESET_COUNTS) then
+    m.failures, m.stalls = 0, 0
+    set_mark(m, SUSPECT, false)
+  end
   return change_run_at(run_at, c.run_at, run_at_mode(c.flags))
 end

@@ -5,7 +5,7 @@ local function release_blocked(id, text)
   local c = read_blocked(text)
   call('HDEL', BLOCKED, id)
   call('HSET', DATA, id, c.data)
-  local m = { marks = 0, priority = c.priority, max_failures = c.max_failures, max_stalls = c.max_stalls, failures = 0, stalls = 0,
+  local m = { marks = has(c.flags, LIMITS_GIVEN) and LIMITED or 0, priority = c.priority, max_failures = c.max_failures, max_stalls = c.max_stalls, failures = 0, stalls = 0,
     min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }
   place(id, m, c.run_at)
 end
@@ -56,13 +56,13 @@ local function bury(id, m, reason, message, most)
     .. (call('HGET', DATA, id) or '')
   if reason == UNDECODABLE then
     lay(BROKEN, id, grave, most)
-  elseif m.marks >= CAUGHT or not state.catcher then
+  elseif marked(m, CAUGHT) or not state.catcher then
     lay(DEAD, id, grave, most)
   else
     local f = read_meta(state.catcher)
     local name
     repeat name = 'failure-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, name) == 0
-    f.priority, f.marks = m.priority, CAUGHT
+    f.priority, f.marks = m.priority, CAUGHT + LIMITED
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. grave)
     place(name, f, 0)
   end

@@ -2,10 +2,11 @@
 --
 -- META: version, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, sequence.
 -- The priority and sequence are meant for scheduled jobs: a ready or leased one has both in its score.
--- Marks: SUSPECT ran in a process that died and may have killed it; CAUGHT is a failure for a failure handler (see endings.lua).
+-- Marks: SUSPECT ran in a process that died and may have killed it; CAUGHT is a failure for a failure handler (see endings.lua);
+-- LIMITED has limits of its own, which count for more than those of its task.
 local META_FORMAT = '>BBBI4I4I4I4I8I8I8'
 local META_SIZE = 43
-local SUSPECT, CAUGHT = 1, 2
+local SUSPECT, CAUGHT, LIMITED = 1, 2, 4
 local PLAIN = { marks = 0, priority = 5, max_failures = 10, max_stalls = 3, failures = 0, stalls = 0, min_backoff = 2000, max_backoff = 300000, seq = 0 }
 
 -- A record of another length is not ours; what it says is not known, so the plain values stand.
@@ -33,4 +34,12 @@ end
 
 local function scheduled_member(seq, id)
   return struct.pack('>I8', seq) .. id
+end
+
+local function marked(m, mark)
+  return math.floor((m.marks or 0) / mark) % 2 == 1
+end
+
+local function set_mark(m, mark, on)
+  if marked(m, mark) ~= on then m.marks = (m.marks or 0) + (on and mark or -mark) end
 end

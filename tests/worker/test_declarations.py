@@ -1,0 +1,171 @@
+"""What is declared is what happens: on any queue that a call is sent to, however a function is wrapped."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.conditions import until
+from windlass import Failure, Job, Windlass, current
+from windlass.envelope import write_envelope
+from windlass.errors import InvalidOption
+from windlass.layouts.native.keys import queue_key
+from windlass.outcome import Crashed
+from windlass.scheduler import TickReport
+from windlass.worker import attempt
+from windlass.worker.feed import Feed
+
+
+class Working:
+    """A worker inside the test, for as long as the block lasts."""
+
+    def __init__(self, app: Windlass, *queues: str, **options: Any) -> None:
+        self._worker = app.worker(queues or None, **options)
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._worker.run())
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._worker.stop()
+        await self._task
+
+
+def plainly(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """A decorator as people write them: it forgets that the function is a coroutine function."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+async def test_a_coroutine_behind_a_plain_wrapper_is_run_to_its_end(app: Windlass) -> None:
+    ended: list[int] = []
+
+    @app.task(queue="wrapped")
+    @plainly
+    async def wrapped(n: int) -> None:
+        await asyncio.sleep(0.01)
+        ended.append(n)
+
+    await wrapped.aenqueue(1)
+    async with Working(app):
+        await until(lambda: ended)
+    assert ended == [1]
+
+
+async def test_a_call_that_is_sent_to_another_queue_is_all_that_its_task_says(app: Windlass) -> None:
+    """It runs, its failure handler hears of it, and a schedule can feed such a queue."""
+    ran: list[str] = []
+    caught: list[dict[str, Any]] = []
+
+    @app.task(queue="home")
+    async def visit(name: str, times: int = 1) -> None:
+        ran.append(name)
+        if name == "bad":
+            raise Failure("no")
+
+    @visit.on_failure
+    async def sorry(data: dict[str, Any]) -> None:
+        caught.append(data)
+
+    app.schedule("visits", visit.using(queue="away").call("scheduled"), every="1s")
+    assert app.own_queues() == ["away", "home"]
+    await visit.using(queue="away").aenqueue("good")
+    await visit.using(queue="away").aenqueue("bad")
+    async with Working(app, "away"):
+        await until(lambda: caught and {"good", "bad", "scheduled"} <= set(ran))
+    assert caught == [{"name": "bad", "times": 1}]
+    assert (await app.queue("away").acounts()).dead == 0
+    await app.schedules.adelete("visits", "away")
+    await app.queue("away").apurge()
+
+
+async def test_a_worker_that_has_no_processes_leaves_such_jobs_to_others(app: Windlass) -> None:
+    @app.task(queue="media", run="process")
+    def scale() -> None: ...
+
+    @app.task(queue="plain")
+    async def other() -> None: ...
+
+    await scale.using(queue="plain").aenqueue()
+    async with Working(app, "plain"):
+        await until(lambda: app.queue("plain").counts().parked == 1)
+    await app.queue("plain").apurge()
+
+
+@pytest.mark.serves("Q2")
+async def test_limits_of_a_job_count_for_more_than_those_of_its_task(app: Windlass) -> None:
+    """Also where they are what is plain otherwise."""
+    tries: list[int] = []
+
+    @app.task(queue="limits", max_failures=0, min_backoff=0.001, max_backoff=0.001)
+    async def fail(job: Job = current()) -> None:
+        tries.append(job.attempt)
+        raise ValueError("again")
+
+    await fail.using(max_failures=10).aenqueue()
+    async with Working(app):
+        await until(lambda: app.queue("limits").counts().dead == 1)
+    assert tries == list(range(1, 12))
+    await app.queue("limits").apurge()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_job_that_says_nothing_may_crash_as_often_as_its_task_says(app: Windlass, given: bool) -> None:
+    """What was pushed by hand, or is for a handler, has no limits of its own."""
+
+    @app.task(queue="crashes", max_stalls=1, run="process")
+    def crash() -> None: ...
+
+    queue = app.queue("crashes")
+    if given:
+        queue.enqueue(write_envelope("crash"), max_stalls=3)
+    else:
+        queue.enqueue(write_envelope("crash"))
+    (lease,) = queue.lease_many(1)
+    planned = attempt.plan(app, lease)
+    assert isinstance(planned, attempt.Plan)
+    crashed = Crashed(lease, "it died", alone=True, allowed=planned.limits.max_stalls)
+    app.run(lambda session: session.perform(app.layout("crashes").turn([crashed])))
+    assert queue.counts().dead == (0 if given else 1)
+    queue.purge()
+
+
+def test_a_queue_is_a_name_and_not_its_letters(app: Windlass) -> None:
+    @app.task
+    async def some() -> None: ...
+
+    with pytest.raises(InvalidOption, match=r"\['emails'\]"):
+        app.worker("emails")
+    with pytest.raises(InvalidOption, match="nothing to work on"):
+        app.worker([])
+
+
+async def test_a_tick_that_is_nobodys_any_more_is_not_asked_for_all_the_time(
+    app: Windlass, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[float] = []
+    real = Feed.tick
+
+    async def counted(self: Feed) -> TickReport:
+        ticks.append(time.monotonic())
+        return await real(self)
+
+    monkeypatch.setattr(Feed, "tick", counted)
+
+    @app.task(queue="ticks")
+    async def some() -> None: ...
+
+    client.zadd(queue_key("ticks", "ticks"), {"forgotten": 1})
+    async with Working(app):
+        await asyncio.sleep(2.2)
+    assert 1 <= len(ticks) <= 4
+    client.delete(queue_key("ticks", "ticks"))
