@@ -58,10 +58,11 @@ def app(server: Server, client: redis.Redis) -> Iterator[Windlass]:
 
 
 @pytest.fixture
-def raw_queue(app: Windlass, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    """A queue named after the test; what a test leaves on it is purged."""
+def raw_queue(app: Windlass, client: redis.Redis, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    """A queue named after the test; what a test leaves on it is purged, schedules included."""
     queue = app.queue(_name(request))
     yield queue
+    client.delete(queue_key(queue.name, "schedules"), queue_key(queue.name, "ticks"))
     queue.purge()
 
 

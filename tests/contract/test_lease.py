@@ -35,7 +35,10 @@ def test_a_lease_says_what_the_job_is(queue: Queue) -> None:
         stalls=0,
         limits=Limits(7, 2, 0.5, 60.0),
         holder=None,
+        marks=lease.marks,
     )
+    assert lease.limited, "these limits are its own"
+    assert not (lease.suspect or lease.caught)
     assert lease.attempt == 1
 
 

@@ -183,7 +183,7 @@ def test_a_foreign_type_stops_a_script_before_it_writes(client: Any, app: Windla
             assert error is None or dump(client) == before, f"{script} wrote before it saw a foreign {name}: {error}"
     assert conflicts > 0 or script == "native/result"  # it has a key of its own
     restore(client, healthy)
-    app.queue(QUEUE).purge()
+    tidy(client, app)
 
 
 @pytest.mark.parametrize("script", [script.name for script in scripts.ALL])
@@ -205,7 +205,12 @@ def test_a_damaged_queue_is_not_made_worse_and_can_be_mended(client: Any, app: W
         assert queue.clean(deep=True).mended == 0
         check_conservation(client)
     restore(client, healthy)
-    queue.purge()
+    tidy(client, app)
+
+
+def tidy(client: Any, app: Windlass) -> None:
+    client.delete(queue_key(QUEUE, "schedules"), queue_key(QUEUE, "ticks"))
+    app.queue(QUEUE).purge()
 
 
 def damage(client: Any, chance: random.Random) -> None:

@@ -63,6 +63,8 @@ class Shop:
     def empty(self) -> None:
         """Delete whatever is on its queues."""
         for queue in self.queues:
+            for schedule in self.app.schedules.list(queue.name):
+                self.app.schedules.delete(schedule.name, queue.name)
             queue.purge()
 
 
