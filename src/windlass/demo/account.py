@@ -102,7 +102,9 @@ def draw_up(
     open_ones = placed - fulfilled
     loose = [attempt for tries in jobs.values() for attempt in _loose_ends(tries)]
     crashed = [attempt for attempt in loose if attempt.what is What.POISON]
-    fell = set(fallen) - set(killed) - {attempt.pid for attempt in crashed}
+    # A process that ends with nothing in its hands ended in order: a child of its own for one suspect, for example.
+    busy = {attempt.pid for attempt in loose} - {attempt.pid for attempt in crashed}
+    fell = busy & set(fallen) - set(killed)
     excused = [one for one in loose if one.what is not What.POISON and (one.pid in killed or one.pid in fell)]
     ticks = sum(bool({Deed.DID} & {one.end for one in tries}) for tries in jobs.values() if tries[0].what is What.TICK)
     return Account(
