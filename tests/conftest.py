@@ -44,7 +44,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
         before = set(client.keys("*"))
         yield client
         new = set(client.keys("*")) - before
-        left = {key for key in new if not 0 < client.pttl(key) <= 600_000}
+        left = {key for key in new if not 0 < client.pttl(key) <= 86_400_000}
         for key in new:
             client.delete(key)
         assert not left, f"keys left behind: {sorted(left)}"

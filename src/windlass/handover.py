@@ -9,21 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 
+from windlass.errors import WindlassError
 from windlass.layout import Layout, Parcel
 from windlass.transport import Flow, Session
 
-MOST = 200
+MOST = 100
 
 
 def empty_outbox(session: Session, source: Layout, find: Callable[[str], Layout]) -> Flow[int]:
-    """Send everything that waits in the outbox of a queue; how many jobs that were."""
+    """Send everything that waits in the outbox of a queue; how many jobs that were.
+
+    A queue that cannot be reached, or is damaged, does not keep the others from theirs; its error is raised in the end.
+    """
     sent: list[int] = []
     total = 0
     while True:
         parcels: list[Parcel] = yield from session.perform(source.outbox(MOST, sent))
         if not parcels:
             return total
+        sent, problem = [], None
         by_queue = sorted(parcels, key=lambda parcel: parcel.queue)  # stable: in order within each queue
         for queue, group in groupby(by_queue, key=lambda parcel: parcel.queue):
-            total += yield from session.perform(find(queue).forward(source.queue, list(group)))
-        sent = [parcel.seq for parcel in parcels]
+            own = list(group)
+            try:
+                total += yield from session.perform(find(queue).forward(source.queue, own))
+            except WindlassError as error:
+                problem = error
+            else:
+                sent += [parcel.seq for parcel in own]
+        if problem is not None:
+            yield from session.perform(source.outbox(1, sent))
+            raise problem

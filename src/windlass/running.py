@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from windlass.task import TaskCall
 
 
+MOST_CHILDREN = 1000  # of one job: they arrive in one step, which must be a short one
+MOST_BYTES = 8 * 1024 * 1024
+
+
 class Ties(Protocol):
     """How a running job reaches the world outside; each executor has its own."""
 
@@ -45,6 +49,7 @@ class Job:
         self._task = task
         self._ties = ties
         self.children: list[Child] = []
+        self._handed_over = 0
 
     def progress(self, value: float) -> bool:
         """Say how far the job is, 0 to 1, without waiting for the server. False when it was cancelled: stop then.
@@ -69,6 +74,13 @@ class Job:
         if self._ties is None:
             raise InvalidOption("this job stands alone, without a worker: nothing can be handed over")
         child = self._ties.prepare(call)
+        size = self._handed_over + len(child.job.data)
+        if len(self.children) >= MOST_CHILDREN or size > MOST_BYTES:
+            raise InvalidOption(
+                f"a job can hand over {MOST_CHILDREN:,} jobs and {MOST_BYTES:,} bytes at most: hand over jobs that do "
+                "the rest, or use app.enqueue_many, which does not wait for the end of this one"
+            )
+        self._handed_over = size
         self.children.append(child)
         return child.job.id
 

@@ -38,7 +38,8 @@ def test_a_lease_says_what_the_job_is(queue: Queue) -> None:
         marks=lease.marks,
     )
     assert lease.limited, "these limits are its own"
-    assert not (lease.suspect or lease.caught)
+    assert not lease.suspect
+    assert not lease.caught
     assert lease.attempt == 1
 
 

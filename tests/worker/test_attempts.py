@@ -210,7 +210,7 @@ def test_a_failure_handler_is_told_of_a_job_that_failed_for_good(shop: Workshop)
     told = shop.journal.wait(1, "told")[-1].more
     assert told["id"] == id
     (caught,) = [entry for entry in shop.journal.all("caught") if entry.more["id"] == id]
-    assert caught.more["data"] == {"name": "luck"}
+    assert caught.more["data"] == {"name": "luck", "times": 0}, "with what was not passed"
     assert (caught.more["failures"], caught.more["type"]) == (2, "JobFailed")
     assert "no luck" in caught.more["text"]
     assert len(shop.journal.all("try", id=id)) == 2

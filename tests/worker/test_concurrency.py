@@ -54,7 +54,7 @@ async def test_a_runner_takes_more_jobs_that_wait_and_fewer_that_compute(
 
     settings = Settings(name="auto", queues={"waiting": 1}, concurrency=60, auto=True, processes=0, threads=1)
     await app.queue("waiting").abeat("auto", 60, register=True)
-    runner = Runner(app, settings, "auto", Board.create(settings.entries), _NoChildren(), lambda: None)
+    runner = Runner(app, settings, "auto", Board.create(settings.entries), _NoChildren(), lambda queue: None)
     working = asyncio.create_task(runner.run())
     loop_executor = runner.executors["loop"]
     async with asyncio.timeout(30):

@@ -67,16 +67,23 @@ def test_jobs_that_hold_the_interpreter_for_many_leases_run_once(shop: Workshop)
 
 
 @pytest.mark.serves("Q7")
-@pytest.mark.parametrize("task", ["ignore_cancellation", "block_the_loop"])
-def test_a_coroutine_that_does_not_stop_is_ended_with_its_runner(shop: Workshop, task: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("ignore_cancellation", "its time was over"),
+        # Who blocks the loop is not known at first: all run again apart, and there it is killed alone.
+        ("block_the_loop", "timed out after 0.3 s, and was killed"),
+    ],
+)
+def test_a_coroutine_that_does_not_stop_is_ended_with_its_runner(shop: Workshop, task: str, words: str) -> None:
     worker = shop.start("hostile", kill_grace=0.5, threads=2, processes=4)
     neighbours = [calm(shop, way, 1.5) for way in WAYS]
     id = shop.send(task, queue="stubborn")
     start = shop.journal.wait(1, "start", id=id)[0]
     record = failed_once(shop, "stubborn", id)
-    assert time.monotonic() - start.at <= 0.3 + 0.5 + 1.0
+    assert time.monotonic() - start.at <= 2 * (0.3 + 0.5) + 1.0
     assert (record.failures, record.stalls, record.state) == (1, 0, "scheduled")
-    assert "its time was over" in (record.message or "")
+    assert words in (record.message or "")
     shop.wait_empty(*CALM.values())
     tried = attempts(shop)
     assert all(set(tried[neighbour]) == {1} for neighbour in neighbours), f"uncharged: {tried}"

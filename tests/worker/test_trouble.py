@@ -15,6 +15,7 @@ def test_a_damaged_queue_does_not_stop_the_others(shop: Workshop) -> None:
     with shop.server.client() as client:
         client.delete(queue_key("threads", "ready"))
         client.set(queue_key("threads", "ready"), "something else")
+        shop.wait(lambda: worker.log.count("threads") >= 4, "several complaints")
         quick = [shop.send("loop_wait", 0.0, queue="loops") for _ in range(10)]
         shop.journal.wait(11, "end", task="loop_wait")
         assert [entry.attempt for entry in shop.journal.all("start", id=slow)] == [1]

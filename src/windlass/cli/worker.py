@@ -109,6 +109,7 @@ def _count(given: object) -> int | None:
     show_default=True,
     help="What is worth a line.",
 )
+@_option("--log-arguments", is_flag=True, help="Put the payloads of jobs into the log, arguments and all.")
 @_option("--watch", is_flag=True, help="Take up new code when a file of the program changes.")
 def worker(
     target: str,
@@ -124,6 +125,7 @@ def worker(
     name: str | None,
     log_format: str,
     log_level: str,
+    log_arguments: bool,
     watch: bool,
 ) -> None:
     """Run the jobs of an app, until it is told to stop.
@@ -160,6 +162,7 @@ def worker(
         watch=watch,
         log_format=choose_format(wanted),
         log_level=log_level,
+        log_arguments=log_arguments,
     )
     set_up_logs(settings.log_format, settings.log_level)
     try:

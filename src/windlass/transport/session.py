@@ -91,7 +91,7 @@ class Session:
     def perform(self, call: Call[T], retry_for: float | None = None) -> Flow[T]:
         """Send a call until it is answered, refused, or time is up."""
         patience = self.options.retry_for if retry_for is None else retry_for
-        lane = self._take_lane()
+        lane = self._take_lane(call)
         try:
             if lane.abandoned:
                 yield from self._take_back(lane, *lane.abandoned, patience)
@@ -111,7 +111,13 @@ class Session:
         command = self._command(lane, call)
         # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
         lane.abandoned = (call, command) if call.undo else None
-        reply = yield from self._persist(lane, call, command, patience)
+        try:
+            reply = yield from self._persist(lane, call, command, patience)
+        except errors.OutcomeUnknown:
+            raise
+        except errors.WindlassError:
+            lane.abandoned = None  # a refusal is an answer, too
+            raise
         lane.abandoned = None
         return call.read(reply)
 
@@ -126,14 +132,23 @@ class Session:
                 yield from self._carry_out(lane, undo, patience)
         except errors.OutcomeUnknown as error:
             raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
+        except errors.NotApplied:
+            raise
+        except errors.WindlassError:
+            lane.abandoned = None  # refused for good: it brought nothing that could be given back
 
-    def _take_lane(self) -> Lane:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            lane = Lane()
-            self.lanes.append(lane)
-            return lane
+    def _take_lane(self, call: Call[Any]) -> Lane:
+        """An idle lane. One with a call in doubt is for the same queue only: no other queue has to wait for that."""
+        for lane in reversed(list(self._idle)):
+            if lane.abandoned is None or lane.abandoned[0].keys[0] == call.keys[0]:
+                try:
+                    self._idle.remove(lane)
+                    return lane
+                except ValueError:  # another thread was faster
+                    pass
+        lane = Lane()
+        self.lanes.append(lane)
+        return lane
 
     def _command(self, lane: Lane, call: Call[Any]) -> bytes:
         operation = (call.operation or (lane.name, lane.number)) if call.writes else ()

@@ -6,6 +6,7 @@ child processes; what comes out is an outcome.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import traceback
@@ -147,7 +148,9 @@ async def arun(plan: Plan, job: Job) -> Outcome:
         returned = plan.call(job)
         if inspect.isawaitable(returned):
             returned = await returned
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the loop would let the last two end the program
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # also those that the loop would let end the program
         return judge_error(plan, error)
     finally:
         _end_copy(pid)

@@ -48,14 +48,18 @@ class Crew:
         self.settings = settings
         self.holder = holder
         self.board = Board.create(settings.entries)
+        self.output = Output()
         self.children: dict[int, CrewChild] = {}
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # and its jobs given back
         self.leaving = False
         self.why = ""  # set when the keeper itself ends the runner
         self.culprits: frozenset[int] = frozenset()
+        self.blocked = False
+        self.lagged = False
+        self.lost_on: set[str] = set()  # queues whose leases could not be kept
         self.hired_at = monotonic()
-        self.kept_at = awake()  # when its leases were last known to be safe
+        self.kept_at = dict.fromkeys(settings.queues, awake())  # when its leases were last known to be safe
+        self.unregistered = set(settings.queues)  # queues that do not know it yet
         self.rss: int | None = None
         self._of_children = settings.child_slots
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,7 +67,6 @@ class Crew:
     async def start(self) -> None:
         """Fork the runner."""
         ours, theirs = socket.socketpair()
-        self.output = Output()
         arguments = {"entry": RUNNER_ENTRY, "settings": msgspec.to_builtins(self.settings), "holder": self.holder}
         fds = {"control": theirs.fileno(), "board": self.board.fd, "output": self.output.end}
         with theirs:
@@ -83,9 +86,7 @@ class Crew:
         try:
             while (frame := await self.control.receive()) is not None:
                 header = frame[0]
-                if "ready" in header:
-                    self.ready.set_result(None)
-                elif "lost" in header:
+                if "lost" in header and header["lost"] not in self.unregistered:
                     self.kill("its leases were lost")
                 elif "child" in header:
                     self._spawn(self._fork_child(header["child"]))
@@ -162,9 +163,23 @@ class Crew:
                 self.end_child(entry.slot, "timeout", entry.fence)
             elif now - entry.deadline > patience:
                 stubborn.add(entry.fence)
-        if stubborn and not self.why:
+        if not stubborn or self.why:
+            return
+        if self.loop_lag() * 1000 > patience and len(self.suspects()) > 1:
+            # Then no job could have stopped in time, and it is not known which of them blocks the loop.
+            self.blocked = True
+            self.kill("its event loop is blocked by one of its jobs")
+        else:
             self.culprits = frozenset(stubborn)
             self.kill(f"{len(stubborn)} of its jobs went on after their time was over")
+
+    def loop_lag(self) -> float:
+        """For how many seconds the runner's event loop has not turned."""
+        return max(0, now_ms() - self.board.ticked) / 1000 if self.board.ticked else 0.0
+
+    def lose(self, queue: str) -> None:
+        """The leases of one queue could not be kept alive, though others could."""
+        self._post({"lose": queue})
 
     def weigh(self) -> None:
         """Look how much memory everybody has."""
@@ -196,6 +211,12 @@ class Crew:
         pending = [child.offspring.exited for child in self.children.values()]
         if pending:
             await asyncio.wait(pending, timeout=5)
+
+    def discard(self) -> None:
+        """It was never hired after all."""
+        self.output.handed_over()
+        self.output.close()
+        self.board.close()
 
     def _post(self, header: dict[str, object]) -> None:
         try:

@@ -30,7 +30,14 @@ class Ear:
 
     async def listen(self) -> None:
         """Listen for ever, each queue where its announcements are made."""
-        await asyncio.gather(*(self._listen(group) for group in await self._groups()))
+        while True:
+            try:
+                groups = await self._groups()
+                break
+            except (ConnectFailed, WireLost, WindlassError) as error:
+                log.debug("the ear is deaf for now: %s", error)
+                await asyncio.sleep(PAUSE)
+        await asyncio.gather(*(self._listen(group) for group in groups))
 
     async def _groups(self) -> list[list[Feed]]:
         """Queues on one server share a connection. In a cluster each has its own: its slot may move."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from time import monotonic
 
-from windlass.outcome import Outcome, Released
+from windlass.outcome import Failed, Outcome, Released, Retried
 from windlass.running import Job, Ties
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
@@ -32,7 +32,7 @@ class Stop(Enum):
 class Attempt:
     """One attempt that is being made."""
 
-    __slots__ = ("alarm", "began", "job", "plan", "slot", "stop", "task")
+    __slots__ = ("alarm", "began", "entered", "job", "plan", "slot", "stop", "task")
 
     def __init__(self, plan: Plan, slot: int, ties: Ties) -> None:
         self.plan = plan
@@ -42,6 +42,7 @@ class Attempt:
         self.task: asyncio.Task[None] | None = None
         self.alarm: asyncio.TimerHandle | None = None
         self.began = monotonic()
+        self.entered = False
 
 
 log = logging.getLogger("windlass.worker")
@@ -103,13 +104,16 @@ class Executor:
         one.task = asyncio.get_running_loop().create_task(self._drive(one))
 
     async def _drive(self, one: Attempt) -> None:
+        one.entered = True
         try:
             outcome = await self._run(one)
         except asyncio.CancelledError:
             outcome = self._stopped(one)
-        except Exception as error:  # not the job's own: those are outcomes already
+        except BaseException as error:  # not the job's own: those are outcomes already
             log.exception("%s: it could not be run", one.plan.title)
             outcome = attempt.fall_back(one.plan, attempt.describe(error))
+        if one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
+            outcome = Released(one.plan.lease)  # whatever it made of being stopped, it was not its fault
         self._end(one, outcome)
 
     async def _run(self, one: Attempt) -> Outcome | None:
@@ -159,10 +163,24 @@ class Executor:
 
     def _interrupt(self, one: Attempt) -> None:
         assert one.task is not None
-        one.task.cancel()
+        if one.entered:
+            one.task.cancel()
+        else:  # a task that is cancelled before its first step never comes to its end
+            asyncio.get_running_loop().call_soon(one.task.cancel)
+
+    def give_up(self, queue: str, id: str) -> Plan | None:
+        """Take one job off those that wait; None if it is not among them."""
+        for plan in self._standby:
+            if plan.lease.queue == queue and plan.lease.id == id:
+                self._standby.remove(plan)
+                return plan
+        return None
 
     def give_up_standby(self) -> list[Plan]:
         """What was not started yet, to be given back."""
         waiting = list(self._standby)
         self._standby.clear()
         return waiting
+
+    def close(self) -> None:
+        """Let go of what runs the jobs; nothing more will come."""

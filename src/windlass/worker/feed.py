@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from windlass.ids import random_id
 from windlass.layout import Layout, Turn
-from windlass.outcome import Outcome
+from windlass.outcome import Completed, Outcome
 from windlass.scheduler import TickReport, declare, tick
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 MOST = 500  # jobs in one turn
+MOST_CHILDREN = 1000  # that they hand over in one turn
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
 TICK_PAUSE = 1.0  # seconds, when nothing is due here
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
@@ -36,6 +37,7 @@ class Feed:
         self._is_empty = False
         self.in_flight = 0
         self.outbox = 0
+        self.emptying = False
         self.declared = {name: schedule for name, schedule in app.declared_schedules.items() if schedule.queue == queue}
         self.ticking = False
         self.tick_at: float | None = None
@@ -114,7 +116,8 @@ class Feed:
 
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
-        sent, self.outcomes = self.outcomes[:MOST], self.outcomes[MOST:]
+        count = _as_many_as_fit(self.outcomes)
+        sent, self.outcomes = self.outcomes[:count], self.outcomes[count:]
         call = self.layout.turn(
             sent,
             want=want,
@@ -149,3 +152,13 @@ class Feed:
         elif want:
             self._is_empty = True
             self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)
+
+
+def _as_many_as_fit(outcomes: list[Outcome]) -> int:
+    """How many can be settled in one turn: bounded in number, and in what they hand over."""
+    children = 0
+    for count, outcome in enumerate(outcomes[:MOST]):
+        children += len(outcome.children) if isinstance(outcome, Completed) else 0
+        if count and children > MOST_CHILDREN:
+            return count
+    return min(len(outcomes), MOST)

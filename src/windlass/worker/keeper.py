@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Coroutine
 from time import monotonic, time
@@ -28,7 +29,7 @@ from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.code_watch import watch_code
 from windlass.worker.crew import Crew
 from windlass.worker.facts import AppFacts
-from windlass.worker.hand_back import hand_back
+from windlass.worker.hand_back import Verdict, hand_back
 from windlass.worker.logs import never_wait
 from windlass.worker.nursery import Ending, Nursery
 from windlass.worker.processes import Gone, obituary
@@ -42,6 +43,9 @@ BEATS = 3  # heartbeats in one lease time
 SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # before another runner, when they die young
 YOUNG = 2.0
+FOR_EVER = 1e9
+LAG = 5.0  # seconds after which a blocked event loop is worth a warning
+LAST_WORDS = 2.0  # seconds for giving back what killed runners held; the lease does the rest
 HIRE_AGAIN = 1.0  # seconds, when no runner could be hired
 
 
@@ -74,7 +78,8 @@ class Keeper:
         # Before the app is imported: what changes from then on is seen.
         if self._asked.watch:
             self._do("watching the code", self._watch())
-        await self._open_nursery()
+        if not await self._open_first_nursery():
+            return self._code
         try:
             self._app = Windlass(**msgspec.structs.asdict(self._facts.app))
             await self._hire()
@@ -124,6 +129,18 @@ class Keeper:
             settings.processes,
         )
 
+    async def _open_first_nursery(self) -> bool:
+        """Whether it was opened before we were told to stop: an import may take long."""
+        opening, stopping = asyncio.create_task(self._open_nursery()), asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait([opening])
+            return False
+        await opening
+        return True
+
     async def _open_nursery(self) -> None:
         """Have the app imported; what it says of itself counts from the next crew on."""
         nursery = await Nursery.open(self._target, facts="windlass.worker.facts:describe")
@@ -156,8 +173,8 @@ class Keeper:
             for crew in self._crews:
                 crew.drain(0)
         else:
-            for crew in self._crews:
-                crew.kill("stopped three times")
+            log.info("stopping at once")
+            os._exit(1)  # the nursery ends with us, and all that came from it
 
     async def _drain(self) -> None:
         for crew in self._crews:
@@ -168,7 +185,8 @@ class Keeper:
         for crew in self._crews:
             crew.kill("it did not end in time")
         if self._following:
-            await asyncio.wait(self._following)
+            await asyncio.wait(self._following, timeout=LAST_WORDS)
+        await self._end(self._following)
 
     def _room_for_jobs(self) -> float:
         """The part of the grace that jobs may use: the rest is for giving back what is left."""
@@ -180,10 +198,16 @@ class Keeper:
         """A new runner, under a new name: what the old one held stays with the old name until it is given back."""
         self._incarnation += 1
         crew = Crew(self._nursery, self._facts, self.settings, f"{self.settings.name}.{self._incarnation}")
-        await self._register(crew)
-        await crew.start()
+        try:
+            await self._register(crew)
+            await crew.start()
+        except BaseException:
+            crew.discard()
+            raise
         self._crews.append(crew)
         self._track(self._following, self._follow(crew))
+        if self._stopping.is_set():  # meanwhile
+            crew.drain(self._room_for_jobs())
 
     def _track(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -254,60 +278,67 @@ class Keeper:
         def verdict(lease: Lease, record: JobRecord) -> Outcome:
             if lease.fence in crew.culprits:
                 return after_failure(lease, None, "it went on after its time was over, and its runner was ended")
+            if crew.blocked and lease.fence in suspects:
+                return Crashed(lease, "the event loop was blocked, perhaps by this job", alone=False)
             if crew.why or crew.leaving or lease.fence not in suspects:
                 return Released(lease)
             alone = len(suspects) == 1
             text = obituary(told, record.progress)
             return Crashed(lease, shortened(text if alone else f"one of {len(suspects)} suspects: {text}"), alone)
 
-        for queue in crew.settings.queues:
-            try:
-                outcomes = await hand_back(self._app, queue, crew.holder, verdict)
-            except WindlassError as error:
-                log.error("what it held of %s comes back when its leases end: %s", queue, error)
-                continue
-            for outcome in outcomes:
-                if not isinstance(outcome, Released):
-                    log.error("%s/%s: %s", queue, outcome.lease.id, getattr(outcome, "message", "").partition("\n")[0])
-            if outcomes:
-                log.info("%s: %d jobs given back", queue, len(outcomes))
+        await asyncio.gather(*(self._give_back_of(crew, queue, verdict) for queue in crew.settings.queues))
+
+    async def _give_back_of(self, crew: Crew, queue: str, verdict: Verdict) -> None:
+        try:
+            outcomes = await hand_back(self._app, queue, crew.holder, verdict)
+        except WindlassError as error:
+            log.error("what it held of %s comes back when its leases end: %s", queue, error)
+            return
+        for outcome in outcomes:
+            if not isinstance(outcome, Released):
+                message = getattr(outcome, "message", "").partition("\n")[0]
+                log.error("%s/%s: %s", queue, outcome.lease.id, message)
+        if outcomes:
+            log.info("%s: %d jobs given back", queue, len(outcomes))
 
     # -- heartbeats ----------------------------------------------------------------------------------
 
     async def _register(self, crew: Crew) -> None:
-        for queue in crew.settings.queues:
-            try:
-                await self._beat(crew, queue, register=True)
-            except KeyConflict as error:
-                log.error("%s", error)  # the other queues need a worker all the same
-        crew.kept_at = awake()
+        """Become known on every queue; on one at least, the others are tried again with each heartbeat."""
+        problems = [error for error in await self._keep(crew) if error is not None]
+        if len(problems) == len(crew.settings.queues):
+            raise problems[0]
 
     async def _beat_on(self) -> None:
         pause = self.settings.lease / BEATS
         while True:
             await asyncio.sleep(pause)
-            for crew in list(self._crews):
-                await self._keep(crew)
+            await asyncio.gather(*(self._keep(crew) for crew in list(self._crews)))
 
-    async def _keep(self, crew: Crew) -> None:
-        """One sign of life on every queue; a crew that is not known any more has lost its jobs and begins again."""
+    async def _keep(self, crew: Crew) -> list[WindlassError | None]:
+        """One sign of life on every queue, all at a time: one that cannot be reached must not hold up the others."""
+        return await asyncio.gather(*(self._keep_on(crew, queue) for queue in crew.settings.queues))
+
+    async def _keep_on(self, crew: Crew, queue: str) -> WindlassError | None:
         asked_at = awake()
-        kept = True
-        for queue in crew.settings.queues:
-            try:
-                beat = await self._beat(crew, queue)
-                if beat.parked:
-                    await self._unpark(crew, queue)
-            except KeyConflict as error:
-                log.error("%s", error)  # nobody can take a job of such a queue, so nothing is lost by waiting
-            except WindlassError as error:
-                log.warning("no heartbeat: %s", error)
-                kept = False
-            else:
-                if not beat.known and not crew.leaving:
-                    crew.kill("its leases were lost")
-        if kept:
-            crew.kept_at = asked_at
+        register = queue in crew.unregistered
+        try:
+            beat = await self._beat(crew, queue, register=register)
+            if beat.parked:
+                await self._unpark(crew, queue)
+        except KeyConflict as error:
+            log.error("%s", error)
+            crew.kept_at[queue] = asked_at  # nobody can take a job of such a queue, so nothing is lost by waiting
+            return error
+        except WindlassError as error:
+            log.warning("no heartbeat: %s", error)
+            return error
+        if register or beat.known:
+            crew.unregistered.discard(queue)
+            crew.kept_at[queue] = asked_at
+        elif not crew.leaving or crew.board.running():
+            crew.kill("its leases were lost")
+        return None
 
     async def _beat(self, crew: Crew, queue: str, *, register: bool = False) -> Beat:
         call = self._app.layout(queue).beat(
@@ -348,13 +379,34 @@ class Keeper:
             now = monotonic()
             for crew in list(self._crews):
                 crew.enforce()
-                if awake() - crew.kept_at > self.settings.lease * SAFETY and not crew.why:
-                    crew.kill("its leases could not be kept alive")
+                self._fence_off(crew)
             if now - weighed_at >= WEIGH:
                 weighed_at = now
                 for crew in list(self._crews):
                     crew.weigh()
                     self._recycle(crew)
+                    self._watch_lag(crew)
+
+    def _watch_lag(self, crew: Crew) -> None:
+        """A blocked loop loses nothing, but all coroutines wait: say so, once for each time."""
+        lag = crew.loop_lag()
+        if lag < LAG:
+            crew.lagged = False
+        elif not crew.lagged and not crew.leaving:
+            crew.lagged = True
+            log.warning('the event loop has not turned for %.1f s: a job blocks it; use run="process" for it', lag)
+
+    def _fence_off(self, crew: Crew) -> None:
+        """Stop what runs on leases that could not be kept alive, before others begin the same jobs."""
+        now, most = awake(), self.settings.lease * SAFETY
+        late = [queue for queue, kept_at in crew.kept_at.items() if now - kept_at > most]
+        if late and len(late) == len(crew.kept_at) and not crew.why:
+            crew.kill("its leases could not be kept alive")
+            return
+        for queue in set(late) - crew.lost_on:  # one node of a cluster is away: the other queues go on
+            log.error("%s: its leases could not be kept alive, and what runs of it is stopped", queue)
+            crew.lose(queue)
+        crew.lost_on = set(late)
 
     def _recycle(self, crew: Crew) -> None:
         settings = self.settings
@@ -362,7 +414,7 @@ class Keeper:
         old = settings.max_jobs and crew.board.finished >= settings.max_jobs
         if (heavy or old) and not crew.leaving and not self._stopping.is_set():
             log.info("a fresh runner takes over: the old one %s", "is too large" if heavy else "has done its share")
-            crew.drain(settings.grace)
+            crew.drain(FOR_EVER)  # nobody is in a hurry: what runs may take its time
             self._track(self._errands, self._hire_somehow())
 
     # -- new code --------------------------------------------------------------------------------
@@ -383,7 +435,7 @@ class Keeper:
 
     async def _let_go(self, nursery: Nursery, crews: list[Crew]) -> None:
         for crew in crews:
-            crew.drain(self.settings.grace)
+            crew.drain(FOR_EVER)
         for crew in crews:
             await asyncio.wait([crew.gone])
         await nursery.close()

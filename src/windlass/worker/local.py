@@ -50,11 +50,13 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop` is called or this is cancelled; what then still runs is given back."""
+        if self._stopping.is_set():
+            return
         loop = asyncio.get_running_loop()
         settings = self._settings
         keeping = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._begin_again))
         board = Board.create(settings.entries)
-        self._runner = Runner(self._app, settings, settings.name, board, _NoChildren(), keeping.hurry)
+        self._runner = Runner(self._app, settings, settings.name, board, _NoChildren(), lambda queue: keeping.hurry())
         await asyncio.to_thread(keeping.register)
         keeping.start()
         self._keeping = keeping
@@ -76,6 +78,8 @@ class Worker:
             showing.cancel()
             await asyncio.wait([showing])
             await asyncio.to_thread(keeping.stop)
+            self._runner.close()
+            board.close()
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more jobs, let those that run finish (for the worker's grace), and end."""

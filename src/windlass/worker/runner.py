@@ -38,6 +38,8 @@ log = logging.getLogger("windlass.worker")
 TURNS = 2  # under way at a time
 PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
 DECLARE_EVERY = 300.0
+OUTBOX_PAUSE = 2.0  # seconds, when it could not be emptied
+SHOW_LIFE = 0.1  # seconds between two signs that the loop turns
 STUBBORN = 0.5  # seconds for what was cancelled to end
 
 
@@ -51,7 +53,7 @@ class Runner:
         holder: str,
         board: Board,
         source: ChildSource,
-        on_lost: Callable[[], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self._app = app
         self._settings = settings
@@ -78,6 +80,7 @@ class Runner:
         self._leasing = True
         self._ended = False
         self._patience_ends = 0.0
+        self._problem: BaseException | None = None
         self._progress: dict[int, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
@@ -89,9 +92,12 @@ class Runner:
     async def run(self) -> None:
         """Work until `drain` has come to its end."""
         turners = [asyncio.create_task(self._turn_on()) for _ in range(TURNS)]
-        others = [asyncio.create_task(self._ear.listen()), asyncio.create_task(self._declare_schedules())]
+        duties = (self._ear.listen(), self._declare_schedules(), self._show_life())
+        others = [asyncio.create_task(duty) for duty in duties]
         if self._settings.auto:
             others.append(asyncio.create_task(adapt_forever(self._adapted, self._look_all)))
+        for other in others:
+            other.add_done_callback(self._check)
         try:
             await asyncio.gather(*turners)
             await asyncio.gather(*self._errands, return_exceptions=True)
@@ -99,6 +105,17 @@ class Runner:
             for task in (*others, *turners):
                 task.cancel()
             await asyncio.gather(*others, *turners, return_exceptions=True)
+
+    def close(self) -> None:
+        """Let threads and children go."""
+        for executor in self.executors.values():
+            executor.close()
+
+    def _check(self, duty: asyncio.Task[None]) -> None:
+        """A runner that only half works is ended, and the keeper hires another."""
+        if not duty.cancelled() and (error := duty.exception()) is not None:
+            self._problem = error
+            self._stir()
 
     async def drain(self, grace: float) -> None:
         """Take no more jobs, let those that run finish for so long, give back what is left, and end."""
@@ -114,24 +131,34 @@ class Runner:
         for executor in self.executors.values():
             for fence in list(executor.running):
                 executor.stop(fence, Stop.SHUTDOWN)
-        await self._abandon_the_stubborn()
+        await self._leave_the_stubborn()
         self._ended = True
         self._stir()
 
-    def hurry(self) -> None:
-        """Do not wait for running jobs any longer."""
-        self._patience_ends = 0.0
+    def shorten(self, grace: float) -> None:
+        """Wait no longer for running jobs than so many seconds from now."""
+        self._patience_ends = min(self._patience_ends, monotonic() + grace)
         self._stir()
 
-    async def _abandon_the_stubborn(self) -> None:
-        """A coroutine that swallows its cancellation is given back all the same: this process ends now."""
+    async def _leave_the_stubborn(self) -> None:
+        """What does not stop is not given back from here, for it runs: the keeper does so when this process is gone."""
         tasks = [one.task for executor in self.executors.values() for one in executor.running.values() if one.task]
         if tasks:
             await asyncio.wait(tasks, timeout=STUBBORN)
         for executor in self.executors.values():
-            for one in list(executor.running.values()):
-                self._settle(Released(one.plan.lease))
+            for one in executor.running.values():
+                log.warning("%s: it does not stop", one.plan.title)
                 one.stop = Stop.LOST
+
+    async def give_back_running(self) -> None:
+        """The last deed of a runner whose keeper is gone: what still runs ends with this process, right after this."""
+        running = [one.plan.lease for executor in self.executors.values() for one in executor.running.values()]
+        gifts = {feed: [lease for lease in running if lease.queue == feed.queue] for feed in self.feeds.values()}
+        await asyncio.gather(*(self._part(*gift) for gift in gifts.items()), return_exceptions=True)
+
+    async def _part(self, feed: Feed, leases: list[Lease]) -> None:
+        turn = feed.layout.turn([Released(lease) for lease in leases])
+        await self._app.arun(lambda session: session.perform(turn, 1.0))
 
     @property
     def _adapted(self) -> list[Executor]:
@@ -142,11 +169,18 @@ class Runner:
     def _idle(self) -> bool:
         return all(executor.idle for executor in self.executors.values())
 
+    async def _show_life(self) -> None:
+        """Let the keeper see that the loop turns."""
+        while True:
+            self._board.tick()
+            await asyncio.sleep(SHOW_LIFE)
+
     # -- turning the wheel -------------------------------------------------------------------------
 
     async def _turn_on(self) -> None:
         while True:
-            self._board.tick()
+            if self._problem is not None:
+                raise self._problem
             if self._leasing:
                 self._run_ticks()
             feed, want = self._choose()
@@ -197,9 +231,12 @@ class Runner:
                 self._reserved[kind] -= want
         self._report(sent, turn)
         if turn.lost and self._leasing:
-            self._on_lost()
+            self._on_lost(feed.queue)
         for lease in turn.leases:
-            self._admit(feed, lease)
+            if self._leasing:
+                self._admit(feed, lease)
+            else:
+                self._settle(Released(lease))
         self._run_errands(feed)
         self._level()
 
@@ -253,6 +290,13 @@ class Runner:
             feed.wake()
         self._stir()
 
+    def lose(self, queue: str) -> None:
+        """The leases of one queue could not be kept alive: stop what runs of it."""
+        for executor in self.executors.values():
+            for one in list(executor.running.values()):
+                if one.plan.lease.queue == queue:
+                    executor.stop(one.plan.lease.fence, Stop.LOST)
+
     def begin_again(self, holder: str) -> None:
         """All leases are lost: stop every attempt, and lease under another name."""
         for executor in self.executors.values():
@@ -265,6 +309,8 @@ class Runner:
     def cancel(self, queue: str, id: str) -> None:
         """A running job was cancelled: stop it if it is here."""
         for executor in self.executors.values():
+            if (waiting := executor.give_up(queue, id)) is not None:
+                self._settle(Released(waiting.lease))
             for one in list(executor.running.values()):
                 if one.plan.lease.queue == queue and one.plan.lease.id == id:
                     log.info("%s: cancelled", one.plan.title)
@@ -284,6 +330,9 @@ class Runner:
         if one is not None and one.plan.task:
             told["task"] = one.plan.task
         title = one.plan.title if one else f"{lease.queue}/{lease.id}"
+        if self._settings.log_arguments:
+            told["data"] = lease.data.decode("utf-8", "backslashreplace")
+            title += f" {told['data']}"
         log.log(level, "%s: %s", title, text, extra={"job": told})
 
     # -- what running jobs want --------------------------------------------------------------------
@@ -326,8 +375,8 @@ class Runner:
     # -- errands: what a turn found to do beside jobs ------------------------------------------------
 
     def _run_errands(self, feed: Feed) -> None:
-        if feed.outbox:
-            feed.outbox = 0
+        if feed.outbox and not feed.emptying:
+            feed.emptying = True
             self._errand(self._empty_outbox(feed))
 
     def _run_ticks(self) -> None:
@@ -376,6 +425,9 @@ class Runner:
             await self._app.arun(lambda session: empty_outbox(session, feed.layout, self._app.layout))
         except WindlassError as error:
             log.warning("what %s handed over is still to be sent: %s", feed.queue, error)
+            await asyncio.sleep(OUTBOX_PAUSE)
+        finally:
+            feed.emptying = False
 
 
 class RunnerTies:

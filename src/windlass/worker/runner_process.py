@@ -1,8 +1,8 @@
 """The runner as a process of its own, forked by the nursery: what its keeper says on the control socket, it does.
 
     from the keeper   {"child": slot, "pid": n} + its socket · {"gone": ending of a child} · {"cancel": queue, "id": id}
-                      {"retire": slot} · {"drain": seconds}
-    to the keeper     {"ready": true} · {"lost": true} · {"child": slot} · {"kill": slot, "why": text}
+                      {"retire": slot} · {"lose": queue} · {"drain": seconds}
+    to the keeper     {"lost": queue} · {"child": slot} · {"kill": slot, "why": text}
 
 When the keeper is gone nobody keeps the leases alive: everything is given back, at once, and the runner ends.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.worker.board import Board
+from windlass.worker.child import flush_output
 from windlass.worker.frames import FdStream, close_all
 from windlass.worker.logs import set_up_logs
 from windlass.worker.processes import Gone, ProcessExecutor
@@ -38,9 +40,13 @@ def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -
     # Ctrl-C and SIGTERM are for the keeper; a runner that is to end is told so, or killed.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_live(app, settings, arguments["holder"], Board.attach(fds["board"]), fds["control"]))
+    # Not asyncio.run: that waits for every task, and a job that will not stop would keep this process for ever.
+    loop = (_loop_factory() or asyncio.new_event_loop)()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_live(app, settings, arguments["holder"], Board.attach(fds["board"]), fds["control"]))
     app.close()
+    flush_output()
+    os._exit(0)
 
 
 def _loop_factory() -> Any:
@@ -55,14 +61,20 @@ def _loop_factory() -> Any:
 async def _live(app: Windlass, settings: Settings, holder: str, board: Board, control_fd: int) -> None:
     control = FdStream(socket.socket(fileno=control_fd))
     source = KeeperSource(control)
-    runner = Runner(app, settings, holder, board, source, lambda: control.post({"lost": True}))
+    runner = Runner(app, settings, holder, board, source, lambda queue: control.post({"lost": queue}))
     working = asyncio.create_task(runner.run())
     obeying = asyncio.create_task(_obey(control, runner, source))
-    control.post({"ready": True})
     await asyncio.wait([working, obeying], return_when=asyncio.FIRST_COMPLETED)
-    if not working.done():  # the keeper is gone
+    if not working.done():
+        if (error := obeying.exception()) is not None:
+            raise error
         log.error("the keeper is gone: giving everything back")
+        source.keeper_is_gone()
         await runner.drain(0)
+        await working
+        await runner.give_back_running()
+        flush_output()
+        os._exit(1)  # at once: what still runs here may begin elsewhere now
     await working
 
 
@@ -80,11 +92,12 @@ async def _obey(control: FdStream, runner: Runner, source: KeeperSource) -> None
             runner.cancel(header["cancel"], header["id"])
         elif "retire" in header:
             processes.retire(header["retire"])
+        elif "lose" in header:
+            runner.lose(header["lose"])
+        elif "drain" in header and draining is None:
+            draining = asyncio.create_task(runner.drain(header["drain"]))
         elif "drain" in header:
-            if draining is not None:
-                runner.hurry()
-            else:
-                draining = asyncio.create_task(runner.drain(header["drain"]))
+            runner.shorten(header["drain"])
 
 
 class KeeperSource:
@@ -124,6 +137,12 @@ class KeeperSource:
 
     def forget(self, pid: int) -> None:
         self._endings.pop(pid, None)
+
+    def keeper_is_gone(self) -> None:
+        """Nobody will tell how children end. They do: with the keeper the nursery goes, and with it all children."""
+        for ending in self._endings.values():
+            if not ending.done():
+                ending.set_result(Gone(why="shutdown"))
 
     def kill(self, slot: int, why: str) -> None:
         try:

@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True):
     watch: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: str = "info"
+    log_arguments: bool = False
 
     @property
     def slots(self) -> dict[str, range]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from windlass.outcome import Outcome
 from windlass.worker import attempt
-from windlass.worker.executor import Attempt, Executor, Stop
+from windlass.worker.executor import Attempt, Executor
 
 
 async def _awaited(returned: Awaitable[Any]) -> Any:
@@ -33,5 +33,8 @@ class ThreadExecutor(Executor):
         return await loop.run_in_executor(self._pool, attempt.run, one.plan, one.job, wait_for)
 
     def _interrupt(self, one: Attempt) -> None:
-        if one.stop is not Stop.CANCELLED:  # the program ends, or the lease is lost: nobody waits for the thread
-            super()._interrupt(one)
+        """Nothing can be done but wait: it is given back when it has ended, or its process has."""
+
+    def close(self) -> None:
+        """Begin no more; what runs goes on."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

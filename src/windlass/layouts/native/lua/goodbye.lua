@@ -13,7 +13,7 @@ measure('HLEN', LEASES, DATA, BLOCKED, SCHEDULES)
 measure('LLEN', INBOX)
 read_state()
 
-local OUTBOX_FORGOTTEN = 600000 -- ms
+local OUTBOX_FORGOTTEN = 86400000 -- ms; as in operations.lua
 
 local at = 1
 local function names()

@@ -4,7 +4,7 @@
 -- was given up long ago and is refused.
 
 local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane may be dropped
-local OUTBOX_FORGOTTEN = 7 * 86400000 -- the same for what came from another queue's outbox: its workers may be away for long
+local OUTBOX_FORGOTTEN = 86400000 -- the same for what came from another queue's outbox: its workers may be away for long
 
 local function is_forgotten(field, heard)
   return now - tonumber(heard) > (string.sub(field, 1, 10) == 'lane:from:' and OUTBOX_FORGOTTEN or LANE_FORGOTTEN)
