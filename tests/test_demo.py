@@ -85,7 +85,7 @@ def demo(*arguments: str, scratch: Path) -> subprocess.CompletedProcess[str]:
 
 
 def lasting_keys_of_the_shop(server: Server) -> list[str]:
-    """What came from another queue's outbox is remembered for ten minutes; that expires by itself."""
+    """What came from another queue's outbox is remembered for a day; that expires by itself."""
     with server.client() as client:
         return [key.decode() for key in client.keys("*shop-*") if client.pttl(key) < 0]
 

@@ -64,7 +64,7 @@ def test_the_shop_as_its_first_lines_say(server: Server) -> None:
             assert app.queue(name).counts().waiting == 0
             app.queue(name).purge()
     with server.client() as client:
-        # What came from another queue's outbox is remembered for ten minutes; that expires by itself.
+        # What came from another queue's outbox is remembered for a day; that expires by itself.
         assert [key for key in client.keys("*shop-*") if client.pttl(key) < 0] == []
 
 
