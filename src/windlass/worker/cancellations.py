@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from windlass.errors import WindlassError
@@ -18,32 +18,44 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.worker")
 PATIENCE = 30.0
 PAUSE = 1.0
+MOST = 500
 
 OnCancel = Callable[[str, str], Awaitable[None]]
 
 
-async def hear_cancellations(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel) -> None:
+async def hear_cancellations(app: Windlass, queues: Iterable[str], holder: str, on_cancel: OnCancel) -> None:
     """Call `on_cancel` with queue and id of each running job of a holder that is cancelled, for ever.
 
     One connection hears of all queues, in a cluster too: every node passes messages on to all others.
     """
-    keys = layout.counts().keys
-    channel = layout.cancel_channel(holder)
+    layouts = [app.layout(queue) for queue in queues]
+    keys = layouts[0].counts().keys
+    channel = layouts[0].cancel_channel(holder)
     while True:
         try:
             listener = await app.arun(lambda session: session.subscribe(keys, [channel]))
-            await _hear(app, listener, on_cancel)
+            try:
+                for layout in layouts:  # something may have been said while nobody listened
+                    await _look(app, layout, holder, on_cancel)
+                await _hear(app, listener, on_cancel)
+            finally:
+                listener.wire.abort()
         except (ConnectFailed, WireLost, WindlassError) as error:
             log.debug("cancellations are not heard for now: %s", error)
             await asyncio.sleep(PAUSE)
 
 
+async def _look(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel) -> None:
+    """What was cancelled of the jobs that a holder has now; some hundreds at most."""
+    page = await app.arun(lambda session: session.perform(layout.held(holder, None, MOST)))
+    for record in page.jobs:
+        if record.cancelled and record.holder == holder:
+            await on_cancel(record.queue, record.id)
+
+
 async def _hear(app: Windlass, listener: Listener, on_cancel: OnCancel) -> None:
-    try:
-        while True:
-            heard = await app.arun(lambda session: session.hear(listener, PATIENCE))
-            if heard is not None:
-                queue, _, id = heard[1].decode(errors="replace").partition(" ")
-                await on_cancel(queue, id)
-    finally:
-        listener.wire.abort()
+    while True:
+        heard = await app.arun(lambda session: session.hear(listener, PATIENCE))
+        if heard is not None:
+            queue, _, id = heard[1].decode(errors="replace").partition(" ")
+            await on_cancel(queue, id)

@@ -108,7 +108,8 @@ class Keeper:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s has failed, and the worker ends", what, exc_info=error)
             self._code = 1
-            self.stop()
+            if not self._stopping.is_set():
+                self.stop()
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -222,8 +223,7 @@ class Keeper:
             record = await self._app.queue(queue).aget(id)
             crew.cancel(queue, id, record.fence if record else None)
 
-        layout = self._app.layout(next(iter(crew.settings.queues)))
-        hearing = asyncio.create_task(hear_cancellations(self._app, layout, crew.holder, cancel))
+        hearing = asyncio.create_task(hear_cancellations(self._app, crew.settings.queues, crew.holder, cancel))
         ending = await asyncio.shield(crew.runner.exited)
         hearing.cancel()
         crew.end()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from windlass.errors import InvalidOption, WindlassError
+from windlass.errors import InvalidOption, KeyConflict, WindlassError
 from windlass.fleet import WorkerRecord, show_up
 from windlass.machine import awake
 from windlass.worker import procinfo
@@ -104,8 +104,7 @@ class Worker:
 
         if self._hearing is not None:
             self._hearing.cancel()
-        layout = self._app.layout(next(iter(self._settings.queues)))
-        hearing = hear_cancellations(self._app, layout, self._keeping.holder, cancel)
+        hearing = hear_cancellations(self._app, self._settings.queues, self._keeping.holder, cancel)
         self._hearing = asyncio.create_task(hearing)
 
     def _begin_again(self) -> None:
@@ -133,14 +132,17 @@ class _Heartbeat(threading.Thread):
     def register(self) -> None:
         """Make the holder known on every queue."""
         for queue in self._settings.queues:
-            self._beat(queue, register=True)
+            try:
+                self._beat(queue, register=True)
+            except KeyConflict as error:
+                log.error("%s", error)  # the other queues need a worker all the same
         self._kept_at = awake()
 
     def run(self) -> None:
         while not self._pause():
             asked_at = awake()
             try:
-                if all(self._beat(queue) for queue in self._settings.queues):
+                if all([self._keep(queue) for queue in self._settings.queues]):  # noqa: C419  # each of them
                     self._kept_at = asked_at
                     continue
             except WindlassError as error:
@@ -167,6 +169,13 @@ class _Heartbeat(threading.Thread):
         except WindlassError as error:
             log.warning("no heartbeat: %s", error)
         self._on_lost()
+
+    def _keep(self, queue: str) -> bool:
+        try:
+            return self._beat(queue)
+        except KeyConflict as error:
+            log.error("%s", error)  # nobody can take a job of such a queue
+            return True
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:
         layout = self._app.layout(queue)
