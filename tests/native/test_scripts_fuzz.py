@@ -35,7 +35,7 @@ from windlass.outcome import (
 )
 from windlass.schedule import StoredSchedule, new_schedule, write_schedule
 
-ROUNDS = int(os.environ.get("WINDLASS_FUZZ_ROUNDS", "60"))
+ROUNDS = int(os.environ.get("WINDLASS_FUZZ_ROUNDS", "30"))
 QUEUE = "fuzz"
 IDS = [f"id{i}" for i in range(12)]
 DUE = 3_600_000

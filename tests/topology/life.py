@@ -182,4 +182,5 @@ class QueueLife:
         assert [name for name in names if not client.exists(name)] == []
         assert queue.purge() == 8
         client.delete(keys.queue_key(queue.name, "idle"))  # waiters are no jobs: they outlive a purge
-        assert [name for name in names if client.exists(name)] == [keys.queue_key(queue.name, "state")]
+        left = [keys.queue_key(queue.name, name) for name in ("state", "schedules", "ticks")]
+        assert [name for name in names if client.exists(name)] == left, "and schedules are no jobs either"

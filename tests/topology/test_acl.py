@@ -57,6 +57,7 @@ def master(server: Server) -> Iterator[Queue]:
     with Windlass(server.url, retry_for=2) as app:
         yield app.queue("guarded")
         app.queue("guarded").purge()
+        server.command("DEL", keys.queue_key("guarded", "schedules"), keys.queue_key("guarded", "ticks"))
     assert server.command("KEYS", "*") == []
 
 
