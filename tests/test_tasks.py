@@ -186,7 +186,7 @@ def test_a_timeout_where_it_can_be_kept(here: Windlass, run: Any) -> None:
         (go, {"retries": 3}, "there is no option 'retries'"),
         (go, {"delay": 3}, "there is no option 'delay'"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_options_that_cannot_be(
     here: Windlass, function: Callable[..., Any], options: dict[str, Any], told: str

@@ -168,9 +168,7 @@ def test_a_call_is_answered_by_the_node_that_the_slot_goes_to(
         pass
     try:
         assert queue.counts().inbox == 1
-        assert (
-            queue.enqueue(b"more").status is Status.ADDED
-        )  # with an id a result's key comes, which is not there
+        assert queue.enqueue(b"more").status is Status.ADDED  # with an id a result's key comes, which is not there
         assert refusals(source, "ASK") - before >= 2
     finally:
         move.finish()
