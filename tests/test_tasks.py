@@ -11,6 +11,7 @@ import asyncio
 import functools
 import json
 import math
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,11 @@ def test_calling_a_task_runs_the_function(here: Windlass) -> None:
     assert asyncio.run(later(4)) == 8
 
 
+def named(value: object) -> str:
+    """How a value is called in the name of a test: the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", getattr(value, "__name__", str(value)))
+
+
 async def go() -> None: ...
 
 
@@ -186,7 +192,7 @@ def test_a_timeout_where_it_can_be_kept(here: Windlass, run: Any) -> None:
         (go, {"retries": 3}, "there is no option 'retries'"),
         (go, {"delay": 3}, "there is no option 'delay'"),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    ids=named,
 )
 def test_options_that_cannot_be(
     here: Windlass, function: Callable[..., Any], options: dict[str, Any], told: str
@@ -240,7 +246,7 @@ async def ayielding() -> AsyncIterator[int]:
         ("emails", "is no function"),
         (lambda: None, "give it a name with name="),
     ],
-    ids=str,
+    ids=named,
 )
 def test_functions_that_cannot_be_tasks(here: Windlass, function: Any, told: str) -> None:
     with pytest.raises(InvalidTask) as caught:
@@ -355,7 +361,7 @@ Positive = Annotated[int, msgspec.Meta(gt=0)]
         (UserId, 3),
         (Positive, 3),
     ],
-    ids=str,
+    ids=named,
 )
 def test_types_that_travel(here: Windlass, kind: Any, value: Any) -> None:
     def carry(value: Any) -> None: ...
@@ -385,7 +391,7 @@ class Home:
         (Job, "write thing: Job = current()"),
         (7, "'7' is not supported"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_types_that_do_not_travel_are_refused(here: Windlass, kind: Any, told: str) -> None:
     def carry(user_id: int, thing: Any) -> None: ...
@@ -472,7 +478,7 @@ def test_defaults_are_not_written(welcome: Task[..., Any]) -> None:
         ((1, "\ud800"), {}, "argument 'locale' cannot be written as JSON"),
         ((object(),), {}, "argument 'user_id' cannot be written as JSON"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_calls_that_do_not_fit(
     welcome: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], told: str
@@ -780,7 +786,7 @@ def test_who_has_the_last_word(server: Any, client: redis.Redis) -> None:
         (["emails"], "must be options by queue"),
         ({"no spaces": {}}, "is no queue name"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_queue_options_are_checked_at_once(given: Any, told: str) -> None:
     with pytest.raises(InvalidOption if "name" not in told else InvalidName) as caught:
@@ -798,7 +804,7 @@ def test_queue_options_are_checked_at_once(given: Any, told: str) -> None:
         ({"priority": 11}, InvalidOption, "priority"),
         ({"delay": 1, "run_at": 1}, InvalidTime, "not both"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_options_of_a_call_that_cannot_be(here: Windlass, options: Any, error: type[Exception], told: str) -> None:
     task = here.task(stay)
@@ -951,7 +957,7 @@ def placed_fact(data: bytes, /) -> None: ...
         (stay, {"max_failures": "x"}, "max_failures must be"),
         (yielding, {}, "return instead"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_failure_handlers_that_cannot_be(here: Windlass, function: Any, options: Any, told: str) -> None:
     task = here.task(go)
@@ -1017,7 +1023,7 @@ def named_only(*, data: bytes) -> None: ...
         (slashed, {"keep_result": 3}, "there is no option 'keep_result'"),
         (slashed, {"max_failures": None}, "max_failures must be"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_handlers_that_cannot_be(here: Windlass, function: Any, options: Any, told: str) -> None:
     with pytest.raises(InvalidTask) as caught:
