@@ -111,7 +111,8 @@ def test_a_run_accounts_for_every_order(scratch: Path) -> None:
     assert worker["processes"] >= 4
     assert all(kill["jobs_under_way"] > 0 for kill in account["kills"])
     assert child["seconds_until_last_rerun"] < worker["seconds_until_last_rerun"]
-    assert account["cut_short"] >= sum(kill["jobs_under_way"] for kill in account["kills"])
+    # A child outlives its killed runner by a moment, and may do its work in vain.
+    assert account["cut_short"] + account["in_vain"] >= sum(kill["jobs_under_way"] for kill in account["kills"])
 
 
 def test_a_run_on_another_server_is_told_in_lines_and_leaves_no_key(valkey: Server, scratch: Path) -> None:
