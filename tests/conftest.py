@@ -14,14 +14,14 @@ from windlass import Queue, Windlass
 from windlass.layouts.native.keys import queue_key
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def valkey() -> Iterator[Server]:
-    """The bundled Valkey, without persistence: tests that are about durability start their own."""
+    """The bundled Valkey, without persistence, for the tests of one file: tests about durability start their own."""
     with Server(valkey_binary(), config={"appendonly": "no"}) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis7() -> Iterator[Server]:
     """The oldest server that is supported, where one is installed."""
     binary = redis_binary()
