@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from windlass.errors import InvalidOption
@@ -10,10 +11,8 @@ from windlass.errors import InvalidOption
 
 def check_can_watch() -> None:
     """Refuse `--watch` where nothing can be watched."""
-    try:
-        import watchfiles  # noqa: F401
-    except ImportError:
-        raise InvalidOption("--watch needs the package watchfiles: pip install 'windlass[watch]'") from None
+    if find_spec("watchfiles") is None:
+        raise InvalidOption("--watch needs the package watchfiles: pip install 'windlass[watch]'")
 
 
 async def watch_code(folder: Path | None = None) -> AsyncIterator[None]:

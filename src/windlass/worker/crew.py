@@ -6,7 +6,9 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Coroutine
 from time import monotonic
+from typing import Any
 
 import msgspec
 
@@ -75,8 +77,8 @@ class Crew:
         self.control = FdStream(ours)
         self._spawn(self._listen())
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -26,7 +26,7 @@ from windlass.outcome import Crashed, Outcome, Released
 from windlass.retry import after_failure
 from windlass.worker.attempt import shortened
 from windlass.worker.cancellations import hear_cancellations
-from windlass.worker.code_watch import watch_code
+from windlass.worker.code_watch import check_can_watch, watch_code
 from windlass.worker.crew import Crew
 from windlass.worker.facts import AppFacts
 from windlass.worker.hand_back import Verdict, hand_back
@@ -77,6 +77,7 @@ class Keeper:
             loop.add_signal_handler(number, self.stop)
         # Before the app is imported: what changes from then on is seen.
         if self._asked.watch:
+            check_can_watch()
             self._do("watching the code", self._watch())
         if not await self._open_first_nursery():
             return self._code

@@ -52,7 +52,7 @@ def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -
 def _loop_factory() -> Any:
     """uvloop where it is installed: it takes a third off the cost of a job that does nothing."""
     try:
-        import uvloop  # type: ignore[import-not-found, unused-ignore]
+        import uvloop  # type: ignore[import-not-found, unused-ignore]  # an extra: there or not
     except ImportError:
         return None
     return uvloop.new_event_loop
