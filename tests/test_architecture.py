@@ -12,7 +12,20 @@ ROOT = Path(windlass.__file__).parent
 GROUPS = (
     (
         "plain values",
-        {"errors", "job", "outcome", "retry", "times", "limits", "ids", "machine", "verdict", "envelope", "schedule"},
+        {
+            "errors",
+            "job",
+            "outcome",
+            "retry",
+            "times",
+            "limits",
+            "ids",
+            "machine",
+            "verdict",
+            "envelope",
+            "schedule",
+            "options",
+        },
     ),
     ("the port", {"layout"}),
     ("behind the port", {"layouts", "transport", "embedded"}),

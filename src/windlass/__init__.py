@@ -6,7 +6,8 @@ from windlass.app import Windlass
 from windlass.fleet import WorkerRecord
 from windlass.handle import Event, EventKind, JobHandle
 from windlass.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
-from windlass.queue import Queue, RawJob
+from windlass.options import RawJob
+from windlass.queue import Queue
 from windlass.running import Job
 from windlass.signature import current
 from windlass.task import Handler, Task, TaskCall

@@ -33,8 +33,9 @@ from windlass.layout import Layout
 from windlass.layouts.native import NativeLayout
 from windlass.layouts.native import scripts as native_scripts
 from windlass.limits import MAX_PAYLOAD, check_name, check_whole
+from windlass.options import RawJob
 from windlass.outcome import Child
-from windlass.queue import Queue, RawJob
+from windlass.queue import Queue
 from windlass.registry import Registry
 from windlass.schedule import Schedule, TimingOptions
 from windlass.scheduler import Schedules, schedule_of

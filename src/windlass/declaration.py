@@ -14,7 +14,8 @@ from msgspec import Struct, structs
 
 from windlass.errors import InvalidInput, InvalidOption, InvalidTask
 from windlass.job import Limits
-from windlass.limits import MAX_COUNT, check_name, check_whole
+from windlass.limits import check_choice, check_known, check_name, check_priority
+from windlass.options import LIMITS, check_numbers
 from windlass.signature import parameters_of
 from windlass.times import Duration, milliseconds
 
@@ -147,18 +148,10 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
-def check_known(options: Mapping[str, object], known: type) -> None:
-    """Refuse options that do not exist."""
-    names = known.__annotations__
-    for name in options:
-        if name not in names:
-            raise InvalidOption(f"there is no option {name!r}: there are {', '.join(names)}")
-
-
 def choose_run(function: Callable[..., Any], run: object) -> Run:
     """Where a function runs: an `async def` on the loop, a `def` in a thread, either in a process if told so."""
     is_async = inspect.iscoroutinefunction(function)
-    chosen = _choice(("loop" if is_async else "thread") if run is None else run, "run", _RUNS)
+    chosen = check_choice(("loop" if is_async else "thread") if run is None else run, "run", _RUNS)
     if chosen == "loop" and not is_async:
         raise InvalidOption(
             'run="loop" would block the event loop, for this is a plain def: '
@@ -182,13 +175,8 @@ def check_timeout(timeout: Duration | None, run: Run) -> float | None:
 
 def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limits:
     """The limits that these options ask for."""
-    changes: dict[str, Any] = {}
-    for name in ("max_failures", "max_stalls"):
-        if name in options:
-            changes[name] = check_whole(options[name], name, 0, MAX_COUNT)
-    for name in ("min_backoff", "max_backoff"):
-        if name in options:
-            changes[name] = milliseconds(options[name], name) / 1000
+    numbers = check_numbers({name: options[name] for name in LIMITS if name in options})
+    changes = {name: value / 1000 if name.endswith("backoff") else value for name, value in numbers.items()}
     limits = structs.replace(plain or Limits(), **changes)
     if "min_backoff" in options and limits.min_backoff > limits.max_backoff:
         raise InvalidOption(
@@ -199,12 +187,7 @@ def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limi
 
 def check_on_exception(verdict: object) -> OnException:
     """What an exception means that is no verdict itself."""
-    return cast(OnException, _choice(verdict, "on_exception", _VERDICTS))
-
-
-def check_priority(priority: object) -> int:
-    """A priority: 0 first, 9 last."""
-    return check_whole(priority, "priority", 0, 9)
+    return cast(OnException, check_choice(verdict, "on_exception", _VERDICTS))
 
 
 def check_queue_options(given: Mapping[str, QueueOptions]) -> dict[str, QueueOptions]:
@@ -233,9 +216,3 @@ def _wanted_facts(function: Callable[..., Any]) -> frozenset[str]:
         ):
             raise InvalidTask(f"parameter {parameter} has no meaning: it may take data, job and error, by these names")
     return frozenset(parameter.name for parameter in parameters)
-
-
-def _choice(value: object, name: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InvalidOption(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return str(value)

@@ -20,12 +20,10 @@ from msgspec import Struct
 
 from windlass.errors import (
     AccessDenied,
-    CrashError,
     JobFailed,
     NotApplied,
     OutcomeUnknown,
     ResultMissing,
-    StallError,
     Undecodable,
 )
 from windlass.job import JobRecord, Result, State, Status
@@ -75,7 +73,6 @@ _FOUND = {
     State.DEAD: EventKind.DEAD,
     State.BROKEN: EventKind.BROKEN,
 }
-_ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
 
 
 class Event(Struct, frozen=True):
@@ -143,7 +140,7 @@ class JobHandle(Generic[R]):
             return self._decode(result.data)
         if heard is None or heard in _FAILURES:
             if record is not None and record.state in (State.DEAD, State.BROKEN):
-                raise _ERRORS.get(record.reason, JobFailed)(self.queue, self.id, record.message or "")
+                raise record.error()
             if result is not None and not result.succeeded:
                 raise JobFailed(self.queue, self.id, result.data.decode(errors="replace"))
             if heard is not None:

@@ -12,7 +12,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from windlass.errors import InvalidPayload
+from windlass.errors import CrashError, InvalidPayload, JobFailed, StallError
+
+_ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
 
 
 def write_json(value: Any) -> bytes:
@@ -186,6 +188,10 @@ class JobRecord(Struct, frozen=True):
     def json(self) -> Any:
         """The payload, read as JSON."""
         return read_json(self.data)
+
+    def error(self) -> JobFailed:
+        """The error that tells why a dead job failed."""
+        return _ERRORS.get(self.reason, JobFailed)(self.queue, self.id, self.message or "")
 
     def __repr__(self) -> str:
         return _repr_without_data(self)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from windlass.errors import InvalidId, InvalidName, InvalidOption, InvalidPayload, PayloadTooLarge
 
 MAX_PAYLOAD = 1024 * 1024
 MAX_ID_BYTES = 512
 MAX_COUNT = 2**32 - 1
+MAX_MESSAGE = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -63,3 +65,40 @@ def check_progress(value: object) -> None:
     """How far a job is: a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InvalidOption(f"progress must be a number from 0 to 1, not {value!r}")
+
+
+def check_priority(priority: object) -> int:
+    """A priority: 0 first, 9 last."""
+    return check_whole(priority, "priority", 0, 9)
+
+
+def check_choice(value: object, what: str, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in choices:
+        raise InvalidOption(f"{what} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+    return str(value)
+
+
+def check_flag(value: object, what: str) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+def check_known(options: Mapping[str, object], known: type, who: str | None = None) -> None:
+    """Refuse options that do not exist; `known` is the TypedDict of those that do."""
+    for name in sorted(options.keys() - known.__annotations__.keys()):
+        if who is None:
+            raise InvalidOption(f"there is no option {name!r}: there are {listed(known)}")
+        raise InvalidOption(f"{who} has no option {name!r}: it has {listed(known)}")
+
+
+def listed(known: type) -> str:
+    """The options of a TypedDict, for people."""
+    return ", ".join(known.__annotations__)
+
+
+def shortened(message: str) -> str:
+    """A message that fits beside a job."""
+    return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")

@@ -7,17 +7,14 @@ verb runs that flow blocking or awaited.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from inspect import iscoroutine
 from time import monotonic
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
-from windlass.ids import random_id, random_ids
+from windlass.ids import random_ids
 from windlass.job import (
-    PLAIN,
-    Change,
     Cleaned,
     Counts,
     JobRecord,
@@ -31,14 +28,15 @@ from windlass.job import (
 )
 from windlass.layout import Call, Layout, Turn
 from windlass.limits import (
-    MAX_COUNT,
     MAX_PAYLOAD,
+    check_flag,
     check_id,
     check_name,
-    check_payload,
     check_progress,
     check_whole,
+    shortened,
 )
+from windlass.options import JobOptions, RawJob, UpdateOptions, changed_job, new_job
 from windlass.outcome import Completed, Failed, Outcome, Released
 from windlass.retry import after_failure
 from windlass.times import Duration, Moment, milliseconds, run_time
@@ -51,60 +49,6 @@ T = TypeVar("T")
 BATCH = 1000  # jobs in one call: keeps every script at a few milliseconds
 BATCH_BYTES = 8 * 1024 * 1024
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
-MAX_MESSAGE = 4096
-
-UpdateRunAt = bool | Literal["later", "earlier"]
-_LIMITS = frozenset({"max_failures", "max_stalls", "min_backoff", "max_backoff"})
-_RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "earlier"}
-
-
-class JobOptions(TypedDict, total=False):
-    """What can be said of a job when it is enqueued."""
-
-    id: str
-    priority: int
-    run_at: Moment | None
-    delay: Duration | None
-    max_failures: int
-    max_stalls: int
-    min_backoff: Duration
-    max_backoff: Duration
-    if_exists: Literal["update", "keep"]
-    update_data: bool
-    update_run_at: UpdateRunAt
-    update_priority: bool
-    update_max_failures: bool
-    update_max_stalls: bool
-    update_min_backoff: bool
-    update_max_backoff: bool
-    reset_counts: bool
-
-
-class UpdateOptions(TypedDict, total=False):
-    """What can be changed of a job that waits."""
-
-    data: bytes
-    run_at: Moment | None
-    delay: Duration | None
-    when: Literal["always", "later", "earlier"]
-    priority: int
-    max_failures: int
-    max_stalls: int
-    min_backoff: Duration
-    max_backoff: Duration
-    reset_counts: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RawJob:
-    """Data and options of one job, for `enqueue_many`."""
-
-    data: bytes
-    options: JobOptions
-
-    def __init__(self, data: bytes, **options: Unpack[JobOptions]) -> None:
-        object.__setattr__(self, "data", data)
-        object.__setattr__(self, "options", options)
 
 
 class Runners(Protocol):
@@ -188,28 +132,7 @@ class Queue:
 
     def new_job(self, data: bytes, options: JobOptions, spare_id: str | None = None) -> NewJob:
         """A job that could be enqueued: everything about it is checked, and it has an id."""
-        payload = check_payload(data, self._max_payload)
-        if not options:
-            return NewJob(spare_id or random_id(), payload, fresh=True)
-        _check_options("enqueue", options, JobOptions)
-        given_id = options.get("id")
-        update_data = _flag(options, "update_data", True)
-        change = Change(
-            when=run_time(options.get("run_at"), options.get("delay")),
-            **_numbers(options),
-            update_data=update_data,
-            update_run_at=_run_at_mode(options.get("update_run_at", True)),
-            update_priority=_flag(options, "update_priority", True),
-            update_max_failures=_flag(options, "update_max_failures", True),
-            update_max_stalls=_flag(options, "update_max_stalls", True),
-            update_min_backoff=_flag(options, "update_min_backoff", True),
-            update_max_backoff=_flag(options, "update_max_backoff", True),
-            reset_counts=_flag(options, "reset_counts", update_data),
-            keep=_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
-            limits_given=_gives_limits(options),
-        )
-        id = check_id(given_id) if given_id is not None else spare_id or random_id()
-        return NewJob(id, payload, PLAIN if change == PLAIN else change, fresh=given_id is None)
+        return new_job(data, options, self._max_payload, spare_id)
 
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
         """Change a job that waits (or is blocked behind a running one); false when there is none.
@@ -223,29 +146,7 @@ class Queue:
         return await self._runners.arun(self._update(id, changes))
 
     def _update(self, id: str, changes: UpdateOptions) -> Callable[[Session], Flow[bool]]:
-        _check_options("update", changes, UpdateOptions)
-        if not changes:
-            raise InvalidOption(f"update needs a change: {_listed(UpdateOptions)}")
-        timed = "run_at" in changes or "delay" in changes
-        mode = _choice(changes.get("when", "always"), "when", ("always", "later", "earlier"))
-        if "when" in changes and not timed:
-            raise InvalidOption("when= says how to treat a run time: give run_at or delay with it")
-        data = check_payload(changes["data"], self._max_payload) if "data" in changes else b""
-        change = Change(
-            when=run_time(changes.get("run_at"), changes.get("delay")),
-            **_numbers(changes),
-            update_data="data" in changes,
-            update_run_at=mode if timed else "never",
-            update_priority="priority" in changes,
-            update_max_failures="max_failures" in changes,
-            update_max_stalls="max_stalls" in changes,
-            update_min_backoff="min_backoff" in changes,
-            update_max_backoff="max_backoff" in changes,
-            reset_counts=_flag(changes, "reset_counts", False),
-            must_exist=True,
-            limits_given=_gives_limits(changes),
-        )
-        job = NewJob(check_id(id), data, change)
+        job = changed_job(id, changes, self._max_payload)
 
         def flow(session: Session) -> Flow[bool]:
             (status,) = yield from session.perform(self._layout.enqueue([job]))
@@ -466,7 +367,7 @@ class Queue:
     def _beat(self, holder: str, seconds: Duration, register: bool) -> Callable[[Session], Flow[bool]]:
         check_name(holder, "holder")
         length = _lease_seconds(seconds)
-        known = _yes_or_no(register, "register")
+        known = check_flag(register, "register")
 
         def flow(session: Session) -> Flow[bool]:
             return (yield from session.perform(self._layout.beat(holder, length, register=known))).known
@@ -488,7 +389,7 @@ class Queue:
         return await self._runners.arun(self._cancel(id, running))
 
     def _cancel(self, id: str, running: bool) -> Callable[[Session], Flow[bool]]:
-        call = self._layout.cancel([check_id(id)], running=_yes_or_no(running, "running"))
+        call = self._layout.cancel([check_id(id)], running=check_flag(running, "running"))
 
         def flow(session: Session) -> Flow[bool]:
             (found,) = yield from session.perform(call)
@@ -659,58 +560,6 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
         yield batch
 
 
-def _numbers(options: JobOptions | UpdateOptions) -> dict[str, Any]:
-    """Priority and limits, checked; the plain ones where nothing is said."""
-    numbers: dict[str, Any] = {}
-    if "priority" in options:
-        numbers["priority"] = check_whole(options["priority"], "priority", 0, 9)
-    if "max_failures" in options:
-        numbers["max_failures"] = check_whole(options["max_failures"], "max_failures", 0, MAX_COUNT)
-    if "max_stalls" in options:
-        numbers["max_stalls"] = check_whole(options["max_stalls"], "max_stalls", 0, MAX_COUNT)
-    if "min_backoff" in options:
-        numbers["min_backoff"] = milliseconds(options["min_backoff"], "min_backoff")
-    if "max_backoff" in options:
-        numbers["max_backoff"] = milliseconds(options["max_backoff"], "max_backoff")
-    return numbers
-
-
-def _gives_limits(options: Mapping[str, object]) -> bool:
-    return not _LIMITS.isdisjoint(options)
-
-
-def _check_options(verb: str, given: Mapping[str, object], known: type) -> None:
-    unknown = sorted(given.keys() - known.__annotations__.keys())
-    if unknown:
-        raise InvalidOption(f"{verb} has no option {unknown[0]!r}: it has {_listed(known)}")
-
-
-def _listed(known: type) -> str:
-    return ", ".join(known.__annotations__)
-
-
-def _yes_or_no(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption(f"{name} must be True or False, not {value!r}")
-    return value
-
-
-def _flag(options: JobOptions | UpdateOptions, name: str, default: bool) -> bool:
-    return _yes_or_no(options.get(name, default), name)
-
-
-def _choice(value: object, name: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InvalidOption(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return str(value)
-
-
-def _run_at_mode(value: object) -> str:
-    if value not in ("later", "earlier") and not isinstance(value, bool):
-        raise InvalidOption(f'update_run_at must be True, False, "later" or "earlier", not {value!r}')
-    return _RUN_AT_MODES[value]
-
-
 def _state(state: State | str) -> State:
     try:
         return State(state)
@@ -725,4 +574,4 @@ def _lease_seconds(seconds: Duration) -> float:
 def _message(message: object) -> str:
     if not isinstance(message, str):
         raise InvalidOption(f"message must be text, not {type(message).__name__}")
-    return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")
+    return shortened(message)

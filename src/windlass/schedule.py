@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from hashlib import sha256
 from itertools import takewhile
-from typing import Annotated, Any, Literal, TypedDict, Unpack, get_args
+from typing import Annotated, Any, Literal, TypedDict, Unpack, cast, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -20,7 +20,8 @@ from cronsim import CronSim, CronSimError
 from msgspec import Meta, Struct, structs
 
 from windlass.errors import InvalidInput, InvalidOption
-from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_name, check_payload, check_whole
+from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
+from windlass.options import check_numbers
 from windlass.times import LATEST_MS, Duration, Moment, milliseconds, run_time, seconds
 
 CatchUp = Literal["none", "one", "all"]
@@ -265,12 +266,9 @@ def new_schedule(
     **timing: Unpack[TimingOptions],
 ) -> Schedule:
     """A schedule from what a user says of it, checked. `options` are those of its jobs."""
-    unknown = sorted(timing.keys() - TimingOptions.__annotations__.keys())
-    if unknown:
-        known = ", ".join(TimingOptions.__annotations__)
-        raise InvalidOption(f"a schedule has no option {unknown[0]!r}: it has {known}")
-    catch_up = _choice(timing.get("catch_up", "one"), "catch_up", get_args(CatchUp))
-    overlap = _choice(timing.get("overlap", "skip"), "overlap", get_args(Overlap))
+    check_known(timing, TimingOptions, "a schedule")
+    catch_up = check_choice(timing.get("catch_up", "one"), "catch_up", get_args(CatchUp))
+    overlap = check_choice(timing.get("overlap", "skip"), "overlap", get_args(Overlap))
     if catch_up == "all" and overlap != "allow":
         raise InvalidOption(
             f'catch_up="all" asks for a job for each missed tick, and overlap="{overlap}" lets them fall together: '
@@ -283,8 +281,8 @@ def new_schedule(
         timing=_timing(timing),
         job=_job_settings(options or {}),
         jitter=milliseconds(timing.get("jitter", 0), "jitter", most=MAX_JITTER) / 1000,
-        catch_up=catch_up,
-        overlap=overlap,
+        catch_up=cast(CatchUp, catch_up),
+        overlap=cast(Overlap, overlap),
         declared=declared,
     )
 
@@ -302,27 +300,13 @@ def _timing(said: TimingOptions) -> Timing:
 
 
 def _job_settings(options: Mapping[str, Any]) -> JobSettings:
-    numbers: dict[str, int] = {}
-    for name, value in options.items():
-        match name:
-            case "priority":
-                numbers[name] = check_whole(value, name, 0, 9)
-            case "max_failures" | "max_stalls":
-                numbers[name] = check_whole(value, name, 0, MAX_COUNT)
-            case "min_backoff" | "max_backoff":
-                numbers[name] = milliseconds(value, name)
-            case _:
-                raise InvalidOption(
-                    f"the jobs of a schedule cannot be given {name!r}: their ids and run times come from the schedule. "
-                    f"Use {', '.join(JobSettings.__struct_fields__)}"
-                )
-    return JobSettings(**numbers)
-
-
-def _choice(value: object, name: str, choices: tuple[str, ...]) -> Any:
-    if value not in choices:
-        raise InvalidOption(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return value
+    for name in options:
+        if name not in JobSettings.__struct_fields__:
+            raise InvalidOption(
+                f"the jobs of a schedule cannot be given {name!r}: their ids and run times come from the schedule. "
+                f"Use {', '.join(JobSettings.__struct_fields__)}"
+            )
+    return JobSettings(**check_numbers(options))
 
 
 # -- how a schedule lies in the server -------------------------------------------------------------

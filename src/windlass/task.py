@@ -9,14 +9,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 from msgspec import Raw, Struct, json
 
 from windlass.arguments import Arguments, Bound
-from windlass.declaration import Declaration, HandlerOptions, OnException, QueueOptions, check_known, check_priority
+from windlass.declaration import Declaration, HandlerOptions, OnException, QueueOptions
 from windlass.envelope import LONGEST_KEEP, write_envelope
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
 from windlass.job import Receipt
 from windlass.layout import Layout
-from windlass.limits import check_name
-from windlass.queue import JobOptions, Queue, Runners
+from windlass.limits import check_known, check_name, check_priority
+from windlass.options import JobOptions
+from windlass.queue import Queue, Runners
 from windlass.running import Job
 from windlass.signature import Signature, parameters_of, takes_current
 from windlass.times import Duration, milliseconds

@@ -15,7 +15,7 @@ from windlass.cli.options import app_option, duration, json_option, option_of, u
 from windlass.cli.output import cell, say_json
 from windlass.cli.reach import NotFound, connect, load, typed
 from windlass.envelope import write_envelope
-from windlass.queue import JobOptions
+from windlass.options import JobOptions
 from windlass.task import DEFAULT_QUEUE, CallOptions, TaskCall, check_task_name
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

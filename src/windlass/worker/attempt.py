@@ -19,9 +19,9 @@ from msgspec import Struct
 from windlass.arguments import holds_nan
 from windlass.declaration import Declaration, OnException, Run
 from windlass.envelope import Envelope, read_envelope
-from windlass.errors import CrashError, JobFailed, StallError, Undecodable
-from windlass.job import JobRecord, Lease, Limits
-from windlass.limits import MAX_PAYLOAD
+from windlass.errors import Undecodable
+from windlass.job import Lease, Limits
+from windlass.limits import MAX_MESSAGE, MAX_PAYLOAD, shortened
 from windlass.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
 from windlass.retry import after_failure
 from windlass.running import Job
@@ -30,9 +30,7 @@ from windlass.verdict import Failure, Retry
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
-MAX_MESSAGE = 4096
 _encode = msgspec.json.Encoder().encode
-_ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
 
 
 class Plan(Struct, frozen=True):
@@ -102,7 +100,7 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
     catcher = declared.failure_handler
     if catcher is None:
         return Uncaught(lease)
-    facts = {"data": data, "job": record, "error": _error(record)}
+    facts = {"data": data, "job": record, "error": record.error()}
     return Plan(
         lease, name, catcher.run, catcher.timeout, catcher.limits, "retry", 0, lambda job: catcher.call(**facts)
     )
@@ -115,10 +113,6 @@ def _arguments(app: Windlass, envelope: Envelope) -> Any:
         return task.arguments.defaults() | task.decode(envelope.args).arguments
     except Undecodable:
         return msgspec.json.decode(envelope.args)
-
-
-def _error(record: JobRecord) -> JobFailed:
-    return _ERRORS.get(record.reason, JobFailed)(record.queue, record.id, record.message or "")
 
 
 # -- running -----------------------------------------------------------------------------------------
@@ -215,8 +209,3 @@ def describe(error: BaseException) -> str:
     trace = "".join(traceback.format_tb(error.__traceback__))
     room = MAX_MESSAGE - len(words.encode("utf-8", "replace")) - 20
     return f"{words}\n{trace[-room:]}" if trace and room > 0 else words
-
-
-def shortened(message: str) -> str:
-    """A message that fits beside a job."""
-    return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")

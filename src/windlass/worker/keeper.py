@@ -21,10 +21,10 @@ from windlass.errors import InvalidOption, KeyConflict, WindlassError
 from windlass.fleet import WorkerRecord, show_up
 from windlass.job import JobRecord, Lease
 from windlass.layout import Beat
+from windlass.limits import shortened
 from windlass.machine import awake
 from windlass.outcome import Crashed, Outcome, Released
 from windlass.retry import after_failure
-from windlass.worker.attempt import shortened
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.code_watch import check_can_watch, watch_code
 from windlass.worker.crew import Crew
@@ -33,14 +33,12 @@ from windlass.worker.hand_back import Verdict, hand_back
 from windlass.worker.logs import never_wait
 from windlass.worker.nursery import Ending, Nursery
 from windlass.worker.processes import Gone, obituary
-from windlass.worker.settings import Settings, worker_record
+from windlass.worker.settings import BEATS, SAFETY, Settings, worker_record
 
 log = logging.getLogger("windlass.keeper")
 
 PATROL = 0.05  # seconds between two looks at the board
 WEIGH = 1.0  # seconds between two looks at memory
-BEATS = 3  # heartbeats in one lease time
-SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # before another runner, when they die young
 YOUNG = 2.0
 FOR_EVER = 1e9

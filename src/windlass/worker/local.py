@@ -22,14 +22,12 @@ from windlass.worker.board import Board
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.facts import describe_queue
 from windlass.worker.runner import Runner, kinds_on
-from windlass.worker.settings import Settings, worker_record
+from windlass.worker.settings import BEATS, SAFETY, Settings, worker_record
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
 log = logging.getLogger("windlass.worker")
-BEATS = 3
-SAFETY = 0.85
 
 
 class Worker:

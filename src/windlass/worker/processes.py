@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from windlass.job import Lease
+from windlass.limits import shortened
 from windlass.outcome import Crashed, Outcome, Released
 from windlass.running import Job
 from windlass.worker import attempt
@@ -124,7 +125,7 @@ class ProcessExecutor(Executor):
             return Released(lease)  # it was killed for the job before, which had just ended
         if gone.why == "timeout":
             return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout or 0:g} s, and was killed")
-        text = attempt.shortened(obituary(gone, progress))
+        text = shortened(obituary(gone, progress))
         return Crashed(lease, text, alone=True, allowed=one.plan.limits.max_stalls)
 
     def _count(self, slot: int) -> None:

@@ -15,6 +15,8 @@ from windlass.fleet import WorkerRecord
 from windlass.ids import random_id
 
 APART = 16
+BEATS = 3  # heartbeats in one lease time
+SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
 
 
 class Settings(Struct, frozen=True):
