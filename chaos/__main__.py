@@ -35,6 +35,8 @@ def main() -> int:
     parser.add_argument("--poison", type=int, default=10_000, help="jobs, 1 %% of them poison (default %(default)s)")
     parser.add_argument("--kills", type=int, default=200, help="jobs that ignore SIGTERM (default %(default)s)")
     parser.add_argument("--stops", type=int, default=20, help="SIGTERMs under load (default %(default)s)")
+    parser.add_argument("--runners", type=int, default=30, help="SIGKILLs of a runner (default %(default)s)")
+    parser.add_argument("--lease", type=float, default=15, help="lease of a worker that is lost (default %(default)s)")
     parser.add_argument("--parents", type=int, default=1_000, help="jobs that hand over (default %(default)s)")
     parser.add_argument(
         "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
@@ -50,6 +52,8 @@ def main() -> int:
         "WINDLASS_LOSSY_OPERATIONS": chosen.operations,
         "WINDLASS_LOSSY_SEED": chosen.seed,
         "WINDLASS_POISON_JOBS": chosen.poison,
+        "WINDLASS_KILL_ROUNDS": chosen.runners,
+        "WINDLASS_LOST_LEASE": chosen.lease,
         "WINDLASS_KILL_TRIES": chosen.kills,
         "WINDLASS_STOP_TRIES": chosen.stops,
         "WINDLASS_PARENTS": chosen.parents,
