@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support.faces import FACES, Face
-from tests.support.servers import Server, redis_binary, valkey_binary
+from tests.support.server import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
 from windlass.layouts.native.keys import queue_key
 

@@ -16,7 +16,8 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Queue, Windlass
 from windlass.cli import main
 from windlass.cli.worker import worker

@@ -19,7 +19,7 @@ import redis
 import rich_click as click
 from click.testing import CliRunner, Result
 
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Queue, Windlass, fleet
 from windlass.cli import SUMMARIES, main
 from windlass.cli.output import cell, distance, first_line, length, size

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Windlass
 from windlass.cli import main
 from windlass.demo.account import Account, ServerView, draw_up

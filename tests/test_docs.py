@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.servers import Server
+from tests.support.server import Server
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("src/**/*.md")])

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Windlass
 
 FOLDER = Path(__file__).parent.parent / "examples"

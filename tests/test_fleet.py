@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.support.cluster import Cluster
 from tests.support.conditions import until
-from tests.support.servers import Cluster, Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Windlass, __version__, errors, fleet
 from windlass.fleet import WorkerRecord
 from windlass.layouts.native import keys, scripts

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pytest
 import redis
 
+from tests.support.cluster import Cluster
 from tests.support.proxy import (
     CUT_REQUEST,
     DROP_REPLY,
@@ -34,16 +35,9 @@ from tests.support.proxy import (
     pretend_version,
     random_faults,
 )
-from tests.support.servers import (
-    Cluster,
-    SentinelGroup,
-    Server,
-    ServerExited,
-    plain_client,
-    redis_binary,
-    valkey_binary,
-    wait_until,
-)
+from tests.support.sentinel import SentinelGroup
+from tests.support.server import Server, ServerExited, plain_client, redis_binary, valkey_binary
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
@@ -136,7 +130,7 @@ def test_a_paused_server_is_silent_and_then_goes_on(server: Server) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is needed")
 def test_no_server_outlives_the_tests_that_started_it() -> None:
-    story = "from tests.support.servers import *; s = Server(); s.start(); print(s.pid, s.dir, flush=True); input()"
+    story = "from tests.support.server import *; s = Server(); s.start(); print(s.pid, s.dir, flush=True); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", story], cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

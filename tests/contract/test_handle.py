@@ -20,7 +20,8 @@ from tests.contract.leasing import take
 from tests.contract.performing import perform, settle
 from tests.support.faces import FACES
 from tests.support.proxy import FaultProxy
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Lease, Limits, Queue, State, Status, Windlass, handle
 from windlass.errors import (
     CrashError,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.conftest import SameFace
 from tests.contract.leasing import drain, take
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Cleaned, Counts, Queue, State, Windlass
 
 Later = Callable[[float], None]

@@ -10,7 +10,7 @@ import redis
 
 from tests.contract.leasing import take
 from tests.contract.performing import perform, settle
-from tests.support.servers import wait_until
+from tests.support.waiting import wait_until
 from windlass import Lease, Limits, Queue
 from windlass.job import Result
 from windlass.layouts.native.keys import queue_key, result_key

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from tests.contract.performing import perform, settle
 from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.layouts.native.keys import queue_key
 from windlass.outcome import Broken, Crashed, Outcome, Unknown

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
 from windlass.layouts.native.keys import queue_key
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.proxy import HANG_REPLY, FaultProxy, nth
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.embedded import EmbeddedServer
 from windlass.errors import OutcomeUnknown, UnsupportedByLayout

@@ -14,7 +14,8 @@ import redis
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Counts, JobRecord, Lease, Queue, State, Windlass
 from windlass.errors import QueueFull
 from windlass.job import Change, NewJob, Result

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from tests.contract.leasing import drain, take
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Counts, Lease, Limits, Queue, RawJob, State
 from windlass.layouts.native.keys import queue_key
 from windlass.queue import POLL_FLOOR

@@ -14,7 +14,8 @@ import redis
 
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.job import NewJob
 from windlass.layouts.native.keys import queue_key

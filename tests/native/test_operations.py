@@ -13,7 +13,7 @@ import redis
 
 from tests.support.faces import FACES, Blocking
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
 from windlass.layouts.native import scripts

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import Server
+from tests.support.server import Server
 from windlass import Lease, Queue, State, Windlass
 
 CUTS = int(os.environ.get("WINDLASS_TORN_CUTS", "200"))

@@ -20,7 +20,8 @@ import pytest
 import redis
 from redis.client import PubSub
 
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.layouts.native.keys import cancel_channel, queue_key, wake_channel
 from windlass.queue import POLL_FLOOR

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import JobRecord, Queue, Receipt, TaskCall, Windlass
 from windlass.envelope import write_envelope
 from windlass.worker import procinfo

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 import redis
 
-from tests.support.servers import Cluster, SentinelGroup
+from tests.support.cluster import Cluster
+from tests.support.sentinel import SentinelGroup
 
 
 class ClusterSeat:

@@ -12,7 +12,7 @@ import redis
 
 from tests.contract.performing import perform, settle
 from tests.support.faces import FACES
-from tests.support.servers import wait_until
+from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, State, Status
 from windlass.job import NewJob
 from windlass.layouts.native import keys

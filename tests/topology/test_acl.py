@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.contract.performing import perform, settle
-from tests.support.servers import Cluster, Server, redis_binary, valkey_binary, wait_until
+from tests.support.cluster import Cluster
+from tests.support.server import Server, redis_binary, valkey_binary
+from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, drain, every_verb, fill_every_key, leased, through
 from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, errors
 from windlass.handle import JobHandle

@@ -11,7 +11,7 @@ import pytest
 
 import tests.contract
 from tests.support.faces import Awaitable, Blocking
-from tests.support.servers import Server
+from tests.support.server import Server
 from tests.topology.conftest import ClusterSeat
 from windlass import Queue
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.servers import Server
+from tests.support.server import Server
 from tests.topology.life import QueueLife
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tests.support.servers import HOST, SentinelGroup, Server, wait_until
+from tests.support.sentinel import SentinelGroup
+from tests.support.server import HOST, Server
+from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, QueueLife, drain, every_verb, through
 from windlass import Queue, Windlass, errors
 

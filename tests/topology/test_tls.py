@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from tests.support.proxy import HOST, TlsProxy
-from tests.support.servers import Server
+from tests.support.server import Server
 from tests.topology.life import BOTH_FACES, every_verb, through
 from windlass import Windlass, errors
 

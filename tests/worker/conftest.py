@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Server
+from tests.support.server import Server
 from tests.support.workers import Workshop
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop, keys_left, pass_time
 from windlass import JobRecord
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.servers import wait_until
+from tests.support.waiting import wait_until
 from tests.support.workers import Entry, Workshop, percentiles, wait_dead
 from windlass import JobRecord
 

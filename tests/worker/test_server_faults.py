@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.proxy import HANG, FaultProxy, always
-from tests.support.servers import Server
+from tests.support.server import Server
 from tests.support.workers import Worker, Workshop, pass_time
 from windlass.worker import procinfo
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.servers import wait_until
+from tests.support.waiting import wait_until
 from tests.support.workers import Workshop, keys_left, pass_time, percentiles, wait_dead
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.servers import Server, wait_until
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 from tests.support.workers import JOURNAL, Journal, Worker
 from windlass import Windlass
 from windlass.envelope import write_envelope

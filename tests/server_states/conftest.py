@@ -1,0 +1,32 @@
+"""Servers that the tests of one file may change, and the check that no key is left on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.server import Server
+from tests.support.server_states import PASSWORD
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Server]:
+    """A server whose settings and life the tests of this module may change."""
+    with Server(tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def tidy(own: Server) -> Iterator[None]:
+    """The check that no key is left on it."""
+    yield
+    left = own.command("KEYS", "*")
+    own.command("FLUSHALL")
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    with Server(tcp=True, config={"requirepass": PASSWORD}) as server:
+        yield server

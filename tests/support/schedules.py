@@ -1,0 +1,58 @@
+"""What the tests of schedules share: moments, tickers, and what a tick leaves on a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from windlass import Queue, Windlass
+from windlass.layout import Layout
+from windlass.schedule import Schedule, ScheduleRecord, new_schedule
+from windlass.scheduler import Schedules, TickReport, tick
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+Clock = Callable[[datetime], None]
+Ticker = Callable[..., TickReport]
+
+
+def milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def layout_of(app: Windlass, queue: str) -> Layout:
+    return app.queue(queue)._layout
+
+
+def schedules_of(app: Windlass) -> Schedules:
+    return Schedules(lambda name: layout_of(app, name), app)
+
+
+def ticker_of(app: Windlass, queue: str) -> Ticker:
+    """Lets this app tick, as a worker that declares these schedules."""
+    return lambda *declared: app.run(tick(layout_of(app, queue), {each.name: each for each in declared}))
+
+
+def waiting(queue: Queue) -> list[str]:
+    """The ids of all jobs that wait, in their order."""
+    return [job.id for state in ("ready", "scheduled", "blocked") for job in queue.all_jobs(state)]
+
+
+def finish(queue: Queue) -> list[str]:
+    """Runs all jobs that can be run; their ids."""
+    leases = queue.lease_many(1000)
+    assert all(queue.complete_many(leases))
+    return [lease.id for lease in leases]
+
+
+def seen(schedules: Any, name: str, queue: str) -> ScheduleRecord:
+    record = schedules.get(name, queue)
+    assert isinstance(record, ScheduleRecord)
+    return record
+
+
+def declared(name: str, queue: str, **said: Any) -> Schedule:
+    return new_schedule(name, queue, b"code", declared=True, **({"every": "1h"} | said))

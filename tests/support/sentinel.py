@@ -1,0 +1,158 @@
+"""A real group of servers for a test, watched by sentinels that name its primary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from tests.support.replication import EAGER_REPLICATION, RESTLESS, follows, is_replica
+from tests.support.server import HOST, Fsync, Server
+from tests.support.waiting import wait_until
+
+
+class SentinelGroup:
+    """One primary, two replicas and three sentinels that must agree by two."""
+
+    NAME = "mymaster"
+
+    def __init__(
+        self,
+        *,
+        binary: Path | None = None,
+        config: Mapping[str, str] | None = None,
+        down_after_ms: int = 500,
+        appendonly: bool = False,
+        appendfsync: Fsync = "everysec",
+    ) -> None:
+        settings = {**EAGER_REPLICATION, **(config or {})}
+        self.servers = [
+            Server(binary, unix=False, tcp=True, config=settings, appendonly=appendonly, appendfsync=appendfsync)
+            for _ in range(3)
+        ]
+        self.sentinels: list[Server] = [_Sentinel(binary, self.NAME, self.servers[0], down_after_ms) for _ in range(3)]
+        self._killed: Server | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/{self.NAME}/0"
+
+    @property
+    def primary(self) -> Server:
+        """The primary as the sentinels name it; LookupError while they do not agree."""
+        found = self._agreed()
+        if found is None:
+            raise LookupError("the sentinels do not agree on a primary")
+        return found
+
+    def start(self) -> None:
+        """Starts everything and waits until each sentinel knows the others and both replicas."""
+        primary, *replicas = self.servers
+        primary.start()
+        for replica in replicas:
+            replica.config["replicaof"] = f"{HOST} {primary.port}"
+            replica.start()
+        wait_until(lambda: all(map(follows, replicas)), "the replicas to follow", ignoring=RESTLESS)
+        for sentinel in self.sentinels:
+            sentinel.start()
+        wait_until(self._all_known, "the sentinels to know the group", ignoring=RESTLESS)
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for server in (*self.servers, *self.sentinels):
+                stack.callback(server.close)
+
+    def kill_primary(self) -> Server:
+        """Kills the primary with SIGKILL, once no failover is under way, and returns it to be brought back."""
+        # A sentinel whose promoted server dies before it has ended the failover stays in that failover for good.
+        wait_until(self._calm, "the sentinels to end the last failover", ignoring=RESTLESS)
+        self._killed = self.primary
+        self._killed.kill()
+        return self._killed
+
+    def wait_new_primary(self, timeout: float = 20.0) -> Server:
+        """Returns the promoted server when all live sentinels name it and it says so itself."""
+        return wait_until(self._promoted, "a new primary", timeout=timeout, ignoring=RESTLESS)
+
+    def wait_replicas(self, count: int, timeout: float = 20.0) -> None:
+        """Returns when so many live servers follow the primary, one brought back included."""
+
+        def followers() -> int:
+            return sum(server.alive and is_replica(server) and follows(server) for server in self.servers)
+
+        wait_until(lambda: followers() >= count, f"{count} replicas", timeout=timeout, ignoring=RESTLESS)
+
+    def _promoted(self) -> Server | None:
+        found = self._agreed()
+        if found is None or found is self._killed or not found.alive or is_replica(found):
+            return None
+        return found
+
+    def _agreed(self) -> Server | None:
+        named: set[int] = set()
+        for sentinel in self.sentinels:
+            if sentinel.alive:
+                reply = sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.NAME)
+                named.add(int(reply[1]) if reply else 0)
+        if len(named) != 1:
+            return None
+        return next((server for server in self.servers if server.port in named), None)
+
+    def _calm(self) -> bool:
+        return self._agreed() is not None and all(
+            _pairs(sentinel.command("SENTINEL", "MASTER", self.NAME))["flags"] == "master"
+            for sentinel in self.sentinels
+            if sentinel.alive
+        )
+
+    def _all_known(self) -> bool:
+        line = f"status=ok,address={HOST}:{self.servers[0].port},slaves=2,sentinels=3"
+        return all(line in sentinel.info("sentinel").get("master0", "") for sentinel in self.sentinels)
+
+
+class _Sentinel(Server):
+    # The defaults are for real networks: a group would need two seconds to meet and ten to see a replica.
+    # A replica is promoted only if its INFO is younger than five ping periods, and INFO comes each second then.
+    _PERIODS = ("INFO-PERIOD", 200, "PING-PERIOD", 300, "ASK-PERIOD", 100, "PUBLISH-PERIOD", 100)
+
+    def __init__(self, binary: Path | None, name: str, primary: Server, down_after_ms: int) -> None:
+        super().__init__(binary, unix=False, tcp=True)
+        self._name = name
+        self._primary = primary
+        self._down_after_ms = down_after_ms
+
+    def start(self) -> None:
+        super().start()
+        self.command("SENTINEL", "DEBUG", *self._PERIODS)
+
+    def _directives(self) -> list[str]:
+        return [
+            f"bind {HOST}",
+            f"port {self.port}",
+            f"dir {self.dir}",
+            f"logfile {self._log}",
+            f"sentinel monitor {self._name} {HOST} {self._primary.port} 2",
+            f"sentinel down-after-milliseconds {self._name} {self._down_after_ms}",
+            f"sentinel failover-timeout {self._name} 2000",
+        ]
+
+    def _arguments(self) -> list[str]:
+        return [str(self._conf), "--sentinel"]
+
+
+def _pairs(reply: list[bytes]) -> dict[str, str]:
+    words = [word.decode() for word in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))
