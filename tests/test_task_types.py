@@ -43,23 +43,28 @@ def mourned(error: Exception) -> str:
 
 def right_calls() -> None:
     """Never run: only its types count."""
-    assert_type(welcome.enqueue(42, locale="fr"), JobHandle[Any])
+    assert_type(welcome.enqueue(42, locale="fr"), JobHandle[bool])
+    assert_type(welcome.enqueue(42).result(), bool)
     assert_type(welcome.call(user_id=42), TaskCall)
     sender = welcome.using(id="w", delay="5m", priority=2, queue="other", keep_result=60)
-    assert_type(sender.enqueue(42), JobHandle[Any])
+    assert_type(sender.enqueue(42), JobHandle[bool])
     assert_type(welcome.using(id="w").using(delay=3).call(42, "fr"), TaskCall)
     assert_type(thumbnail("a", size=3), str)
-    assert_type(thumbnail.enqueue("a", size=3), JobHandle[Any])
+    assert_type(thumbnail.enqueue("a", size=3), JobHandle[str])
+    assert_type(thumbnail.using(keep_result=60).enqueue("a").result(5), str)
     assert_type(thumbs(b"x"), int)
     assert_type(mourned(ValueError()), str)
     assert_type(app.enqueue_many(welcome.call(n) for n in range(3)), list[Receipt])
-    assert_type(app.find("welcome"), Task[..., Any] | None)
+    assert_type(app.job("emails", "w", bool).result(), bool)
+    assert_type(app.job("emails", "w"), JobHandle[Any])
+    assert_type(app.find("welcome"), Task[..., Any, Any] | None)
 
 
 async def right_awaits() -> None:
     """Never run: only its types count."""
-    assert_type(await welcome.aenqueue(42), JobHandle[Any])
-    assert_type(await welcome.using(id="w").aenqueue(42), JobHandle[Any])
+    assert_type(await welcome.aenqueue(42), JobHandle[bool])
+    assert_type(await (await welcome.aenqueue(42)).aresult(), bool)
+    assert_type(await welcome.using(id="w").aenqueue(42), JobHandle[bool])
     assert_type(await welcome(42), bool)
     assert_type(await app.aenqueue_many([welcome.call(1)]), list[Receipt])
     assert_type(await told(b"", Job(Lease("q", "a", b"", 1))), None)

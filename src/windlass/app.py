@@ -7,12 +7,12 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from inspect import iscoroutine
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
@@ -39,7 +39,7 @@ from windlass.queue import Queue
 from windlass.registry import Registry
 from windlass.schedule import Schedule, TimingOptions
 from windlass.scheduler import Schedules, schedule_of
-from windlass.task import Handler, Task, TaskCall, TaskOptions
+from windlass.task import Handler, Task, TaskCall, TaskMaker, TaskOptions
 from windlass.times import Duration, milliseconds
 from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
+V = TypeVar("V")
 
 LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent lane
 
@@ -146,6 +147,12 @@ class Windlass:
         check_name(name)
         return self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
 
+    @overload
+    def job(self, queue: str, id: str) -> JobHandle[Any]: ...
+
+    @overload
+    def job(self, queue: str, id: str, returns: type[V]) -> JobHandle[V]: ...
+
     def job(self, queue: str, id: str, returns: Any = Any) -> JobHandle[Any]:
         """A handle on a job: its result, its events, its record. `returns` is the type that its result is read as."""
         return JobHandle(self.layout(queue), self, id, returns=returns)
@@ -162,14 +169,19 @@ class Windlass:
     # -- tasks and handlers ----------------------------------------------------------------------
 
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(  # what is awaited comes first: only then is its value meant
+        self, function: Callable[P, Coroutine[Any, Any, V]], /
+    ) -> Task[P, Coroutine[Any, Any, V], V]: ...
 
     @overload
-    def task(self, /, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
+
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> TaskMaker: ...
 
     def task(
-        self, function: Callable[P, R] | None = None, /, **options: Unpack[TaskOptions]
-    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Task[..., Any, Any] | TaskMaker:
         """Declare a task, as `@app.task` or with options.
 
         Options: `queue` ("default"), `name` (the function's own), `run` ("loop" for async def, "thread" for def, or
@@ -178,12 +190,12 @@ class Windlass:
         """
         if function is not None:
             return self._declare(function, options)
-        return lambda function: self._declare(function, options)
+        return cast(TaskMaker, lambda function: self._declare(function, options))
 
-    def _declare(self, function: Callable[P, R], options: TaskOptions) -> Task[P, R]:
+    def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any, Any]:
         name = options.get("name", getattr(function, "__name__", repr(function)))
         with declaring(f"task {name!r}"):
-            task = Task(self, function, name, options)
+            task: Task[..., Any, Any] = Task(self, function, name, options)
             self._registry.add_task(task)
         return task
 
@@ -207,7 +219,7 @@ class Windlass:
         return declare
 
     @property
-    def tasks(self) -> Mapping[str, Task[..., Any]]:
+    def tasks(self) -> Mapping[str, Task[..., Any, Any]]:
         """All tasks, by their names."""
         return self._registry.tasks
 
@@ -216,7 +228,7 @@ class Windlass:
         """All handlers, by their queues."""
         return self._registry.handlers
 
-    def find(self, name: str) -> Task[..., Any] | None:
+    def find(self, name: str) -> Task[..., Any, Any] | None:
         """The task of this name, if there is one."""
         return self._registry.tasks.get(name)
 

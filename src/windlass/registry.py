@@ -14,12 +14,12 @@ class Registry:
     """The tasks and handlers of one app."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task[..., Any]] = {}
+        self._tasks: dict[str, Task[..., Any, Any]] = {}
         self._handlers: dict[str, Handler[..., Any]] = {}
-        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+        self.tasks: Mapping[str, Task[..., Any, Any]] = MappingProxyType(self._tasks)
         self.handlers: Mapping[str, Handler[..., Any]] = MappingProxyType(self._handlers)
 
-    def add_task(self, task: Task[..., Any]) -> None:
+    def add_task(self, task: Task[..., Any, Any]) -> None:
         """Take in a task under a name that is still free."""
         if task.name in self._tasks:
             raise InvalidTask(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, get_type_hints
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, get_type_hints, overload
 
 from msgspec import Raw, Struct, json
 
@@ -23,7 +23,8 @@ from windlass.signature import Signature, parameters_of, takes_current
 from windlass.times import Duration, milliseconds
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R")  # what calling the function gives: for an `async def` a coroutine
+V = TypeVar("V")  # what comes out in the end, and is the result of the job
 
 DEFAULT_QUEUE = "default"
 MAX_TASK_NAME = 128
@@ -74,10 +75,10 @@ class TaskCall(Struct, frozen=True):
         return f"TaskCall(task={self.task!r}, queue={self.queue!r}, options={self.options!r})"
 
 
-class Sender(Generic[P]):
+class Sender(Generic[P, V]):
     """A task, and the options with which its calls are sent."""
 
-    def __init__(self, task: Task[P, Any], given: CallOptions) -> None:
+    def __init__(self, task: Task[P, Any, V], given: CallOptions) -> None:
         check_known(given, CallOptions)
         self._task = task
         self._given = given
@@ -92,19 +93,19 @@ class Sender(Generic[P]):
     def __repr__(self) -> str:
         return f"<{self._task.title} using {self._given}>"
 
-    def using(self, **options: Unpack[CallOptions]) -> Sender[P]:
+    def using(self, **options: Unpack[CallOptions]) -> Sender[P, V]:
         """The same with more options; those given last count."""
         return Sender(self._task, {**self._given, **options})
 
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
         """Put a call on the queue. When it returns, the server has it; what it returns leads to the job."""
         return self._handle(self._target.enqueue(self._data(args, kwargs), **self._options))
 
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
         """Awaitable `enqueue`."""
         return self._handle(await self._target.aenqueue(self._data(args, kwargs), **self._options))
 
-    def _handle(self, receipt: Receipt) -> JobHandle[Any]:
+    def _handle(self, receipt: Receipt) -> JobHandle[V]:
         home = self._home
         return JobHandle(home.layout(self._queue), home, receipt.id, receipt.status, returns=self._task.returns)
 
@@ -120,7 +121,7 @@ class Sender(Generic[P]):
         return self._home.queue(self._queue)
 
 
-class Task(Declaration[P, R]):
+class Task(Declaration[P, R], Generic[P, R, V]):
     """A function that can be called here, or put on a queue to be called by a worker."""
 
     def __init__(self, home: Home, function: Callable[P, R], name: str, options: TaskOptions) -> None:
@@ -146,15 +147,15 @@ class Task(Declaration[P, R]):
         """The arguments of a job, read and checked: `.call(job)` runs the function. Raises `Undecodable`."""
         return self.arguments.read(args)
 
-    def using(self, **options: Unpack[CallOptions]) -> Sender[P]:
+    def using(self, **options: Unpack[CallOptions]) -> Sender[P, V]:
         """The task with options for its next calls: `id`, `delay`, `priority`, `queue`, `keep_result` and so on."""
         return Sender(self, options)
 
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
         """Put a call on the task's queue. When it returns, the server has it; what it returns leads to the job."""
         return self._plain.enqueue(*args, **kwargs)
 
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
         """Awaitable `enqueue`."""
         return await self._plain.aenqueue(*args, **kwargs)
 
@@ -163,8 +164,20 @@ class Task(Declaration[P, R]):
         return self._plain.call(*args, **kwargs)
 
     @functools.cached_property
-    def _plain(self) -> Sender[P]:
+    def _plain(self) -> Sender[P, V]:
         return Sender(self, {})
+
+
+class TaskMaker(Protocol):
+    """What `@app.task(…)` gives: it makes a task of a function."""
+
+    @overload
+    def __call__(  # what is awaited comes first: only then is its value meant
+        self, function: Callable[P, Coroutine[Any, Any, V]], /
+    ) -> Task[P, Coroutine[Any, Any, V], V]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
 
 
 class Handler(Declaration[Concatenate[bytes, P], R]):

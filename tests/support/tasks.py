@@ -21,7 +21,7 @@ def args_of(call: TaskCall) -> Any:
     return payload(call.data)["args"]
 
 
-def round_trip(task: Task[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+def round_trip(task: Task[..., Any, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
     """What the function will be called with."""
     return task.decode(read_envelope(task.call(*args, **kwargs).data).args).arguments
 

@@ -31,7 +31,7 @@ def texts(app: Windlass) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def welcome(here: Windlass) -> Task[..., Any]:
+def welcome(here: Windlass) -> Task[..., Any, Any]:
     @here.task
     async def welcome(user_id: int, locale: str = "en", *, tries: int = 1, job: Job = current()) -> None: ...
 

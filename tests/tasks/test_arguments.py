@@ -162,13 +162,13 @@ def test_a_bad_type_that_is_found_late_is_told_at_first_use(here: Windlass) -> N
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def test_arguments_by_place_and_by_name(welcome: Task[..., Any]) -> None:
+def test_arguments_by_place_and_by_name(welcome: Task[..., Any, Any]) -> None:
     call = welcome.call(42, locale="fr")
     assert payload(call.data) == {"task": "welcome", "args": {"user_id": 42, "locale": "fr"}}
     assert args_of(welcome.call(user_id=42, tries=2)) == {"user_id": 42, "tries": 2}
 
 
-def test_defaults_are_not_written(welcome: Task[..., Any]) -> None:
+def test_defaults_are_not_written(welcome: Task[..., Any, Any]) -> None:
     assert args_of(welcome.call(42)) == {"user_id": 42}
 
 
@@ -194,7 +194,7 @@ def test_defaults_are_not_written(welcome: Task[..., Any]) -> None:
     ids=named,
 )
 def test_calls_that_do_not_fit(
-    welcome: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], told: str
+    welcome: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], told: str
 ) -> None:
     for send in (welcome.call, welcome.enqueue, welcome.using(priority=1).enqueue):
         with pytest.raises(InvalidArguments) as caught:

@@ -67,7 +67,7 @@ def test_what_a_job_tells() -> None:
 # -- reading what a job carries --------------------------------------------------------------------
 
 
-def test_arguments_are_read_by_name_and_by_place(welcome: Task[..., Any]) -> None:
+def test_arguments_are_read_by_name_and_by_place(welcome: Task[..., Any, Any]) -> None:
     assert welcome.decode(Raw(b'{"user_id":1,"tries":3}')).arguments == {"user_id": 1, "tries": 3}
     assert welcome.decode(Raw(b'[1,"fr"]')).arguments == {"user_id": 1, "locale": "fr"}
 
@@ -90,7 +90,7 @@ def test_arguments_are_read_by_name_and_by_place(welcome: Task[..., Any]) -> Non
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_arguments_that_cannot_be_read(welcome: Task[..., Any], args: bytes, told: str) -> None:
+def test_arguments_that_cannot_be_read(welcome: Task[..., Any, Any], args: bytes, told: str) -> None:
     with pytest.raises(Undecodable) as caught:
         welcome.decode(Raw(args))
     assert caught.value.reason.startswith(f"welcome(): {told}")

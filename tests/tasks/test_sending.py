@@ -176,7 +176,7 @@ def test_only_calls_can_be_sent(here: Windlass) -> None:
         here.enqueue_many([cast(Any, b"x")])
 
 
-def test_a_call_is_a_value_that_keeps_its_data_to_itself(welcome: Task[..., Any]) -> None:
+def test_a_call_is_a_value_that_keeps_its_data_to_itself(welcome: Task[..., Any, Any]) -> None:
     call = welcome.using(priority=1).call(42, "secret")
     assert (call.task, call.queue, call.options) == ("welcome", "default", {"priority": 1})
     assert "secret" not in repr(call)
