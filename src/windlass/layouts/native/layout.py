@@ -11,19 +11,16 @@ from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result,
 from windlass.layout import Argument, Beat, Call, Parcel, ScheduleBook, Script, Turn
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
-    pack_change,
     pack_fence,
-    pack_limits,
-    pack_when,
     priority_of,
     read_cursor,
     read_failure,
-    read_meta,
     read_parcel,
     read_row,
     write_cursor,
 )
 from windlass.layouts.native.schedules import NativeSchedules
+from windlass.layouts.packing import pack_change, pack_limits, pack_when, read_meta
 from windlass.machine import MACHINE, uptime_ms
 from windlass.outcome import (
     Broken,

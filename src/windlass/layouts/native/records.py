@@ -9,78 +9,24 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from windlass.errors import InvalidOption
-from windlass.job import PLAIN, Change, JobRecord, Limits, State
+from windlass.job import JobRecord, Limits, State
 from windlass.layout import Parcel
+from windlass.layouts.packing import CHANGE, META, read_meta
 
-_META = struct.Struct(">BBBIIIIQQQ")
 _LEASE = struct.Struct(">BQQB")
 _FENCE = struct.Struct(">Q")
-_CHANGE = struct.Struct(">BBQIIQQH")
 _GRAVE = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
 _SHORT_LENGTH = struct.Struct(">H")
 _PARCEL = struct.Struct(">QBHB")
 
 PRIORITY_STEP = 2**49
-_RUN_AT_MODES = {"never": 0, "always": 1, "later": 2, "earlier": 3}
-_WHEN_KINDS = {"at": 1, "in": 2}
 _REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
-_PLAIN_LIMITS = Limits()
-
-
-def pack_change(change: Change) -> bytes:
-    """What an enqueue asks for; empty for a plain job, which is most of them."""
-    if change is PLAIN:
-        return b""
-    flags = (
-        change.update_data
-        | _RUN_AT_MODES[change.update_run_at] << 1
-        | change.update_max_failures << 3
-        | change.update_max_stalls << 4
-        | change.update_min_backoff << 5
-        | change.update_max_backoff << 6
-        | change.reset_counts << 7
-        | change.update_priority << 8
-        | change.keep << 9
-        | change.must_exist << 10
-        | change.limits_given << 11
-    )
-    kind, ms = pack_when(change.when)
-    return _CHANGE.pack(
-        change.priority,
-        kind,
-        ms,
-        change.max_failures,
-        change.max_stalls,
-        change.min_backoff,
-        change.max_backoff,
-        flags,
-    )
 
 
 def pack_fence(fence: int) -> bytes:
     """A fence as it lies in a lease record."""
     return _FENCE.pack(fence & 0xFFFFFFFFFFFFFFFF)
-
-
-def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
-    """The kind of a time and its milliseconds."""
-    return (_WHEN_KINDS[when[0]], when[1]) if when else (0, 0)
-
-
-def pack_limits(limits: Limits) -> bytes:
-    """A META record with these limits and nothing else."""
-    backoffs = round(limits.min_backoff * 1000), round(limits.max_backoff * 1000)
-    return _META.pack(2, 0, 5, limits.max_failures, limits.max_stalls, 0, 0, *backoffs, 0)
-
-
-def read_meta(record: bytes | None) -> tuple[int, int, int, int, Limits]:
-    """Marks, priority, failures, stalls and limits; the plain ones where there is no record."""
-    if not record or len(record) != _META.size:
-        return 0, 5, 0, 0, _PLAIN_LIMITS
-    _, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _ = _META.unpack(record)
-    limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
-    return marks, priority, failures, stalls, limits
 
 
 def priority_of(score: bytes | str) -> int:
@@ -174,12 +120,12 @@ def read_parcel(record: bytes) -> Parcel:
 
 
 def _read_grave(queue: str, id: str, grave: bytes, state: State) -> JobRecord:
-    if len(grave) < _GRAVE.size + _META.size + _LENGTH.size:  # not written by us
+    if len(grave) < _GRAVE.size + META.size + _LENGTH.size:  # not written by us
         return JobRecord(queue=queue, id=id, state=state, data=grave)
     reason, died_at = _GRAVE.unpack_from(grave)
     at = _GRAVE.size
-    _, priority, failures, stalls, limits = read_meta(grave[at : at + _META.size])
-    at += _META.size
+    _, priority, failures, stalls, limits = read_meta(grave[at : at + META.size])
+    at += META.size
     (length,) = _LENGTH.unpack_from(grave, at)
     at += _LENGTH.size
     return JobRecord(
@@ -198,14 +144,14 @@ def _read_grave(queue: str, id: str, grave: bytes, state: State) -> JobRecord:
 
 
 def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
-    if len(record) < _CHANGE.size:  # not written by us
+    if len(record) < CHANGE.size:  # not written by us
         return JobRecord(queue=queue, id=id, state=State.BLOCKED, data=record)
-    priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = _CHANGE.unpack_from(record)
+    priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = CHANGE.unpack_from(record)
     return JobRecord(
         queue=queue,
         id=id,
         state=State.BLOCKED,
-        data=record[_CHANGE.size :],
+        data=record[CHANGE.size :],
         priority=priority,
         run_at=ms / 1000 if kind else None,
         limits=Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),

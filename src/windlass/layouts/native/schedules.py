@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from windlass.job import Change
 from windlass.layout import Argument, Call, Script
 from windlass.layouts.native import scripts
-from windlass.layouts.native.records import pack_change
+from windlass.layouts.packing import pack_change
 from windlass.schedule import Fired, StoredSchedule, StoredSchedules, Verdict
 
 T = TypeVar("T")

@@ -1,0 +1,106 @@
+#!lua flags=allow-oom
+-- One turn of a worker's wheel in one step: settle what is done, take back what was abandoned, lease the next jobs.
+--
+-- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+--          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
+--          [8] "1": sweep now, whenever it was done last
+--          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
+-- layout   holds(run), describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep() → how many came back
+--          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text)
+--          settings: sweep_every in ms; due() → ms until something happens by itself, or nil
+-- returns  { a digit for each outcome: 1 it was still ours, fence before the first lease, ids, data, META records,
+--            ms until something happens by itself or -1, jobs taken back, 1 when the holder is not known }
+-- errors   STALEOP, WRONGTYPE; nothing is written then.
+
+local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
+
+local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
+local lease_ms, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local replayed = open()
+if replayed then
+  if type(replayed) == 'table' then return replayed end
+  local verdicts, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
+  local ids, data, metas = {}, {}, {}
+  for i = 1, tonumber(count) do
+    local run = run_of(whole(tonumber(base) + i))
+    if run then
+      ids[i], data[i], metas[i] = layout.describe(run)
+    else
+      ids[i], data[i], metas[i] = '', false, '' -- not ours any more
+    end
+  end
+  return { verdicts, base, ids, data, metas, -1, tonumber(taken_back), 0 }
+end
+
+local verdicts = {}
+for at = 9, #ARGV, 5 do
+  local run = run_of(ARGV[at])
+  verdicts[#verdicts + 1] = run and '1' or '0'
+  if run then
+    forget(run)
+    layout[ARGV[at + 1]](run, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4])
+  end
+end
+
+-- What lost holders had goes back, in the old order; then what the layout itself finds abandoned.
+local taken_back = 0
+local lost = call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+if #lost > 0 then
+  local is_lost = {}
+  for _, name in ipairs(lost) do is_lost[name] = true end
+  for _, run in ipairs(runs_of()) do
+    if is_lost[run.holder] then
+      if layout.holds(run) then
+        forget(run)
+        layout.stall(run)
+        taken_back = taken_back + 1
+      else
+        forget(run)
+      end
+    end
+  end
+  call('ZREM', HOLDERS, unpack(lost))
+  if layout.retire then
+    for _, name in ipairs(lost) do layout.retire(name) end
+  end
+end
+local swept = tonumber(call('HGET', STATE, 'swept') or 0)
+if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
+  taken_back = taken_back + layout.sweep()
+  call('HSET', STATE, 'swept', whole(now))
+end
+
+local ids, data, metas = {}, {}, {}
+local base = math.max(tonumber(call('HGET', STATE, 'fence') or 0), now_us)
+local unknown = wanted > 0 and ARGV[7] == '1' and not is_known(holder)
+local bytes = 0
+while not unknown and #ids < wanted and bytes < MOST_BYTES do
+  local token = layout.take(holder, now + lease_ms)
+  if not token then break end
+  local run = { fence = whole(base + #ids + 1), holder = holder, token = token }
+  remember(run)
+  local at = #ids + 1
+  ids[at], data[at], metas[at] = layout.describe(run)
+  bytes = bytes + #data[at]
+end
+if #ids > 0 then
+  call('HSET', STATE, 'fence', whole(base + #ids))
+  call('ZADD', HOLDERS, 'GT', whole(now + lease_ms), holder)
+  if layout.beat then layout.beat(holder, now + lease_ms, false) end
+end
+
+local wait = layout.due and layout.due() or -1
+local first = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]
+if first then
+  local left = math.max(1, tonumber(first) + 1 - now)
+  wait = (wait < 0 or left < wait) and left or wait
+end
+
+-- A look in vain writes nothing that must be remembered: repeated, it is just another look.
+if #verdicts > 0 or #ids > 0 or taken_back > 0 then
+  close(table.concat(verdicts) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
+  if #ids > 0 then keep_for(2 * lease_ms) end
+end
+announce()
+return { table.concat(verdicts), whole(base), ids, data, metas, wait, taken_back, unknown and 1 or 0 }
