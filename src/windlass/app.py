@@ -25,12 +25,12 @@ from windlass.declaration import (
     declaring,
 )
 from windlass.embedded import EmbeddedServer
-from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, UnsupportedByLayout, WindlassError
+from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, WindlassError
 from windlass.fleet import WorkerRecord, list_queues, list_workers
 from windlass.handle import JobHandle
 from windlass.job import Receipt
 from windlass.layout import Layout
-from windlass.layouts.native import NativeLayout
+from windlass.layouts import check_layout, make_layout
 from windlass.layouts.native import scripts as native_scripts
 from windlass.limits import MAX_PAYLOAD, check_name, check_whole
 from windlass.options import RawJob
@@ -64,6 +64,7 @@ class Given(Struct, frozen=True):
     retry_for: float
     call_timeout: float
     allow_eviction: bool
+    layouts: dict[str, str]
 
     def __repr__(self) -> str:
         return "Given(…)"
@@ -75,6 +76,7 @@ class Windlass:
     `retry_for` is how long a call is repeated while the server cannot be reached; then it raises. `queue_options`
     are the defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`. `on_exception` says what an exception
     of a job means that is neither `Retry` nor `Failure`: "retry", or "fail" for good; a task may say otherwise.
+    `layouts` names the queues that speak the keys of another system: `{"thumbs": "workqueue"}`.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Windlass:
         allow_eviction: bool = False,
         queue_options: Mapping[str, QueueOptions] | None = None,
         on_exception: OnException = "retry",
+        layouts: Mapping[str, str] | None = None,
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
@@ -102,6 +105,7 @@ class Windlass:
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
         self.on_exception = check_on_exception(on_exception)
+        self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._registry = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
@@ -119,10 +123,11 @@ class Windlass:
             self._options.retry_for,
             self._options.call_timeout,
             allow_eviction,
+            self._layout_names,
         )
         self._blocking = BlockingRunner(self._endpoint, self._options.call_timeout)
         self._awaitable = AwaitableRunner(self._endpoint, self._options.call_timeout)
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[tuple[str, str], Layout] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._inherited: list[object] = []
@@ -136,16 +141,21 @@ class Windlass:
     def __repr__(self) -> str:
         return f"<Windlass on {'the embedded server' if self._is_embedded else self._endpoint}>"
 
-    def queue(self, name: str, *, layout: str = "native") -> Queue:
-        """A queue by its name; it comes into being with its first job."""
-        if layout != "native":
-            raise UnsupportedByLayout(f"there is no layout {layout!r}: this version has only 'native'")
-        return Queue(self.layout(name), self, max_payload=self._max_payload)
+    def queue(self, name: str, *, layout: str | None = None) -> Queue:
+        """A queue by its name; it comes into being with its first job.
 
-    def layout(self, name: str) -> Layout:
+        `layout` is how it lies in the server: "native", or the keys of another system ("worqr", "workqueue", "queasy",
+        "hworker", "processor"). By default what the app's `layouts` say, else native.
+        """
+        return Queue(self.layout(name, layout), self, max_payload=self._max_payload)
+
+    def layout(self, queue: str, name: str | None = None) -> Layout:
         """How a queue lies in the server. All who use the queue share one, and so what is known of its clock."""
-        check_name(name)
-        return self._layouts.get(name) or self._layouts.setdefault(name, NativeLayout(name, max_dead=self._max_dead))
+        if not isinstance(queue, str):
+            check_name(queue)  # which refuses it
+        chosen = name or self._layout_names.get(queue, "native")
+        found = self._layouts.get((queue, chosen))
+        return found or self._layouts.setdefault((queue, chosen), make_layout(chosen, queue, self._max_dead))
 
     @overload
     def job(self, queue: str, id: str) -> JobHandle[Any]: ...
@@ -208,7 +218,7 @@ class Windlass:
         """
         if callable(queue):
             raise InvalidTask('a handler needs the name of its queue: @app.handler("thumbs")')
-        check_name(queue)
+        self.layout(queue)  # refuses what can be no name of a queue
 
         def declare(function: Callable[Concatenate[bytes, P], R]) -> Handler[P, R]:
             with declaring(f"the handler of queue {queue!r}"):
@@ -283,7 +293,9 @@ class Windlass:
             )
         settings = Settings(
             name=worker_name(check_name(name, "worker") if name else None),
-            queues={check_name(queue): check_whole(w, f"weight of {queue}", 1, 1000) for queue, w in chosen.items()},
+            queues={
+                self.layout(queue).queue: check_whole(w, f"weight of {queue}", 1, 1000) for queue, w in chosen.items()
+            },
             concurrency=check_whole(concurrency, "concurrency", 1, 10_000),
             threads=check_whole(threads, "threads", 1, 1000),
             processes=0,
@@ -454,6 +466,14 @@ class Windlass:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _check_layouts(given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise InvalidOption('layouts must be names of layouts by queue, like {"thumbs": "workqueue"}')
+    for queue, name in given.items():
+        make_layout(check_layout(name), queue, 0)  # refuses what can be no name of a queue
+    return dict(given)
 
 
 def _checked(call: TaskCall) -> TaskCall:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from hashlib import sha1
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -51,6 +52,28 @@ class Call(Generic[T]):
     about: str
     undo: Callable[[T], Call[Any] | None] | None = None
     operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
+
+
+class Capability(StrEnum):
+    """What a layout may be able to do, in words for people."""
+
+    IDS = "ids of your own"
+    UPDATE = "changing a job by its id"
+    SINGLETON = "one job of an id at a time"
+    PRIORITY = "priorities"
+    RUN_TIME = "run times and delays"
+    LIMITS = "limits of failures and stalls"
+    CANCEL = "cancelling a job that waits"
+    CANCEL_RUNNING = "cancelling a job that runs"
+    PROGRESS = "progress"
+    DEAD = "keeping jobs that failed for good"
+    BROKEN = "keeping jobs that cannot be decoded"
+    FAILURE_HANDLERS = "failure handlers"
+    RESULTS = "results and events"
+    HAND_OVER = "jobs handed over on completion"
+    SCHEDULES = "schedules"
+    PAUSE = "pausing"
+    CLUSTER = "Redis Cluster"
 
 
 class Turn(Struct, frozen=True):
@@ -133,6 +156,8 @@ class Layout(Protocol):
 
     name: str
     queue: str
+    can: frozenset[Capability]
+    heartbeat: float | None  # seconds after which its peers call a silent worker lost, where they say so
     schedules: ScheduleBook | None
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:

@@ -15,7 +15,7 @@ from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
 from windlass.job import Receipt
 from windlass.layout import Layout
-from windlass.limits import check_known, check_name, check_priority
+from windlass.limits import check_known, check_priority
 from windlass.options import JobOptions
 from windlass.queue import Queue, Runners
 from windlass.running import Job
@@ -52,7 +52,7 @@ class Home(Runners, Protocol):
 
     def queue(self, name: str) -> Queue: ...
 
-    def layout(self, name: str) -> Layout: ...
+    def layout(self, queue: str) -> Layout: ...
 
     def queue_defaults(self, name: str) -> QueueOptions: ...
 
@@ -83,7 +83,7 @@ class Sender(Generic[P, V]):
         self._task = task
         self._given = given
         self._home = task.home
-        self._queue = check_name(given["queue"]) if "queue" in given else task.queue
+        self._queue = self._home.layout(given["queue"]).queue if "queue" in given else task.queue
         if self._queue in self._home.handlers:
             raise InvalidOption(f"queue {self._queue!r} has a handler, and takes no tasks: choose another queue")
         self._keep = check_keep(given["keep_result"]) if "keep_result" in given else task.keep_result
@@ -130,7 +130,7 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         check_known(options, TaskOptions)
         self.home = home
         self.name = check_task_name(name)
-        self.queue = check_name(options.get("queue", DEFAULT_QUEUE))
+        self.queue = home.layout(options.get("queue", DEFAULT_QUEUE)).queue
         defaults = home.queue_defaults(self.queue)
         super().__init__(f"task {name!r}", function, options, defaults, home.on_exception)
         if "priority" in options:
@@ -187,7 +187,7 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
         self, home: Home, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
     ) -> None:
         check_known(options, HandlerOptions)
-        self.queue = check_name(queue)
+        self.queue = home.layout(queue).queue
         defaults = home.queue_defaults(queue)
         super().__init__(f"the handler of queue {queue!r}", function, options, defaults, home.on_exception)
         self._job_names = _job_names(function)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, cast
 
 import msgspec
@@ -307,12 +308,15 @@ def test_who_is_blocked_waits_for_the_second_end(raw_queue: Queue, waiting: Wait
     first = leased(raw_queue)
     receipt = raw_queue.enqueue(b"", id="a")
     behind = make(raw_queue, status=receipt.status)
-    in_front = waiting.for_(make(raw_queue).result)
+    seen: SimpleQueue[EventKind] = SimpleQueue()
+    in_front = waiting.pool.submit(lambda: [seen.put(event.kind) for event in make(raw_queue).events(timeout=20)])
+    assert seen.get(timeout=10) == "started"  # it has looked: what ends now is the job that it asked for
     found = waiting.for_(behind.result)
     told = waiting.pool.submit(lambda: [event.kind for event in behind.events(timeout=20)])
     wait_until(lambda: waiting.listening() == 3, "all three to listen")
     assert settle(raw_queue, done(first, "first")) == (True,)
-    assert in_front.result(10) == "first"
+    in_front.result(10)
+    assert seen.get(timeout=10) == "completed"
     assert settle(raw_queue, done(take(raw_queue), "second")) == (True,)
     assert found.result(10) == "second"
     kinds = told.result(10)

@@ -17,7 +17,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.embedded import EmbeddedServer
-from windlass.errors import OutcomeUnknown, UnsupportedByLayout
+from windlass.errors import InvalidOption, OutcomeUnknown
 
 MEBIBYTE = 1024 * 1024
 
@@ -128,7 +128,7 @@ def test_a_holder_that_is_being_taken_apart_is_lost_already(raw_queue: Queue, la
     assert raw_queue.counts().leased <= 2
 
 
-def test_only_the_native_layout_is_here_yet(app: Windlass) -> None:
+def test_a_layout_that_does_not_exist_is_refused(app: Windlass) -> None:
     assert app.queue("q", layout="native").name == "q"
-    with pytest.raises(UnsupportedByLayout, match="worqr"):
-        app.queue("q", layout="worqr")
+    with pytest.raises(InvalidOption, match="'celery': there are native, worqr"):
+        app.queue("q", layout="celery")

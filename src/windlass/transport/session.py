@@ -69,6 +69,7 @@ class Listener:
     name: str
     address: Address
     wire: Wire
+    channels: tuple[str, ...]
 
 
 class Session:
@@ -168,7 +169,8 @@ class Session:
                 wire = lane.wires.get(address) or (yield from self._open(lane, address))
                 reply = yield from self._ask(wire, command, asking=asked is not None)
                 if isinstance(reply, NoScriptError):
-                    yield from self._load_scripts(wire, self.options.scripts)
+                    known = call.script in self.options.scripts  # those of other layouts are loaded when they are used
+                    yield from self._load_scripts(wire, self.options.scripts if known else (call.script,))
             except ConnectFailed as error:
                 self._forget(lane, address)
                 problem = error.reason or errors.ServerUnreachable(
@@ -412,7 +414,7 @@ class Session:
         """A listener on the server that has this queue; announcements on its channel reach it."""
         address = self._known_address(keys) or (yield from self._find_address())
         for listener in list(self._listeners):
-            if listener.address == address:
+            if listener.address == address and listener.channels == (channel(listener.name),):
                 try:
                     self._listeners.remove(listener)
                     return listener
@@ -437,7 +439,7 @@ class Session:
             if isinstance(reply, RedisError):
                 wire.abort()
                 self._refuse(address, reply)
-        return Listener(name, address, wire)
+        return Listener(name, address, wire, tuple(channels))
 
     def hear(self, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
         """Wait for a message, this long at most: its channel and what it says."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.layout import Argument, Beat, Call, Parcel, ScheduleBook, Script, Turn
+from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
     pack_fence,
@@ -21,6 +22,7 @@ from windlass.layouts.native.records import (
 )
 from windlass.layouts.native.schedules import NativeSchedules
 from windlass.layouts.packing import pack_change, pack_limits, pack_when, read_meta
+from windlass.limits import check_name
 from windlass.machine import MACHINE, uptime_ms
 from windlass.outcome import (
     Broken,
@@ -48,6 +50,8 @@ class NativeLayout:
     """One queue in Windlass's own layout."""
 
     name = "native"
+    can = CAPABILITIES[name]
+    heartbeat: float | None = None
     audit_parts: tuple[str, ...] = (
         "scheduled",
         "data",
@@ -66,7 +70,7 @@ class NativeLayout:
     )
 
     def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
-        self.queue = queue
+        self.queue = check_name(queue)
         self.max_dead = max_dead
         self._keys = keys.queue_keys(queue)
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._vouched)

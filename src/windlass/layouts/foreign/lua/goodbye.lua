@@ -9,10 +9,7 @@ SETTING = ARGV[1]
 local holders = tonumber(ARGV[2])
 for i = 1, holders do
   local holder = ARGV[2 + i]
-  if #runs_of(holder) == 0 then
-    if layout.retire then layout.retire(holder) end
-    call('ZREM', HOLDERS, holder)
-  end
+  if #runs_of(holder) == 0 then dismiss(holder) end
 end
 for i = 1, tonumber(ARGV[3 + holders]) do call('HDEL', STATE, 'lane:' .. ARGV[3 + holders + i]) end
 if call('EXISTS', RUNS, HOLDERS) > 0 or call('HLEN', STATE) > 30 then return 0 end

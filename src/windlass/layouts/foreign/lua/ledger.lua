@@ -127,6 +127,16 @@ local function is_known(holder)
   return ends and tonumber(ends) > now
 end
 
+-- A raw lease has a holder of its own, named after its fence.
+local function is_raw(holder)
+  return string.sub(holder, 1, 1) == '.'
+end
+
+local function dismiss(holder)
+  call('ZREM', HOLDERS, holder)
+  if layout.retire then layout.retire(holder) end
+end
+
 -- What the queue is called in messages to other Windlass programs.
 local CHANNEL = 'windlass:wake:' .. string.match(STATE, '^windlass:(.*):state$')
 

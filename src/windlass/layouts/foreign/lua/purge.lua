@@ -13,6 +13,11 @@ if replayed then
   return { tonumber(gone), tonumber(left) }
 end
 local gone, left = layout.purge(ARGV[4])
-if ARGV[4] == 'all' and left == 0 then call('DEL', RUNS) end
+if ARGV[4] == 'all' and left == 0 then
+  call('DEL', RUNS)
+  for _, holder in ipairs(call('ZRANGE', HOLDERS, 0, -1)) do
+    if is_raw(holder) then dismiss(holder) end
+  end
+end
 close(gone .. ' ' .. left)
 return { gone, left }

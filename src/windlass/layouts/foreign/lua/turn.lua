@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- One turn of a worker's wheel in one step: settle what is done, take back what was abandoned, lease the next jobs.
 --
--- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+-- ARGV     [4] holder: a worker's name, or "" for raw leases (a holder of its own is made for each)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
 --          [8] "1": sweep now, whenever it was done last
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
--- layout   holds(run), describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep() → how many came back
+-- layout   holds(run), abandoned(run) (where who has it no more need not hold it), describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep(asked) → how many came back
 --          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text)
 --          settings: sweep_every in ms; due() → ms until something happens by itself, or nil
 -- returns  { a digit for each outcome: 1 it was still ours, fence before the first lease, ids, data, META records,
@@ -14,7 +14,7 @@
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
 
-local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
+local holder = ARGV[4]
 local lease_ms, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local replayed = open()
@@ -39,6 +39,7 @@ for at = 9, #ARGV, 5 do
   verdicts[#verdicts + 1] = run and '1' or '0'
   if run then
     forget(run)
+    if is_raw(run.holder) then dismiss(run.holder) end
     layout[ARGV[at + 1]](run, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4])
   end
 end
@@ -51,23 +52,19 @@ if #lost > 0 then
   for _, name in ipairs(lost) do is_lost[name] = true end
   for _, run in ipairs(runs_of()) do
     if is_lost[run.holder] then
-      if layout.holds(run) then
-        forget(run)
+      local abandoned = (layout.abandoned or layout.holds)(run)
+      forget(run)
+      if abandoned then
         layout.stall(run)
         taken_back = taken_back + 1
-      else
-        forget(run)
       end
     end
   end
-  call('ZREM', HOLDERS, unpack(lost))
-  if layout.retire then
-    for _, name in ipairs(lost) do layout.retire(name) end
-  end
+  for _, name in ipairs(lost) do dismiss(name) end
 end
 local swept = tonumber(call('HGET', STATE, 'swept') or 0)
 if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
-  taken_back = taken_back + layout.sweep()
+  taken_back = taken_back + layout.sweep(ARGV[8] == '1')
   call('HSET', STATE, 'swept', whole(now))
 end
 
@@ -76,18 +73,20 @@ local base = math.max(tonumber(call('HGET', STATE, 'fence') or 0), now_us)
 local unknown = wanted > 0 and ARGV[7] == '1' and not is_known(holder)
 local bytes = 0
 while not unknown and #ids < wanted and bytes < MOST_BYTES do
-  local token = layout.take(holder, now + lease_ms)
+  local fence = whole(base + #ids + 1)
+  local name = holder ~= '' and holder or '.' .. fence
+  local token = layout.take(name, now + lease_ms)
   if not token then break end
-  local run = { fence = whole(base + #ids + 1), holder = holder, token = token }
+  local run = { fence = fence, holder = name, token = token }
   remember(run)
+  call('ZADD', HOLDERS, 'GT', whole(now + lease_ms), name)
+  if layout.beat then layout.beat(name, now + lease_ms, true) end
   local at = #ids + 1
   ids[at], data[at], metas[at] = layout.describe(run)
   bytes = bytes + #data[at]
 end
 if #ids > 0 then
   call('HSET', STATE, 'fence', whole(base + #ids))
-  call('ZADD', HOLDERS, 'GT', whole(now + lease_ms), holder)
-  if layout.beat then layout.beat(holder, now + lease_ms, false) end
 end
 
 local wait = layout.due and layout.due() or -1

@@ -1,0 +1,19 @@
+"""The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from windlass.layout import Script
+
+_FOLDER = files("windlass.layouts.foreign") / "lua"
+
+
+@cache
+def script(layout: str, verb: str) -> Script:
+    """One verb of one layout: a constant text with one hash."""
+    shebang, _, body = (_FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")
+    ledger = (_FOLDER / "ledger.lua").read_text("utf-8")
+    own = (files(f"windlass.layouts.{layout}") / f"{layout}.lua").read_text("utf-8")
+    return Script(f"{layout}/{verb}", "\n".join([shebang, ledger, own, body]))
