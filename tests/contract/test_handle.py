@@ -309,7 +309,12 @@ def test_who_is_blocked_waits_for_the_second_end(raw_queue: Queue, waiting: Wait
     receipt = raw_queue.enqueue(b"", id="a")
     behind = make(raw_queue, status=receipt.status)
     seen: SimpleQueue[EventKind] = SimpleQueue()
-    in_front = waiting.pool.submit(lambda: [seen.put(event.kind) for event in make(raw_queue).events(timeout=20)])
+
+    def follow() -> None:
+        for event in make(raw_queue).events(timeout=20):
+            seen.put(event.kind)
+
+    in_front = waiting.pool.submit(follow)
     assert seen.get(timeout=10) == "started"  # it has looked: what ends now is the job that it asked for
     found = waiting.for_(behind.result)
     told = waiting.pool.submit(lambda: [event.kind for event in behind.events(timeout=20)])
