@@ -1,0 +1,1 @@
+"""The layouts of other systems: their keys byte for byte, and what their documents promise."""
