@@ -29,8 +29,9 @@ from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, Windla
 from windlass.fleet import WorkerRecord, list_queues, list_workers
 from windlass.handle import JobHandle
 from windlass.job import Receipt
-from windlass.layout import Layout
+from windlass.layout import Capability, Layout
 from windlass.layouts import check_layout, make_layout
+from windlass.layouts.capabilities import need
 from windlass.layouts.native import scripts as native_scripts
 from windlass.limits import MAX_PAYLOAD, check_name, check_whole
 from windlass.options import RawJob
@@ -76,7 +77,8 @@ class Windlass:
     `retry_for` is how long a call is repeated while the server cannot be reached; then it raises. `queue_options`
     are the defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`. `on_exception` says what an exception
     of a job means that is neither `Retry` nor `Failure`: "retry", or "fail" for good; a task may say otherwise.
-    `layouts` names the queues that speak the keys of another system: `{"thumbs": "workqueue"}`.
+    `layouts` names the queues that speak the keys of another system: `{"thumbs": "workqueue"}`, or `{"*": "workqueue"}`
+    for all others; the variable `WINDLASS_LAYOUTS` ("thumbs=workqueue mail=hworker") counts for more.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Windlass:
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
         self.on_exception = check_on_exception(on_exception)
         self._layout_names = _check_layouts({} if layouts is None else layouts)
+        self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
         self._registry = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
@@ -153,7 +156,7 @@ class Windlass:
         """How a queue lies in the server. All who use the queue share one, and so what is known of its clock."""
         if not isinstance(queue, str):
             check_name(queue)  # which refuses it
-        chosen = name or self._layout_names.get(queue, "native")
+        chosen = name or self._layout_names.get(queue) or self._layout_names.get("*", "native")
         found = self._layouts.get((queue, chosen))
         return found or self._layouts.setdefault((queue, chosen), make_layout(chosen, queue, self._max_dead))
 
@@ -167,9 +170,11 @@ class Windlass:
         """A handle on a job: its result, its events, its record. `returns` is the type that its result is read as."""
         return JobHandle(self.layout(queue), self, id, returns=returns)
 
-    def hand_over(self, call: TaskCall) -> Child:
-        """A call that a running job hands over, checked."""
+    def hand_over(self, parent: str, call: TaskCall) -> Child:
+        """A call that a running job of a queue hands over, checked."""
         _checked(call)
+        for queue in (parent, call.queue):
+            need(self.layout(queue), Capability.HAND_OVER, "hand a job over")
         return Child(call.queue, self.queue(call.queue).new_job(call.data, call.options))
 
     def queue_defaults(self, name: str) -> QueueOptions:
@@ -317,12 +322,18 @@ class Windlass:
     # -- what there is ---------------------------------------------------------------------------
 
     def queues(self) -> list[str]:
-        """The names of all queues that are in use on the server."""
-        return self.run(list_queues)
+        """The names of all queues that are in use on the server, and of those that have a layout of another system.
+
+        What lies in the server in another layout cannot be told from other keys, so it must be named.
+        """
+        return self._with_named(self.run(list_queues))
 
     async def aqueues(self) -> list[str]:
         """Awaitable `queues`."""
-        return await self.arun(list_queues)
+        return self._with_named(await self.arun(list_queues))
+
+    def _with_named(self, found: list[str]) -> list[str]:
+        return sorted({*found, *self._layout_names} - {"*"})
 
     def workers(self) -> list[WorkerRecord]:
         """All workers that were heard of within the last minute, by name."""
@@ -472,8 +483,14 @@ def _check_layouts(given: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise InvalidOption('layouts must be names of layouts by queue, like {"thumbs": "workqueue"}')
     for queue, name in given.items():
-        make_layout(check_layout(name), queue, 0)  # refuses what can be no name of a queue
+        make_layout(check_layout(name), "all" if queue == "*" else queue, 0)  # refuses what can be no name of a queue
     return dict(given)
+
+
+def read_layouts(words: Iterable[str]) -> dict[str, str]:
+    """Layouts by queue from words such as `thumbs=workqueue`; one without a queue is for all others."""
+    pairs = (word.rpartition("=") for word in words)
+    return _check_layouts({queue or "*": name for queue, _, name in pairs})
 
 
 def _checked(call: TaskCall) -> TaskCall:

@@ -14,6 +14,8 @@ from msgspec import Struct, structs
 
 from windlass.errors import InvalidInput, InvalidOption, InvalidTask
 from windlass.job import Limits
+from windlass.layout import Capability, Layout
+from windlass.layouts.capabilities import need
 from windlass.limits import check_choice, check_known, check_name, check_priority
 from windlass.options import LIMITS, check_numbers
 from windlass.signature import parameters_of
@@ -83,14 +85,18 @@ class Declaration(Generic[P, R]):
         title: str,
         function: Callable[P, R],
         options: HandlerOptions,
-        defaults: QueueOptions | None = None,
-        on_exception: OnException = "retry",
+        layout: Layout,
+        defaults: QueueOptions,
+        on_exception: OnException,
     ) -> None:
         self.title = title
+        self._layout = layout
+        if any(name in options for name in LIMITS):
+            need(layout, Capability.LIMITS, f"{title} with limits")
         self.function = function
         self.run: Run = choose_run(function, options.get("run"))
         self.timeout = check_timeout(options.get("timeout"), self.run)
-        self.limits = read_limits({**(defaults or {}), **options})
+        self.limits = read_limits({**defaults, **options})
         self.on_exception = check_on_exception(options.get("on_exception", on_exception))
         self.failure_handler: FailureHandler | None = None
 
@@ -122,6 +128,7 @@ class Declaration(Generic[P, R]):
         with declaring(f"the failure handler of {self.title}"):
             if self.failure_handler is not None:
                 raise InvalidTask(f"there is one already, {place_of(self.failure_handler.function)}: keep one of them")
+            need(self._layout, Capability.FAILURE_HANDLERS, "catch failures")
             check_known(options, FailureOptions)
             wants = _wanted_facts(function)
             run = choose_run(function, options.get("run"))

@@ -14,7 +14,8 @@ from windlass.envelope import LONGEST_KEEP, write_envelope
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
 from windlass.job import Receipt
-from windlass.layout import Layout
+from windlass.layout import Capability, Layout
+from windlass.layouts.capabilities import need
 from windlass.limits import check_known, check_priority
 from windlass.options import JobOptions
 from windlass.queue import Queue, Runners
@@ -87,6 +88,8 @@ class Sender(Generic[P, V]):
         if self._queue in self._home.handlers:
             raise InvalidOption(f"queue {self._queue!r} has a handler, and takes no tasks: choose another queue")
         self._keep = check_keep(given["keep_result"]) if "keep_result" in given else task.keep_result
+        if self._keep:
+            need(self._home.layout(self._queue), Capability.RESULTS, f"{task.title} with keep_result")
         own = {name: value for name, value in given.items() if name not in ("queue", "keep_result")}
         self._options = cast(JobOptions, {**self._home.queue_defaults(self._queue), **task.sent, **own})
 
@@ -131,11 +134,15 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         self.home = home
         self.name = check_task_name(name)
         self.queue = home.layout(options.get("queue", DEFAULT_QUEUE)).queue
+        layout = home.layout(self.queue)
         defaults = home.queue_defaults(self.queue)
-        super().__init__(f"task {name!r}", function, options, defaults, home.on_exception)
+        super().__init__(f"task {name!r}", function, options, layout, defaults, home.on_exception)
         if "priority" in options:
             check_priority(options["priority"])
+            need(layout, Capability.PRIORITY, f"task {name!r} with a priority")
         self.keep_result = check_keep(options.get("keep_result", 0))
+        if self.keep_result:
+            need(layout, Capability.RESULTS, f"task {name!r} with keep_result")
         self.sent = {option: value for option, value in options.items() if option in _SENT}
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -189,7 +196,8 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
         check_known(options, HandlerOptions)
         self.queue = home.layout(queue).queue
         defaults = home.queue_defaults(queue)
-        super().__init__(f"the handler of queue {queue!r}", function, options, defaults, home.on_exception)
+        title = f"the handler of queue {queue!r}"
+        super().__init__(title, function, options, home.layout(queue), defaults, home.on_exception)
         self._job_names = _job_names(function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function

@@ -31,6 +31,7 @@ SUMMARIES = {
     "pause": "Stop giving out the jobs of a queue.",
     "resume": "Give out the jobs of a paused queue again.",
     "purge": "Delete the jobs of a queue.",
+    "layouts": "Show the layouts that a queue can have, and what each can do.",
     "server": "Look after the embedded server.",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,32 @@ def url_option(command: Command) -> Command:
         envvar="WINDLASS_URL",
         show_envvar=True,
         help="The server, like redis://localhost:6379/0. Without one: the embedded server.",
+    )(command)
+
+
+def layout_option(command: Command) -> Command:
+    """`--layout`: queues that speak the keys of another system. All apps look into the variable."""
+
+    def put(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+        from windlass.app import read_layouts
+
+        try:
+            read_layouts(given)
+        except InvalidInput as error:
+            raise click.BadParameter(str(error)) from None
+        if given:
+            os.environ["WINDLASS_LAYOUTS"] = " ".join(given)
+        return given
+
+    return click.option(
+        "--layout",
+        metavar="[QUEUE=]LAYOUT",
+        multiple=True,
+        envvar="WINDLASS_LAYOUTS",
+        show_envvar=True,
+        expose_value=False,
+        callback=put,
+        help="The queue has the layout of another system (see `windlass layouts`); without a queue, all have it.",
     )(command)
 
 

@@ -12,7 +12,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from windlass.app import Windlass
-from windlass.cli.options import Command, app_option, url_option
+from windlass.cli.options import Command, app_option, layout_option, url_option
 
 PATIENCE = 3.0  # seconds in which a server that cannot be reached is asked again: somebody waits at a terminal
 REMEDY = "Name it as module:attribute, like shop.jobs:app, and run the command in the folder that the module is in."
@@ -29,6 +29,7 @@ def with_server(command: Command) -> Command:
 
     @url_option
     @app_option("Use the server of this app.")
+    @layout_option
     @functools.wraps(command)
     def reach(*args: object, url: str | None, app_name: str | None, **options: object) -> object:
         if typed("url") and typed("app_name"):

@@ -6,7 +6,7 @@ import sys
 
 import rich_click as click
 
-from windlass.cli.options import byte_size, duration, option_of
+from windlass.cli.options import byte_size, duration, layout_option, option_of
 from windlass.cli.reach import not_loadable
 from windlass.errors import InvalidInput
 from windlass.limits import check_name, check_whole
@@ -23,7 +23,7 @@ _option = option_of("worker")
 def _queue(given: str) -> tuple[str, int]:
     name, _, weight = given.partition("=")
     try:
-        return check_name(name), check_whole(int(weight) if weight.isdecimal() else weight or 1, "weight", 1, 1000)
+        return name, check_whole(int(weight) if weight.isdecimal() else weight or 1, "weight", 1, 1000)
     except InvalidInput as error:
         raise click.BadParameter(str(error)) from None
 
@@ -109,6 +109,7 @@ def _count(given: object) -> int | None:
     show_default=True,
     help="What is worth a line.",
 )
+@layout_option
 @_option("--log-arguments", is_flag=True, help="Put the payloads of jobs into the log, arguments and all.")
 @_option("--watch", is_flag=True, help="Take up new code when a file of the program changes.")
 def worker(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windlass.errors import UnsupportedByLayout
 from windlass.layout import Capability as C
+from windlass.layout import Layout
 
 CAPABILITIES: dict[str, frozenset[C]] = {
     "native": frozenset(C),
@@ -22,3 +23,9 @@ def unsupported(layout: str, queue: str, operation: str, capability: C) -> Unsup
         f"{operation}: queue {queue!r} has the layout {layout!r}, which has no {capability}; use a queue with the "
         f"layout {' or '.join(able)}"
     )
+
+
+def need(layout: Layout, capability: C, operation: str) -> None:
+    """Refuse an operation that the layout of a queue does not have."""
+    if capability not in layout.can:
+        raise unsupported(layout.name, layout.queue, operation, capability)

@@ -11,6 +11,7 @@ from windlass.app import Given, Windlass
 from windlass.declaration import Declaration
 from windlass.errors import InvalidOption
 from windlass.job import Limits
+from windlass.layout import Capability
 
 
 class QueueFacts(Struct, frozen=True):
@@ -47,7 +48,8 @@ def describe_queue(app: Windlass, name: str) -> QueueFacts:
     """What an app runs on a queue: its handler, or any of its tasks, for a call can be sent to any queue."""
     handler = app.handlers.get(name)
     declared: list[Declaration[..., Any]] = [handler] if handler else list(app.tasks.values())
-    catchers = [each.failure_handler.limits for each in declared if each.failure_handler is not None]
+    able = not name or Capability.FAILURE_HANDLERS in app.layout(name).can
+    catchers = [each.failure_handler.limits for each in declared if able and each.failure_handler is not None]
     return QueueFacts(() if handler else tuple(app.tasks), max(catchers, key=_patience) if catchers else None)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from time import monotonic
+import asyncio
+from collections.abc import Callable
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from windlass.ids import random_id
-from windlass.layout import Layout, Turn
-from windlass.outcome import Completed, Outcome
+from windlass.layout import Capability, Layout, Turn
+from windlass.outcome import Broken, Completed, Outcome, Retried, Unknown
 from windlass.scheduler import TickReport, declare, tick
+from windlass.worker.settings import lease_on
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -18,6 +21,8 @@ MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
 TICK_PAUSE = 1.0  # seconds, when nothing is due here
+MOST_KEPT = 1000  # jobs that wait in our hands
+KEEP_FOREIGN = 30.0  # seconds for which a job that nobody here understands is kept from coming back
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
 
@@ -32,6 +37,7 @@ class Feed:
         self.weight = weight
         self.kinds = kinds
         self.outcomes: list[Outcome] = []
+        self._kept: dict[asyncio.TimerHandle, Outcome] = {}
         self.waiter = random_id()
         self.served = 0.0
         self._is_empty = False
@@ -44,7 +50,7 @@ class Feed:
         self._quiet_until = 0.0  # a tick that is due for others only must not be tried all the time
         self._app = app
         self.holder = holder
-        self._lease = lease
+        self._lease = lease_on(self.layout, lease)
         self._more = True  # the last look found something: there may be more
         self._look_at = 0.0
         self._trouble = 0.0
@@ -110,6 +116,35 @@ class Feed:
         self.tick_at = monotonic()
         return unreadable
 
+    def settle(self, outcome: Outcome, stir: Callable[[], None]) -> None:
+        """Send an outcome with the next turn. Where the layout has no run times, what is to wait does so in our hands.
+
+        Its lease is kept alive meanwhile; if we stop it goes back at once, and if we die its peers take it back.
+        """
+        wait = _wait_of(outcome, self.layout.can)
+        if wait <= 0:
+            self.outcomes.append(outcome)
+            stir()
+            return
+
+        def let_go() -> None:
+            self.outcomes.append(self._kept.pop(timer))
+            stir()
+
+        timer = asyncio.get_running_loop().call_later(wait, let_go)
+        self._kept[timer] = Retried(outcome.lease, None, outcome.message) if isinstance(outcome, Retried) else outcome
+
+    def let_all_go(self) -> None:
+        """Nothing waits in our hands any more."""
+        for timer in list(self._kept):
+            timer.cancel()
+            self.outcomes.append(self._kept.pop(timer))
+
+    @property
+    def hands_full(self) -> bool:
+        """Whether so many jobs wait in our hands that no more are wanted."""
+        return len(self._kept) >= MOST_KEPT
+
     def wake(self) -> None:
         """Somebody said that there is work."""
         self._more = True
@@ -152,6 +187,20 @@ class Feed:
         elif want:
             self._is_empty = True
             self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)
+
+
+def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:
+    """For how many seconds an outcome must wait in our hands."""
+    if Capability.RUN_TIME in can:
+        return 0.0
+    match outcome:
+        case Retried(when=(kind, ms)):
+            return ms / 1000 - (time() if kind == "at" else 0)
+        case Unknown():
+            return KEEP_FOREIGN
+        case Broken():
+            return 0.0 if Capability.BROKEN in can else KEEP_FOREIGN
+    return 0.0
 
 
 def _as_many_as_fit(outcomes: list[Outcome]) -> int:

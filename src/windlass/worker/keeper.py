@@ -20,7 +20,7 @@ from windlass.app import Windlass
 from windlass.errors import InvalidOption, KeyConflict, WindlassError
 from windlass.fleet import WorkerRecord, show_up
 from windlass.job import JobRecord, Lease
-from windlass.layout import Beat
+from windlass.layout import Beat, Capability
 from windlass.limits import shortened
 from windlass.machine import awake
 from windlass.outcome import Crashed, Outcome, Released
@@ -33,7 +33,7 @@ from windlass.worker.hand_back import Verdict, hand_back
 from windlass.worker.logs import never_wait
 from windlass.worker.nursery import Ending, Nursery
 from windlass.worker.processes import Gone, obituary
-from windlass.worker.settings import BEATS, SAFETY, Settings, worker_record
+from windlass.worker.settings import BEATS, SAFETY, Settings, lease_on, worker_record
 
 log = logging.getLogger("windlass.keeper")
 
@@ -219,7 +219,8 @@ class Keeper:
         """From the hiring of a crew to its end, and what comes after."""
 
         async def cancel(queue: str, id: str) -> None:
-            record = await self._app.queue(queue).aget(id)
+            by_id = Capability.IDS in self._app.layout(queue).can
+            record = await self._app.queue(queue).aget(id) if by_id else None
             crew.cancel(queue, id, record.fence if record else None)
 
         hearing = asyncio.create_task(hear_cancellations(self._app, crew.settings.queues, crew.holder, cancel))
@@ -309,9 +310,9 @@ class Keeper:
             raise problems[0]
 
     async def _beat_on(self) -> None:
-        pause = self.settings.lease / BEATS
         while True:
-            await asyncio.sleep(pause)
+            queues = {queue for crew in self._crews for queue in crew.settings.queues}
+            await asyncio.sleep(min(map(self._lease_on, queues), default=self.settings.lease) / BEATS)
             await asyncio.gather(*(self._keep(crew) for crew in list(self._crews)))
 
     async def _keep(self, crew: Crew) -> list[WindlassError | None]:
@@ -341,10 +342,13 @@ class Keeper:
 
     async def _beat(self, crew: Crew, queue: str, *, register: bool = False) -> Beat:
         call = self._app.layout(queue).beat(
-            crew.holder, self.settings.lease, register=register, catcher=crew.facts.of(queue).catcher
+            crew.holder, self._lease_on(queue), register=register, catcher=crew.facts.of(queue).catcher
         )
-        patience = None if register else self.settings.lease / BEATS
+        patience = None if register else self._lease_on(queue) / BEATS
         return await self._app.arun(lambda session: session.perform(call, patience))
+
+    def _lease_on(self, queue: str) -> float:
+        return lease_on(self._app.layout(queue), self.settings.lease)
 
     async def _unpark(self, crew: Crew, queue: str) -> None:
         tasks = crew.facts.of(queue).tasks
@@ -397,8 +401,8 @@ class Keeper:
 
     def _fence_off(self, crew: Crew) -> None:
         """Stop what runs on leases that could not be kept alive, before others begin the same jobs."""
-        now, most = awake(), self.settings.lease * SAFETY
-        late = [queue for queue, kept_at in crew.kept_at.items() if now - kept_at > most]
+        now = awake()
+        late = [queue for queue, kept_at in crew.kept_at.items() if now - kept_at > self._lease_on(queue) * SAFETY]
         if late and len(late) == len(crew.kept_at) and not crew.why:
             crew.kill("its leases could not be kept alive")
             return

@@ -22,7 +22,7 @@ from windlass.worker.board import Board
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.facts import describe_queue
 from windlass.worker.runner import Runner, kinds_on
-from windlass.worker.settings import BEATS, SAFETY, Settings, worker_record
+from windlass.worker.settings import BEATS, SAFETY, Settings, lease_on, worker_record
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -125,6 +125,7 @@ class _Heartbeat(threading.Thread):
         self._over = False
         self._wanted = threading.Event()
         self.holder = settings.name
+        self._lease = min(lease_on(app.layout(queue), settings.lease) for queue in settings.queues)
         self._kept_at = awake()
 
     def register(self) -> None:
@@ -145,13 +146,13 @@ class _Heartbeat(threading.Thread):
                     continue
             except WindlassError as error:
                 log.warning("no heartbeat: %s", error)
-                if awake() - self._kept_at < self._settings.lease * SAFETY:
+                if awake() - self._kept_at < self._lease * SAFETY:
                     continue
             self._begin_again()
 
     def _pause(self) -> bool:
         """Until the next beat is due or wanted; whether this is the end."""
-        self._wanted.wait(self._settings.lease / BEATS)
+        self._wanted.wait(self._lease / BEATS)
         self._wanted.clear()
         return self._over
 
@@ -178,8 +179,9 @@ class _Heartbeat(threading.Thread):
     def _beat(self, queue: str, *, register: bool = False) -> bool:
         layout = self._app.layout(queue)
         facts = describe_queue(self._app, queue)
-        call = layout.beat(self.holder, self._settings.lease, register=register, catcher=facts.catcher)
-        patience = None if register else self._settings.lease / BEATS
+        lease = lease_on(layout, self._settings.lease)
+        call = layout.beat(self.holder, lease, register=register, catcher=facts.catcher)
+        patience = None if register else lease / BEATS
         beat = self._app.run(lambda session: session.perform(call, patience))
         if beat.parked and facts.tasks:
             self._app.run(lambda session: session.perform(layout.unpark(facts.tasks)))

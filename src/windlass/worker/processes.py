@@ -192,8 +192,9 @@ class ChildTies:
 
     cancelled = False  # a child whose job is cancelled is killed
 
-    def __init__(self, app: Any, send: Callable[[Mapping[str, Any]], bool]) -> None:
+    def __init__(self, app: Any, queue: str, send: Callable[[Mapping[str, Any]], bool]) -> None:
         self._app = app
+        self._queue = queue
         self._send = send
 
     def progress(self, value: float) -> None:
@@ -203,7 +204,7 @@ class ChildTies:
         return self._send({"progress": value})
 
     def prepare(self, call: Any) -> Any:
-        return self._app.hand_over(call)
+        return self._app.hand_over(self._queue, call)
 
 
 def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tuple[dict[str, Any], bytes]:
@@ -216,7 +217,7 @@ def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tupl
 
 
 def _run_plan(app: Any, plan: Plan, link: Any) -> Outcome:
-    return attempt.run(plan, Job(plan.lease, plan.task, ChildTies(app, link.send)), _wait_for)
+    return attempt.run(plan, Job(plan.lease, plan.task, ChildTies(app, plan.lease.queue, link.send)), _wait_for)
 
 
 _loops: list[asyncio.Runner] = []  # the child's own, kept from job to job so that what belongs to it lives on

@@ -120,6 +120,8 @@ class Runner:
     async def drain(self, grace: float) -> None:
         """Take no more jobs, let those that run finish for so long, give back what is left, and end."""
         self._leasing = False
+        for feed in self.feeds.values():
+            feed.let_all_go()
         for executor in self.executors.values():
             for plan in executor.give_up_standby():
                 self._settle(Released(plan.lease))
@@ -199,7 +201,8 @@ class Runner:
         for feed in sorted(self.feeds.values(), key=lambda feed: (feed.served, not feed.is_empty)):
             if feed.rests(now):
                 continue
-            room = self._room(feed) if self._leasing and feed.wants_look(now) else 0
+            wanted = self._leasing and feed.wants_look(now) and not feed.hands_full
+            room = self._room(feed) if wanted else 0
             if room > 0 or feed.outcomes:
                 return feed, room
         return None, 0
@@ -279,8 +282,7 @@ class Runner:
         self._stir()
 
     def _settle(self, outcome: Outcome) -> None:
-        self.feeds[outcome.lease.queue].outcomes.append(outcome)
-        self._stirred.set()
+        self.feeds[outcome.lease.queue].settle(outcome, self._stir)
 
     def _stir(self) -> None:
         self._stirred.set()
@@ -368,9 +370,9 @@ class Runner:
         call = self.feeds[lease.queue].layout.progress(lease, value)
         return await self._app.arun(lambda session: session.perform(call))
 
-    def hand_over(self, call: TaskCall) -> Child:
-        """Check what a job wants to hand over."""
-        return self._app.hand_over(call)
+    def hand_over(self, parent: str, call: TaskCall) -> Child:
+        """Check what a job of a queue wants to hand over."""
+        return self._app.hand_over(parent, call)
 
     # -- errands: what a turn found to do beside jobs ------------------------------------------------
 
@@ -454,7 +456,7 @@ class RunnerTies:
         return await self._runner.aprogress(self._lease, value)
 
     def prepare(self, call: TaskCall) -> Child:
-        return self._runner.hand_over(call)
+        return self._runner.hand_over(self._lease.queue, call)
 
 
 def _words_for(outcome: Outcome) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from windlass import __version__
 from windlass.fleet import WorkerRecord
 from windlass.ids import random_id
+from windlass.layout import Layout
 
 APART = 16
 BEATS = 3  # heartbeats in one lease time
@@ -87,3 +88,8 @@ def worker_record(
         rss=rss,
         state="stopping" if stopping else "working",
     )
+
+
+def lease_on(layout: Layout, lease: float) -> float:
+    """The lease time on a queue: the worker's own, or less where peers call a silent worker lost sooner."""
+    return lease if layout.heartbeat is None else min(lease, layout.heartbeat)
