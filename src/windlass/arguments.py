@@ -28,6 +28,7 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TOO_FEW = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
 _TOO_MANY = re.compile(r"Expected `array` of at most length (\d+).*")
+_VALUE = re.compile(r"(Invalid (?:enum )?value) .*", re.DOTALL)
 _MISMATCH = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
 _AT = re.compile(r" - at `(?:key in )?\$(?:\.(?P<name>\w+)|\[(?P<place>\d+)\])(?P<rest>.*)`$", re.DOTALL)
 
@@ -178,6 +179,8 @@ class Arguments:
         problem = text[: at.start()]
         mismatch = _MISMATCH.fullmatch(problem)
         if mismatch is None:
+            if given is None:  # a worker's log must not show what a job carries
+                problem = _VALUE.sub(r"\1", problem)
             return f"argument {shown} does not fit: {problem}"
         got = type(getattr(given, name)).__name__ if given is not None and not at["rest"] else mismatch[2]
         return f"argument {shown} must be {mismatch[1]}, not {got}"

@@ -11,6 +11,7 @@ from windlass.errors import WindlassError
 from windlass.layout import Layout
 from windlass.transport.faults import ConnectFailed, WireLost
 from windlass.transport.session import Listener
+from windlass.worker.hand_back import all_held
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.worker")
 PATIENCE = 30.0
 PAUSE = 1.0
-MOST = 500
 
 OnCancel = Callable[[str, str], Awaitable[None]]
 
@@ -46,10 +46,9 @@ async def hear_cancellations(app: Windlass, queues: Iterable[str], holder: str, 
 
 
 async def _look(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel) -> None:
-    """What was cancelled of the jobs that a holder has now; some hundreds at most."""
-    page = await app.arun(lambda session: session.perform(layout.held(holder, None, MOST)))
-    for record in page.jobs:
-        if record.cancelled and record.holder == holder:
+    """What was cancelled of the jobs that a holder has now."""
+    for record in await app.arun(lambda session: all_held(session, layout, holder)):
+        if record.cancelled:
             await on_cancel(record.queue, record.id)
 
 

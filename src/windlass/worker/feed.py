@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
+MOST_BYTES = 8 * 1024 * 1024
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
 TICK_PAUSE = 1.0  # seconds, when nothing is due here
 MOST_KEPT = 1000  # jobs that wait in our hands
@@ -204,10 +205,14 @@ def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:
 
 
 def _as_many_as_fit(outcomes: list[Outcome]) -> int:
-    """How many can be settled in one turn: bounded in number, and in what they hand over."""
-    children = 0
+    """How many can be settled in one turn: bounded in number, and in what they hand over and leave behind."""
+    children = size = 0
     for count, outcome in enumerate(outcomes[:MOST]):
-        children += len(outcome.children) if isinstance(outcome, Completed) else 0
-        if count and children > MOST_CHILDREN:
+        if isinstance(outcome, Completed):
+            children += len(outcome.children)
+            size += sum(len(child.job.data) for child in outcome.children) + (
+                len(outcome.result.data) if outcome.result else 0
+            )
+        if count and (children > MOST_CHILDREN or size > MOST_BYTES):
             return count
     return min(len(outcomes), MOST)

@@ -24,6 +24,16 @@ async def hand_back(app: Windlass, queue: str, holder: str, verdict: Verdict) ->
 
 
 def _hand_back(session: Session, layout: Layout, holder: str, verdict: Verdict) -> Flow[list[Outcome]]:
+    found = yield from all_held(session, layout, holder)
+    outcomes = [verdict(_lease(record), record) for record in found]
+    for batch in _batches(outcomes):
+        yield from session.perform(layout.turn(batch))
+    yield from session.perform(layout.retire(holder))
+    return outcomes
+
+
+def all_held(session: Session, layout: Layout, holder: str) -> Flow[list[JobRecord]]:
+    """Everything that a holder has on a queue."""
     found: list[JobRecord] = []
     cursor: str | None = None
     while True:
@@ -32,12 +42,7 @@ def _hand_back(session: Session, layout: Layout, holder: str, verdict: Verdict) 
         found += ours
         cursor = page.cursor
         if cursor is None or len(ours) < len(page.jobs):
-            break
-    outcomes = [verdict(_lease(record), record) for record in found]
-    for batch in _batches(outcomes):
-        yield from session.perform(layout.turn(batch))
-    yield from session.perform(layout.retire(holder))
-    return outcomes
+            return found
 
 
 def _lease(record: JobRecord) -> Lease:

@@ -186,6 +186,8 @@ class Keeper:
             crew.kill("it did not end in time")
         if self._following:
             await asyncio.wait(self._following, timeout=LAST_WORDS)
+        if self._following:
+            log.error("the server does not answer: what they held comes back when its leases end")
         await self._end(self._following)
 
     def _room_for_jobs(self) -> float:
@@ -333,6 +335,8 @@ class Keeper:
         except WindlassError as error:
             log.warning("no heartbeat: %s", error)
             return error
+        if crew.gone.done():  # it ended while the beat was under way
+            return None
         if register or beat.known:
             crew.unregistered.discard(queue)
             crew.kept_at[queue] = asked_at
@@ -401,9 +405,11 @@ class Keeper:
 
     def _fence_off(self, crew: Crew) -> None:
         """Stop what runs on leases that could not be kept alive, before others begin the same jobs."""
+        if crew.why:
+            return  # it is being ended already
         now = awake()
         late = [queue for queue, kept_at in crew.kept_at.items() if now - kept_at > self._lease_on(queue) * SAFETY]
-        if late and len(late) == len(crew.kept_at) and not crew.why:
+        if late and len(late) == len(crew.kept_at):
             crew.kill("its leases could not be kept alive")
             return
         for queue in set(late) - crew.lost_on:  # one node of a cluster is away: the other queues go on

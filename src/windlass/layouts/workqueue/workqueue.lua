@@ -1,13 +1,18 @@
 -- Redis Work Queue's own part; layout.py has its key map. The token of a run is the item's id.
 
-local QUEUE, PROCESSING = KEYS[4], KEYS[5]
+local QUEUE, PROCESSING, CLEANING = KEYS[4], KEYS[5], KEYS[6]
 local PREFIX = string.sub(QUEUE, 1, -6)
 local MOST = 1000
-expect('list', QUEUE, PROCESSING)
+expect('list', QUEUE, PROCESSING, CLEANING)
 layout.sweep_every = 1000
 
 local function item(id) return PREFIX .. 'item:' .. id end
-local function lease(id) return PREFIX .. 'lease:' .. id end
+local function exists(id) return call('EXISTS', item(id)) == 1 end
+
+-- The document's key, and that of the packages 0.1.x. Each sort of peer knows only its own: ours is in both, and we
+-- heed both.
+local function leases(id) return PREFIX .. 'lease:' .. id, PREFIX .. 'leased_by_session:' .. id end
+local function is_leased(id) return call('EXISTS', leases(id)) > 0 end
 
 -- Its peers name their sessions by a UUID in hex.
 local function session(holder)
@@ -25,11 +30,17 @@ function layout.take(holder, ends)
   for _ = 1, MOST do
     local id = call('LMOVE', QUEUE, PROCESSING, 'RIGHT', 'LEFT')
     if not id then return nil end
-    -- An id without data is no item; one with a lease is a second entry of an item that somebody works on.
-    if call('EXISTS', item(id)) == 1 and call('SET', lease(id), session(holder), 'PX', whole(ends - now), 'NX') then
+    if not exists(id) then -- that is no item
+      call('LREM', PROCESSING, 0, id)
+    elseif is_leased(id) then
+      -- Added twice, or taken back by a cleaner that saw no lease yet. Who works on it can complete it only where it is
+      -- in `processing`, so there it stays; the sweep has it when that lease ends.
+      call('LREM', PROCESSING, 0, id)
+      call('LPUSH', PROCESSING, id)
+    else
+      for _, key in ipairs({ leases(id) }) do call('SET', key, session(holder), 'PX', whole(ends - now)) end
       return id
     end
-    call('LREM', PROCESSING, 1, id)
   end
   return nil
 end
@@ -38,23 +49,28 @@ function layout.describe(run)
   return run.token, call('GET', item(run.token)) or '', ''
 end
 
+-- Who completes an item is decided by its data, says the document, and by `processing` in the packages 0.1.x: we need both.
+local function is_in_work(id)
+  return exists(id) and call('LPOS', PROCESSING, id)
+end
+
 function layout.holds(run)
-  return call('GET', lease(run.token)) == session(run.holder) and call('EXISTS', item(run.token)) == 1
+  local mine, found = session(run.holder), call('MGET', leases(run.token))
+  return found[1] == mine and found[2] == mine and is_in_work(run.token)
 end
 
 -- A lease that ran out is nobody's: the key is gone.
 function layout.abandoned(run)
-  local owner = call('GET', lease(run.token))
-  return (not owner or owner == session(run.holder)) and call('EXISTS', item(run.token)) == 1
-    and call('LPOS', PROCESSING, run.token)
+  local mine, found = session(run.holder), call('MGET', leases(run.token))
+  return (not found[1] or found[1] == mine) and (not found[2] or found[2] == mine) and is_in_work(run.token)
 end
 
 function layout.extend(run, ends)
-  call('PEXPIRE', lease(run.token), whole(ends - now))
+  for _, key in ipairs({ leases(run.token) }) do call('PEXPIRE', key, whole(ends - now)) end
 end
 
 local function leave_processing(id)
-  call('DEL', lease(id))
+  call('DEL', leases(id))
   call('LREM', PROCESSING, 0, id)
 end
 
@@ -78,43 +94,58 @@ end
 layout.stall, layout.crash, layout.unknown, layout.broken = layout.retry, layout.retry, layout.retry, layout.retry
 layout.fail = layout.complete
 
--- Light clean. An item without a lease may be one that a peer is just about to lease: it is taken back when it was found
--- so by the sweep before, or at once when somebody asks for a clean.
+-- Light clean. An item without a lease may be one that a peer is just about to lease, and one in `cleaning` may be in the
+-- hands of a peer's cleaner: it is taken back when it has been so for a second; from `processing` at once when asked for.
+-- Who asks has all looked at; else it is some at a time, from the oldest on, and others when none of them is undecided.
 function layout.sweep(asked)
-  local taken_back, bare = 0, {}
-  local seen = {}
-  for _, id in ipairs(cmsgpack.unpack(call('HGET', STATE, 'bare') or '\144')) do seen[id] = true end
-  for _, id in ipairs(call('LRANGE', PROCESSING, 0, -1)) do
-    if call('EXISTS', item(id)) == 0 then
+  local before, waiting, taken_back = cmsgpack.unpack(call('HGET', STATE, 'bare') or '\128'), {}, 0
+  local function is_due(id)
+    waiting[id] = math.min(before[id] or now, now)
+    if now - waiting[id] < layout.sweep_every then return false end
+    waiting[id] = nil
+    return true
+  end
+  local function take_back(id)
+    if call('LPOS', QUEUE, id) then return end
+    call('LPUSH', QUEUE, id)
+    came = came + 1
+    taken_back = taken_back + 1
+  end
+
+  local offset, length = asked and 0 or tonumber(call('HGET', STATE, 'looked') or 0), call('LLEN', PROCESSING)
+  if offset >= length then offset = 0 end
+  local some = asked and math.max(length, 1) or MOST
+  for _, id in ipairs(call('LRANGE', PROCESSING, -offset - some, -offset - 1)) do
+    if not exists(id) then
       call('LREM', PROCESSING, 0, id)
-    elseif call('EXISTS', lease(id)) == 0 then
-      if asked or seen[id] then
-        call('LREM', PROCESSING, 0, id)
-        if not call('LPOS', QUEUE, id) then
-          call('LPUSH', QUEUE, id)
-          came = came + 1
-          taken_back = taken_back + 1
-        end
-      else
-        bare[#bare + 1] = id
-      end
+    elseif not is_leased(id) and (asked or is_due(id)) then
+      call('LREM', PROCESSING, 0, id)
+      take_back(id)
     end
   end
-  call('HSET', STATE, 'bare', cmsgpack.pack(bare))
+  for _, id in ipairs(call('LRANGE', CLEANING, 0, MOST - 1)) do
+    if not exists(id) then
+      call('LREM', CLEANING, 0, id) -- its cleaner would bring back what is done
+    elseif is_due(id) then
+      call('LREM', CLEANING, 0, id)
+      if not is_leased(id) and not call('LPOS', PROCESSING, id) then take_back(id) end
+    end
+  end
+  call('HSET', STATE, 'bare', cmsgpack.pack(waiting), 'looked', next(waiting) and offset or offset + some)
   return taken_back
 end
 
 -- Deep clean: items that are in no list at all, because somebody died between two commands.
 function layout.deep_clean(cursor)
   local listed, mended = {}, 0
-  for _, key in ipairs({ QUEUE, PROCESSING }) do
+  for _, key in ipairs({ QUEUE, PROCESSING, CLEANING }) do
     for _, id in ipairs(call('LRANGE', key, 0, -1)) do listed[id] = true end
   end
   local pattern = string.gsub(item(''), '[%[%]%?%*\\]', '\\%0') .. '*'
   local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', MOST)
   for _, key in ipairs(found[2]) do
     local id = string.sub(key, #item('') + 1)
-    if not listed[id] and call('EXISTS', lease(id)) == 0 then
+    if not listed[id] and not is_leased(id) then
       call('LPUSH', QUEUE, id)
       came = came + 1
       mended = mended + 1
@@ -124,7 +155,7 @@ function layout.deep_clean(cursor)
 end
 
 function layout.cancel(id)
-  if call('LREM', QUEUE, 0, id) == 0 then return false end
+  if is_leased(id) or call('LREM', QUEUE, 0, id) == 0 then return false end
   return call('DEL', item(id)) == 1
 end
 
@@ -141,7 +172,7 @@ end
 function layout.find(id)
   local data = call('GET', item(id))
   if not data then return nil end
-  return call('EXISTS', lease(id)) == 1 and describe_leased(id) or row('ready', id, data)
+  return is_leased(id) and describe_leased(id) or row('ready', id, data)
 end
 
 -- From the right, where the next one is taken.
@@ -151,7 +182,8 @@ function layout.list(state, offset, limit)
   if not key then return rows end
   local ids = call('LRANGE', key, -offset - limit, -offset - 1)
   for i = #ids, 1, -1 do
-    rows[#rows + 1] = state == 'ready' and row('ready', ids[i], call('GET', item(ids[i])) or '') or describe_leased(ids[i])
+    local id = ids[i]
+    rows[#rows + 1] = key == QUEUE and row('ready', id, call('GET', item(id)) or '') or describe_leased(id)
   end
   return rows
 end
@@ -162,10 +194,11 @@ function layout.purge(state)
     if state == 'all' or state == name then
       for _, id in ipairs(call('RPOP', key, MOST) or {}) do
         gone = gone + call('DEL', item(id))
-        call('DEL', lease(id))
+        call('DEL', leases(id))
       end
       left = left + call('LLEN', key)
     end
   end
+  if state == 'all' then call('DEL', CLEANING) end
   return gone, left
 end

@@ -1,0 +1,351 @@
+"""Rare ends: a server that no longer answers, runners that are replaced, hand-overs that are too large, cancellations
+that nobody heard, a blocked loop. And what the log tells of arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.proxy import DROP_REQUEST, FORWARD, HANG, Fault, FaultProxy, always, delay
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT, Entry, Workshop, wait_dead
+from windlass import fleet
+from windlass.envelope import write_envelope
+from windlass.layouts.native import scripts
+from windlass.limits import MAX_PAYLOAD
+from windlass.running import MOST_BYTES, MOST_CHILDREN
+from windlass.worker import cancellations, keeper
+
+QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
+WAYS = tuple(QUEUES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def blocked(shared_shop: Workshop) -> str:
+    """A job that blocks the loop of a worker of its own, long enough for two warnings.
+
+    That takes its time: it begins before all tests, and the last one looks what came of it.
+    """
+    shared_shop.start("endings", lease=2.0)
+    return shared_shop.send("block", keeper.LAG + 2 * keeper.WEIGH + 0.4, queue="loops")
+
+
+def send(shop: Workshop, way: str, gate: Path, queue: str | None = None) -> str:
+    """A job that goes on until the gate is opened."""
+    return shop.send(f"{way}_wait", str(gate), queue=queue or QUEUES[way])
+
+
+# -- a server that is deaf -------------------------------------------------------------------------
+
+
+@pytest.mark.serves("Q1")
+def test_a_worker_whose_server_is_deaf_stops_in_time_and_its_jobs_come_back(server: Server, tmp_path: Path) -> None:
+    """Two workers: one soon gives up on a call, the other waits for ten seconds, as by default."""
+    grace, lease = 0.6, 3.0
+    # After the grace: giving back what they held, the goodbyes to the fleet and of the app, and the processes' ends.
+    bound = grace + keeper.LAST_WORDS + fleet.PATIENCE + 1.0 + 1.0
+    soon, later = tmp_path / "soon", tmp_path / "later"
+    with (
+        FaultProxy(server.address) as first,
+        FaultProxy(server.address) as second,
+        Workshop(server, tmp_path, url=first.url) as shop,
+    ):
+        impatient, patient = (
+            shop.start(
+                "endings",
+                wait=False,
+                queues={name: 1},
+                grace=grace,
+                lease=lease,
+                environment={"WINDLASS_URL": proxy.url, "WINDLASS_TEST_PATIENCE": patience},
+            )
+            for name, patience, proxy in (("impatient", "0.5", first), ("patient", "10", second))
+        )
+        shop.wait_ready(impatient)
+        shop.wait_ready(patient)
+        queues = ("impatient", "patient")
+        going_on = [send(shop, way, later, queue) for queue in queues for way in WAYS]
+        ending = [send(shop, way, soon, queue) for queue in queues for way in WAYS]
+        shop.journal.wait(12, "start")
+        first.faults = second.faults = always(HANG)
+        at = time.monotonic()
+        impatient.signal(signal.SIGTERM)
+        patient.signal(signal.SIGTERM)
+        soon.touch()
+
+        assert impatient.process.wait(bound) == 0, impatient.log
+        took = [time.monotonic() - at]
+        assert impatient.processes() == []
+        assert "what it held of impatient comes back when its leases end: " in impatient.log
+        assert "the runner was ended: it did not end in time" in impatient.log
+        shop.wait(lambda: "the runner was ended: it did not end in time" in patient.log, "the other's end, too")
+        assert all(shop.queue(queue).counts().leased == 6 for queue in queues), "nothing that they said was heard"
+        assert not set(going_on) & set(shop.journal.ids("end"))
+
+        first.faults = None
+        later.touch()
+        third = shop.start("endings", queues=dict.fromkeys(queues, 1), lease=lease)
+        assert patient.process.wait(bound) == 0, patient.log
+        took.append(time.monotonic() - at)
+        assert patient.processes() == []
+        print(f"\ndeaf server, grace {grace:g} s, SIGTERM to exit: {took[0]:.2f} s and {took[1]:.2f} s")
+        assert max(took) <= bound
+        assert not any("has failed" in worker.log for worker in (impatient, patient))
+
+        shop.wait_empty(*queues)
+        again = Counter((entry.id, entry.attempt) for entry in shop.journal.all("end") if entry.attempt > 1)
+        assert again == Counter((id, 2) for id in going_on + ending), "each runs again, once, and none is lost"
+        assert min(entry.at for entry in shop.journal.all("start") if entry.attempt > 1) - at > lease / 2
+        assert not shop.journal.overlaps()
+        assert third.stop() == 0
+
+
+# -- recycling beside long jobs ----------------------------------------------------------------------
+
+
+def quick_elsewhere(shop: Workshop, runners: list[int]) -> Entry:
+    """The end of a quick job that none of these runners took: their successor is at work."""
+
+    def elsewhere() -> Entry | None:
+        (end,) = shop.journal.wait(1, "end", id=shop.send("quick", queue="loops"))
+        return end if end.pid not in runners else None
+
+    return shop.wait(elsewhere, "a fresh runner")
+
+
+def test_what_runs_long_on_a_runner_that_is_replaced_goes_on_to_its_end(shop: Workshop, tmp_path: Path) -> None:
+    """Replaced twice: after its share of jobs, and for its size. The graces are short: they are not for this."""
+    gate, never = tmp_path / "gate", tmp_path / "never"
+    grace = 0.3
+    worker = shop.start("endings", max_jobs=50, max_rss=200_000_000, grace=grace, kill_grace=0.2, lease=2.0)
+    given_back = send(shop, "loop", never)
+    long = [send(shop, way, gate) for way in WAYS]
+    (first,) = {entry.pid for entry in shop.journal.wait(4, "start") if entry.task != "process_wait"}
+
+    shop.send_many(shop.call("quick", queue="loops") for _ in range(50))
+    second = quick_elsewhere(shop, [first]).pid
+    assert worker.log.count("a fresh runner takes over: the old one has done its share") == 1
+    long += [send(shop, way, gate) for way in WAYS]
+    assert second in {entry.pid for entry in shop.journal.wait(7, "start")}
+
+    shop.send("grow", 250, queue="threads")
+    third = quick_elsewhere(shop, [first, second]).pid
+    assert worker.log.count("a fresh runner takes over: the old one is too large") == 1
+    assert not {given_back, *long} & set(shop.journal.ids("end")), "they still run"
+
+    gate.touch()
+    for id in long:
+        (start,) = shop.journal.all("start", id=id)
+        (end,) = shop.journal.wait(1, "end", id=id)
+        assert (end.run, end.pid, end.attempt) == (start.run, start.pid, 1)
+    wait_dead(second)
+    shop.wait(lambda: shop.queue("loops").counts().leased == 1, "all else to be settled")
+    # The first one still has a job: SIGTERM is for it, too.
+    at = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - at <= grace + 1.0
+    wait_dead(first, third)
+    record = shop.queue("loops").get(given_back)
+    assert record is not None
+    assert (record.state, record.failures, record.stalls) == ("ready", 0, 0)
+    assert len(shop.journal.all("start")) == 7, "each was begun once"
+    assert not re.search("the runner (was ended|died)", worker.log)
+
+
+def test_a_heartbeat_that_is_answered_when_its_runner_is_gone_ends_nobody(server: Server, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
+        worker = shop.start("endings", queues={"loops": 1}, max_jobs=10, lease=3.0)
+        (long,) = shop.journal.wait(1, "start", id=send(shop, "loop", gate))
+        shop.send_many(shop.call("quick", queue="loops") for _ in range(10))
+        quick_elsewhere(shop, [long.pid])
+        old, beats = f"{worker.name}.1".encode(), []
+
+        def hold_old(request: list[bytes]) -> Fault:
+            if scripts.BEAT.sha.encode() not in request:
+                return FORWARD
+            beats.append(old in request)
+            return delay(1.0) if old in request else FORWARD
+
+        proxy.faults = hold_old
+        wait_until(lambda: True in beats, "a heartbeat for the old runner")
+        gate.touch()
+        wait_until(lambda: shop.queue("loops").counts().holders == 1, "what it held to be given back", timeout=0.9)
+        seen = beats.count(False)
+        wait_until(lambda: beats.count(False) >= seen + 2 or worker.process.poll() is not None, "more heartbeats")
+        assert worker.process.poll() is None, worker.log
+        assert "has failed" not in worker.log
+
+
+# -- handing over too much -------------------------------------------------------------------------
+
+TOO_MUCH = {"jobs": (MOST_CHILDREN + 1, 100), "bytes": (9, MAX_PAYLOAD)}
+JUST_FITS = {"jobs": (MOST_CHILDREN, 100), "bytes": (8, MAX_PAYLOAD)}
+
+
+def test_who_hands_over_too_much_fails_and_hands_over_nothing(shop: Workshop) -> None:
+    assert MOST_BYTES == 8 * MAX_PAYLOAD
+    shop.start("endings", queues={"parents": 1})
+    limits: dict[str, Any] = {"max_failures": 1, "min_backoff": 0.02}
+    retried = [
+        shop.send(f"{way}_parent", *case, queue="parents", **limits) for way in WAYS for case in TOO_MUCH.values()
+    ]
+    strict = [shop.send("strict_parent", *case, queue="parents", **limits) for case in TOO_MUCH.values()]
+    for id in retried + strict:
+        record = shop.wait_state("parents", id, "dead")
+        tries = 2 if id in retried else 1
+        assert [entry.attempt for entry in shop.journal.all("try", id=id)] == [1, 2][:tries]
+        assert (record.failures, record.stalls, record.reason) == (tries, 0, "failed")
+        message = (record.message or "").partition("\n")[0]
+        assert "InvalidOption: a job can hand over 1,000 jobs and 8,388,608 bytes at most: hand over jobs" in message
+    shop.wait_empty("parents")
+    counts = shop.queue("children").counts()
+    assert (counts.waiting, counts.leased, counts.dead) == (0, 0, 0)
+
+
+def test_as_much_as_is_allowed_is_handed_over(shop: Workshop) -> None:
+    shop.start("endings", queues={"parents": 1})
+    ids = [shop.send(f"{way}_parent", *case, queue="parents") for way in WAYS for case in JUST_FITS.values()]
+    shop.wait_empty("parents")
+    assert Counter(shop.journal.ids("try")) == Counter(ids)
+    children = Counter(len(child.data) for child in shop.queue("children").all_jobs("ready"))
+    assert children == {size: count * len(WAYS) for count, size in JUST_FITS.values()}
+
+
+# -- arguments in the log --------------------------------------------------------------------------
+
+SECRET = "the-word-is-swordfish"
+
+
+@contextmanager
+def command(shop: Workshop, folder: Path, *words: str) -> Iterator[Path]:
+    """`windlass worker` as people start it; where its log is. Ended in order, it must have ended well."""
+    path = folder / "command.log"
+    with path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "windlass", "worker", "tests.worker.apps.endings:app", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "WINDLASS_URL": shop.url, "WINDLASS_TEST_JOURNAL": str(shop.journal.path)},
+            cwd=ROOT,
+        )
+    try:
+        yield path
+        process.terminate()
+        assert process.wait(20) == 0, path.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def told_of_jobs(log: Path) -> list[dict[str, Any]]:
+    """The lines that tell how an attempt ended."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    return [line for line in lines if "outcome" in line]
+
+
+@pytest.mark.parametrize("flags", [[], ["--log-arguments"]], ids=["plain", "log-arguments"])
+def test_arguments_are_in_the_log_only_when_asked_for(shop: Workshop, tmp_path: Path, flags: list[str]) -> None:
+    fine = shop.send("keep_secret", SECRET, queue="secrets")
+    failing = [shop.send(f"{way}_lose_secret", SECRET, queue="secrets") for way in ("loop", "process")]
+    payloads = [
+        write_envelope("keep_secret", json.dumps({"secret": [SECRET]}).encode()),
+        write_envelope("loop_lose_secret", json.dumps([SECRET, SECRET]).encode()),
+        json.dumps({"task": "keep_secret", "args": SECRET}).encode(),
+        SECRET.encode(),
+    ]
+    broken = [receipt.id for receipt in shop.queue("secrets").enqueue_many(payloads)]
+    expected = Counter(
+        [(fine, "completed")]
+        + [(id, outcome) for id in failing for outcome in ("retried", "failed")]
+        + [(id, "broken") for id in broken]
+    )
+    with command(shop, tmp_path, "--queue", "secrets", "--log-level", "debug", *flags) as log:
+        wait_until(lambda: len(told_of_jobs(log)) >= expected.total(), "every end to be told")
+    told = told_of_jobs(log)
+    assert Counter((line["id"], line["outcome"]) for line in told) == expected
+    if flags:
+        assert all(SECRET in line["data"] and line["data"] in line["message"] for line in told)
+    else:
+        assert not any("data" in line for line in told)
+        assert SECRET not in log.read_text()
+
+
+def test_a_value_that_does_not_fit_is_not_in_the_log(shop: Workshop) -> None:
+    worker = shop.start("endings", queues={"secrets": 1})
+    id = shop.send("keep_secret", "nothing", SECRET, queue="secrets")
+    shop.wait_state("secrets", id, "broken")
+    shop.wait(lambda: id in worker.log, "it to be told")
+    assert SECRET not in worker.log
+
+
+# -- cancelled while nobody listened -----------------------------------------------------------------
+
+
+def listeners(server: Server) -> list[str]:
+    """The channels on which somebody hears of cancellations."""
+    with server.client() as client:
+        return [name.decode() for name in client.pubsub_channels("*") if b"cancel" in name]
+
+
+@pytest.mark.serves("W10")
+def test_a_cancellation_that_nobody_heard_reaches_the_job_when_the_worker_listens_again(
+    server: Server, tmp_path: Path
+) -> None:
+    never = tmp_path / "never"
+    with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
+        worker = shop.start("endings", kill_grace=0.5)
+        ids = {way: send(shop, way, never) for way in WAYS}
+        bystanders = [send(shop, way, never) for way in WAYS]
+        shop.journal.wait(6, "start")
+        wait_until(lambda: listeners(server), "the worker to listen")
+        proxy.faults = always(DROP_REQUEST, only={"SUBSCRIBE"})
+        proxy.disconnect()
+        wait_until(lambda: not listeners(server), "the subscription to be gone")
+        assert all(shop.queue(QUEUES[way]).cancel(id, running=True) for way, id in ids.items())
+        assert listeners(server) == []
+        assert not shop.journal.all("cancelled")
+        proxy.faults = None
+        at = time.monotonic()
+        wait_until(lambda: listeners(server), "the worker to listen again")
+        for way, id in ids.items():
+            shop.wait_job_gone(QUEUES[way], id)
+        took = time.monotonic() - at
+        print(f"\ncancelled while nobody listened, gone {took:.2f} s after the server let it listen")
+        assert took <= cancellations.PAUSE + 1.5
+        heard = [ids["loop"], ids["thread"]]
+        assert sorted(entry.id for entry in shop.journal.wait(2, "cancelled")) == sorted(heard)
+        wait_dead(shop.journal.all("start", id=ids["process"])[0].pid)
+        running = {job.id for queue in QUEUES.values() for job in shop.queue(queue).all_jobs("leased")}
+        assert running == set(bystanders), "others go on"
+        assert "the runner" not in worker.log
+
+
+# -- a blocked event loop --------------------------------------------------------------------------
+
+
+def test_a_job_that_blocks_the_event_loop_is_worth_one_warning(shared_shop: Workshop, blocked: str) -> None:
+    (worker,) = shared_shop.workers
+    shared_shop.journal.wait(1, "end", id=blocked)
+    shared_shop.wait_empty("loops")
+    (lag,) = re.findall(
+        r'! the event loop has not turned for (\d\.\d) s: a job blocks it; use run="process" for it\n', worker.log
+    )
+    assert float(lag) >= keeper.LAG
+    assert [entry.attempt for entry in shared_shop.journal.all("start", id=blocked)] == [1], "it is left alone"
+    assert worker.stop() == 0
