@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,9 @@ import redis
 from tests.support.faces import FACES, Face
 from tests.support.server import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
+from windlass.errors import UnsupportedByLayout
+from windlass.layout import Capability
+from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native.keys import queue_key
 
 
@@ -87,6 +91,55 @@ def later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
         client.hset(key, "skew_until", 2**52)
 
     return pass_time
+
+
+# -- the contract on other layouts: what they cannot do is skipped, by what they declare --------------
+
+
+def _skip_unable(item: pytest.Item) -> None:
+    layout, needs = item.get_closest_marker("layout"), item.get_closest_marker("needs")
+    if layout is None or needs is None:
+        return
+    for name in needs.args:
+        if Capability[name] not in CAPABILITIES[layout.args[0]]:
+            pytest.skip(f"{layout.args[0]} has no {Capability[name]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that needs more than its layout can is not run."""
+    _skip_unable(item)
+    return (yield from _refusals_are_skips(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Nor is one that meets a clear refusal."""
+    return (yield from _refusals_are_skips(item))
+
+
+def _refusals_are_skips(item: pytest.Item) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except UnsupportedByLayout as error:
+        layout = item.get_closest_marker("layout")
+        if layout is None:
+            raise
+        missing = str(error).partition("which has no ")[2].partition(";")[0]
+        pytest.skip(f"{layout.args[0]} has no {missing}")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Which tests of the contract were not run on which layout, and why."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if " has no " in report.longrepr[2]
+    )
+    if reasons:
+        terminalreporter.section("skipped by what a layout can do")
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"{count:4}  {reason}")
 
 
 def _name(request: pytest.FixtureRequest) -> str:

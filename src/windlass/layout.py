@@ -57,6 +57,9 @@ class Call(Generic[T]):
 class Capability(StrEnum):
     """What a layout may be able to do, in words for people."""
 
+    BYTES = "payloads of any bytes"
+    FRONT = "the front for what was abandoned"
+    PLACE = "its old place for what comes back"
     IDS = "ids of your own"
     UPDATE = "changing a job by its id"
     SINGLETON = "one job of an id at a time"

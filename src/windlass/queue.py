@@ -72,8 +72,13 @@ class Queue:
         """The queue's name."""
         return self._layout.queue
 
+    @property
+    def layout(self) -> str:
+        """The name of its layout."""
+        return self._layout.name
+
     def __repr__(self) -> str:
-        return f"<Queue {self.name!r} ({self._layout.name})>"
+        return f"<Queue {self.name!r} ({self.layout})>"
 
     # -- putting jobs on the queue ---------------------------------------------------------------
 

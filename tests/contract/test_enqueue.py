@@ -135,6 +135,7 @@ def test_an_id_is_added_once(queue: Queue) -> None:
     assert take(queue).data == b"fourth"
 
 
+@pytest.mark.needs("DEAD")
 def test_the_id_of_a_dead_job_is_free(queue: Queue) -> None:
     queue.enqueue(b"old", id="a")
     assert queue.fail(take(queue))

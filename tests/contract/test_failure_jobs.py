@@ -12,6 +12,8 @@ from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Uncaught
 
+pytestmark = pytest.mark.needs("FAILURE_HANDLERS", "DEAD")
+
 Later = Callable[[float], None]
 HANDLER = Limits(max_failures=1, max_stalls=2, min_backoff=0.5, max_backoff=9.0)
 

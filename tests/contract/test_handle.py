@@ -38,6 +38,8 @@ from windlass.handle import Event, EventKind, JobHandle
 from windlass.layouts.native.keys import queue_key, result_key
 from windlass.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Retried
 
+pytestmark = pytest.mark.needs("RESULTS")
+
 Later = Callable[[float], None]
 HOUR = 3_600_000
 

@@ -265,6 +265,7 @@ def test_at_most_once_by_completing_right_after_leasing(queue: Queue, later: Lat
     assert queue.get("a") is None
 
 
+@pytest.mark.needs("PLACE")
 def test_a_large_batch_of_odd_ids_is_leased_and_settled_whole(queue: Queue) -> None:
     ids = ["\0" * n for n in range(1, 100)] + [chr(n) for n in range(1, 200)] + ["x" * n for n in range(2, 200)]
     queue.enqueue_many([RawJob(id.encode(), id=id) for id in ids])

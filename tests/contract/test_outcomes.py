@@ -15,6 +15,8 @@ from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
 
+pytestmark = pytest.mark.needs("LIMITS", "DEAD")
+
 Later = Callable[[float], None]
 AGAIN = 300  # seconds until a job of an unknown task is given out without being asked for
 

@@ -36,10 +36,11 @@ def test_a_paused_queue_gives_out_nothing(queue: Queue, later: Later) -> None:
     assert drain(queue) == [*ids, "due"]
 
 
+@pytest.mark.needs("PAUSE")
 def test_a_pause_holds_for_every_program(queue: Queue, same_face: SameFace, server: Server) -> None:
     queue.enqueue(b"")
     with Windlass(server.url) as other:
-        assert same_face(other.queue(queue.name)).pause()
+        assert same_face(other.queue(queue.name, layout=queue.layout)).pause()
     assert queue.lease() is None
     assert queue.resume()
     take(queue)

@@ -31,6 +31,7 @@ def test_an_expired_lease_is_taken_back_by_a_clean(queue: Queue, later: Later) -
 
 
 @pytest.mark.serves("R5", "W14", "R9")
+@pytest.mark.needs("LIMITS")
 def test_no_cleaner_is_needed_the_next_lease_does_it(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
     first = take(queue, seconds=10)
@@ -46,10 +47,11 @@ def test_a_peer_of_another_program_recovers_it(queue: Queue, same_face: SameFace
     take(queue, seconds=10, holder="worker-1")
     later(11)
     with Windlass(server.url) as other:
-        assert drain(same_face(other.queue(queue.name))) == ["a"]
+        assert drain(same_face(other.queue(queue.name, layout=queue.layout))) == ["a"]
 
 
 @pytest.mark.serves("W3", "H3")
+@pytest.mark.needs("FRONT")
 def test_raw_leases_return_to_the_front_in_their_order(queue: Queue, later: Later) -> None:
     ids = [queue.enqueue(b"").id for _ in range(8)]
     for _ in range(3):
@@ -60,6 +62,7 @@ def test_raw_leases_return_to_the_front_in_their_order(queue: Queue, later: Late
 
 
 @pytest.mark.serves("W3", "P8", "W13", "P6", "H3")
+@pytest.mark.needs("FRONT")
 def test_a_lost_holders_jobs_return_to_the_front_of_their_priorities(queue: Queue, later: Later) -> None:
     for number in range(12):
         queue.enqueue(b"", id=f"{number % 3}-{number:02}", priority=number % 3)
@@ -75,6 +78,7 @@ def test_a_lost_holders_jobs_return_to_the_front_of_their_priorities(queue: Queu
 
 
 @pytest.mark.serves("W3", "W14")
+@pytest.mark.needs("FRONT")
 def test_only_the_lost_holder_loses(queue: Queue, later: Later) -> None:
     ids = [queue.enqueue(b"").id for _ in range(6)]
     lost = queue.lease_many(2, seconds=10, holder="lost")
@@ -100,6 +104,7 @@ def test_names_that_begin_alike_are_not_confused(queue: Queue, later: Later) -> 
 
 
 @pytest.mark.serves("W14", "R5", "W2")
+@pytest.mark.needs("LIMITS")
 def test_eight_peers_recover_it_once(raw_queue: Queue, later: Later) -> None:
     ids = [receipt.id for receipt in raw_queue.enqueue_many([b""] * 200)]
     raw_queue.lease_many(100, seconds=10, holder="worker-1")
@@ -142,6 +147,7 @@ def test_stalls_are_forgiven_so_many_times_and_no_more(
     assert "max_stalls" in job.message
 
 
+@pytest.mark.needs("LIMITS")
 def test_three_stalls_are_forgiven_by_default(queue: Queue, later: Later) -> None:
     queue.enqueue(b"")
     for _ in range(4):

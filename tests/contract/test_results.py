@@ -16,6 +16,8 @@ from windlass.job import Result
 from windlass.layouts.native.keys import queue_key, result_key
 from windlass.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Released, Retried, Unknown
 
+pytestmark = pytest.mark.needs("RESULTS")
+
 Later = Callable[[float], None]
 MINUTE = 60_000
 

@@ -11,6 +11,8 @@ import pytest
 from tests.contract.leasing import drain, take
 from windlass import Queue, RawJob, State
 
+pytestmark = pytest.mark.needs("RUN_TIME")
+
 Later = Callable[[float], None]
 
 

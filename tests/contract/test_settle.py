@@ -86,6 +86,7 @@ def test_complete_many_takes_more_than_one_call_can(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W9")
+@pytest.mark.needs("PLACE")
 def test_a_released_job_is_at_the_front_again(queue: Queue) -> None:
     ids = [queue.enqueue(b"").id for _ in range(6)]
     leases = queue.lease_many(4)
@@ -193,6 +194,7 @@ def test_failures_are_forgiven_so_many_times_and_no_more(queue: Queue, forgiven:
     )
 
 
+@pytest.mark.needs("LIMITS")
 def test_ten_failures_are_forgiven_by_default(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     for _ in range(10):
@@ -211,6 +213,7 @@ def test_an_explicit_time_does_not_save_a_job_from_its_last_failure(queue: Queue
 # -- fail ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("DEAD")
 def test_a_failed_job_is_kept_among_the_dead(queue: Queue) -> None:
     queue.enqueue(b"data", id="a", priority=1, max_failures=9)
     began = time.time()
@@ -224,6 +227,7 @@ def test_a_failed_job_is_kept_among_the_dead(queue: Queue) -> None:
     assert queue.lease() is None
 
 
+@pytest.mark.needs("DEAD")
 def test_a_long_message_is_cut_and_a_strange_one_kept_readable(queue: Queue) -> None:
     queue.enqueue(b"", id="long")
     queue.enqueue(b"", id="strange")
@@ -238,9 +242,10 @@ def test_a_long_message_is_cut_and_a_strange_one_kept_readable(queue: Queue) -> 
 
 
 @pytest.mark.serves("H5")
+@pytest.mark.needs("DEAD")
 def test_the_dead_are_bounded_and_the_latest_are_kept(queue: Queue, same_face: SameFace, server: Server) -> None:
     with Windlass(server.url, max_dead=3) as frugal:
-        small = same_face(frugal.queue(queue.name))
+        small = same_face(frugal.queue(queue.name, layout=queue.layout))
         small.enqueue_many(RawJob(b"", id=letter) for letter in "tsrqponmlkji")  # names that sort against their order
         for lease in small.lease_many(12):
             assert small.fail(lease, "dead")
@@ -250,9 +255,10 @@ def test_the_dead_are_bounded_and_the_latest_are_kept(queue: Queue, same_face: S
 
 
 @pytest.mark.serves("H5")
+@pytest.mark.needs("DEAD")
 def test_the_dead_may_be_kept_not_at_all(queue: Queue, same_face: SameFace, server: Server) -> None:
     with Windlass(server.url, max_dead=0) as frugal:
-        small = same_face(frugal.queue(queue.name))
+        small = same_face(frugal.queue(queue.name, layout=queue.layout))
         small.enqueue(b"", id="a")
         assert small.fail(take(small), "gone")
         assert small.counts() == NOTHING
@@ -260,6 +266,7 @@ def test_the_dead_may_be_kept_not_at_all(queue: Queue, same_face: SameFace, serv
 
 
 @pytest.mark.serves("H5")
+@pytest.mark.needs("DEAD")
 def test_a_thousand_dead_are_kept_by_default(queue: Queue) -> None:
     queue.enqueue_many([b""] * 1003)
     while leases := queue.lease_many(1000):

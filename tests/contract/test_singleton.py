@@ -15,6 +15,8 @@ import pytest
 from tests.contract.leasing import drain, take
 from windlass import JobRecord, Lease, Limits, Queue, State, Status
 
+pytestmark = pytest.mark.needs("SINGLETON")
+
 Later = Callable[[float], None]
 Ending = Callable[[Lease], None]
 

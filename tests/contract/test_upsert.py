@@ -11,6 +11,8 @@ import pytest
 from tests.contract.leasing import drain, take
 from windlass import JobRecord, Limits, Queue, State, Status
 
+pytestmark = pytest.mark.needs("UPDATE")
+
 Later = Callable[[float], None]
 
 LIMITS = ["max_failures", "max_stalls", "min_backoff", "max_backoff"]

@@ -17,7 +17,7 @@ from windlass.layout import Argument, Beat, Call, Capability, Parcel, ScheduleBo
 from windlass.layouts.capabilities import CAPABILITIES, unsupported
 from windlass.layouts.foreign import keys
 from windlass.layouts.foreign.scripts import script
-from windlass.layouts.packing import pack_change, pack_when, read_meta
+from windlass.layouts.packing import pack_change, pack_limits, pack_when, read_meta
 from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
 
 T = TypeVar("T")
@@ -159,7 +159,8 @@ class ForeignLayout:
         if catcher is not None:
             self._need(Capability.FAILURE_HANDLERS, "run a failure handler")
         self._holders.add(holder)
-        args: list[Argument] = [holder, round(seconds * 1000), int(register)]
+        limits = pack_limits(catcher) if catcher else b""
+        args: list[Argument] = [holder, round(seconds * 1000), int(register), limits]
         return self._write("beat", "beat", args, lambda reply: Beat(reply == 1, 0))
 
     def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
@@ -218,7 +219,7 @@ class ForeignLayout:
         return self._read("page", "jobs", [state.value, offset, limit], read)
 
     def _read_row(self, row: list[Any]) -> JobRecord:
-        state, id, data, meta, run_at, holder, fence, progress, message, died_at = row
+        state, id, data, meta, run_at, holder, fence, progress, message, died_at, cancelled = row
         _, priority, failures, stalls, limits = read_meta(meta)
         dead = State(state.decode()) in (State.DEAD, State.BROKEN)
         return JobRecord(
@@ -234,6 +235,7 @@ class ForeignLayout:
             progress=float(progress) if progress else None,
             holder=holder.decode(errors="replace") if holder and not holder.startswith(b".") else None,
             fence=int(fence) if fence else None,
+            cancelled=cancelled == 1,
             message=message.decode(errors="replace") if message else None,
             reason=("broken" if state == b"broken" else "failed") if dead else None,
             died_at=float(died_at) / 1000 if died_at else None,

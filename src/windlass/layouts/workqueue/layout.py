@@ -5,14 +5,15 @@
 | `<prefix>:queue` | list | ids that wait; pushed left, leased from the right |
 | `<prefix>:processing` | list | ids that are worked on, or were abandoned |
 | `<prefix>:item:<id>` | string | the data, as given; an item is there as long as this key is |
-| `<prefix>:lease:<id>` | string, expires | the session that works on it: 32 hex digits; the document's name of this key |
-| `<prefix>:leased_by_session:<id>` | string, expires | the same; the name that the packages 0.1.x use |
+| `<prefix>:lease:<id>` | string, expires | the session that works on it, 32 hex digits: the document's key |
+| `<prefix>:leased_by_session:<id>` | string, expires | the same: the key of the packages 0.1.x |
 | `<prefix>:cleaning` | list | ids in the hands of a cleaner of the packages 0.1.x; we only mend it |
 
-The packages that can be installed (0.1.x) differ from the document, and from the later sources, in two things: the name of
-the lease key, and what decides who completed an item: that it was still in `processing`, instead of its data. Neither sort
-of peer looks at the other's lease. So that both can work beside us, a lease of ours is in both keys, either key counts as
-a lease, and an item is ours to settle only while both keys are ours, its data is there and it is in `processing`.
+The packages that can be installed (0.1.x) differ from the document, and from the later sources, in two things: the
+name of the lease key, and what decides who completed an item: that it was still in `processing`, instead of its data.
+Neither sort of peer looks at the other's lease. So that both can work beside us, a lease of ours is in both keys,
+either key counts as a lease, and an item is ours to settle only while both keys are ours, its data is there and it is
+in `processing`.
 
 Decided where the document leaves it open:
 
@@ -22,10 +23,10 @@ Decided where the document leaves it open:
   own worker returns to the front.
 * The published clients move an item to `processing` and set its lease a moment later. The sweep of a turn therefore
   takes an item without a lease back only when it finds it so for a second; `clean()` does at once.
-* An id in the queue that has a lease was added twice, or a cleaner took it back too early. It is not leased again but put
-  to `processing`, where who works on it can complete it, and from where it comes back when that lease ends.
-* A cleaner of the packages that dies leaves ids in `cleaning`. The sweep takes back what is nowhere else, and takes away
-  what is done, which the next such cleaner would put on the queue again.
+* An id in the queue that has a lease was added twice, or a cleaner took it back too early. It is not leased again but
+  put to `processing`, where who works on it can complete it, and from where it comes back when that lease ends.
+* A cleaner of the packages that dies leaves ids in `cleaning`. The sweep takes back what is nowhere else, and takes
+  away what is done, which the next such cleaner would put on the queue again.
 * There is no place for what failed: `fail` completes the item, as the document advises, and the worker logs why.
 """
 

@@ -5,6 +5,7 @@ local PREFIX = string.sub(QUEUE, 1, -6)
 local MOST = 1000
 expect('list', QUEUE, PROCESSING, CLEANING)
 layout.sweep_every = 1000
+layout.returns_to_back = true
 
 local function item(id) return PREFIX .. 'item:' .. id end
 local function exists(id) return call('EXISTS', item(id)) == 1 end
@@ -49,24 +50,23 @@ function layout.describe(run)
   return run.token, call('GET', item(run.token)) or '', ''
 end
 
--- Who completes an item is decided by its data, says the document, and by `processing` in the packages 0.1.x: we need both.
+-- Who completes an item is decided by its data, says the document; by `processing`, say the packages 0.1.x.
 local function is_in_work(id)
   return exists(id) and call('LPOS', PROCESSING, id)
 end
 
+-- A lease that ran out is still ours while nobody has taken the item back.
 function layout.holds(run)
-  local mine, found = session(run.holder), call('MGET', leases(run.token))
-  return found[1] == mine and found[2] == mine and is_in_work(run.token)
-end
-
--- A lease that ran out is nobody's: the key is gone.
-function layout.abandoned(run)
   local mine, found = session(run.holder), call('MGET', leases(run.token))
   return (not found[1] or found[1] == mine) and (not found[2] or found[2] == mine) and is_in_work(run.token)
 end
 
-function layout.extend(run, ends)
-  for _, key in ipairs({ leases(run.token) }) do call('PEXPIRE', key, whole(ends - now)) end
+function layout.extend(run, ends, never_less)
+  for _, key in ipairs({ leases(run.token) }) do
+    if not never_less or call('PTTL', key) < ends - now then
+      call('SET', key, session(run.holder), 'PX', whole(ends - now))
+    end
+  end
 end
 
 local function leave_processing(id)
@@ -94,9 +94,10 @@ end
 layout.stall, layout.crash, layout.unknown, layout.broken = layout.retry, layout.retry, layout.retry, layout.retry
 layout.fail = layout.complete
 
--- Light clean. An item without a lease may be one that a peer is just about to lease, and one in `cleaning` may be in the
--- hands of a peer's cleaner: it is taken back when it has been so for a second; from `processing` at once when asked for.
--- Who asks has all looked at; else it is some at a time, from the oldest on, and others when none of them is undecided.
+-- Light clean. An item without a lease may be one that a peer is just about to lease, and one in `cleaning` may be in
+-- the hands of a peer's cleaner: it is taken back when it has been so for a second; from `processing` at once when
+-- somebody asks. Who asks has all looked at; else it is some at a time, the oldest first, and others when there is
+-- nothing left to decide about them.
 function layout.sweep(asked)
   local before, waiting, taken_back = cmsgpack.unpack(call('HGET', STATE, 'bare') or '\128'), {}, 0
   local function is_due(id)
@@ -115,7 +116,9 @@ function layout.sweep(asked)
   local offset, length = asked and 0 or tonumber(call('HGET', STATE, 'looked') or 0), call('LLEN', PROCESSING)
   if offset >= length then offset = 0 end
   local some = asked and math.max(length, 1) or MOST
-  for _, id in ipairs(call('LRANGE', PROCESSING, -offset - some, -offset - 1)) do
+  local ids = call('LRANGE', PROCESSING, -offset - some, -offset - 1)
+  for i = #ids, 1, -1 do -- the oldest first, so that they are in their old order at the back
+    local id = ids[i]
     if not exists(id) then
       call('LREM', PROCESSING, 0, id)
     elseif not is_leased(id) and (asked or is_due(id)) then

@@ -1,21 +1,20 @@
 #!lua flags=allow-oom
 -- A holder's sign of life: all that it holds is safe for so long. What it does not hold any more is forgotten.
 --
--- ARGV     [4] holder  [5] ms  [6] "1" to make it known
--- layout   extend(run, until) · beat(holder, until, register), where its peers want to know of workers
--- returns  1 when it is (still) known, else 0
+-- ARGV     [4] holder  [5] ms  [6] "1" to make it known  [7] the limits of jobs for its failure handlers (META), or ""
+-- layout   extend(run, until, never_less) · beat(holder, until, register, limits), where its peers want to know of workers
+--          lost(run), where a peer can take away one job of a holder that lives
+-- returns  1 when it was known, else 0
 -- errors   STALEOP
 
 local replayed = open()
 if replayed then return type(replayed) == 'table' and replayed or tonumber(replayed) end
 local holder, ends = ARGV[4], now + tonumber(ARGV[5])
-local known = (is_known(holder) or ARGV[6] == '1') and 1 or 0
-if known == 1 and layout.beat and not layout.beat(holder, ends, ARGV[6] == '1') then known = 0 end
-if known == 1 then
-  call('ZADD', HOLDERS, whole(ends), holder)
-  for _, run in ipairs(runs_of(holder)) do
-    if layout.holds(run) then layout.extend(run, ends) else forget(run) end
-  end
+local register = ARGV[6] == '1'
+local known = is_known(holder)
+if known or register then
+  if layout.beat and not layout.beat(holder, ends, register, ARGV[7]) then known = false end
+  if known or register then keep_alive(holder, ends) end
 end
-close(whole(known))
-return known
+close(known and '1' or '0')
+return known and 1 or 0

@@ -10,7 +10,8 @@ local runs = runs_of(ARGV[2])
 for i = #runs, 1, -1 do
   if layout.holds(runs[i]) then
     local id, data, meta = layout.describe(runs[i])
-    rows[#rows + 1] = row('leased', id, data, { meta = meta, holder = runs[i].holder, fence = runs[i].fence })
+    local more = { meta = meta, holder = runs[i].holder, fence = runs[i].fence, cancelled = runs[i].cancelled }
+    rows[#rows + 1] = row('leased', id, data, more)
   end
 end
 return rows

@@ -2,7 +2,8 @@
 --
 -- KEYS   [1] STATE    hash: `fence`, the last number given out; `swept`, when the layout was last swept;
 --                     `lane:<name>` → the last operation of each lane, with its answer
---        [2] RUNS     hash: fence → holder, NUL, token of a job that runs here; "=" and the SHA-1 of a token → its fence
+--        [2] RUNS     hash: fence → holder, NUL, token of a job that runs here, with a "!" before it once it was cancelled;
+--                     "=" and the SHA-1 of a token → its fence; "@" and that → what the layout notes of its run
 --        [3] HOLDERS  zset: holder → when its leases end, in ms
 --        [4…] the layout's own
 -- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the layout's setting; then the script's own.
@@ -81,9 +82,23 @@ local function pointer(token)
   return '=' .. redis.sha1hex(token)
 end
 
+-- Where a layout may note something of a run; it goes with the run.
+local function note(token)
+  return '@' .. redis.sha1hex(token)
+end
+
 local function read_run(fence, text)
   local zero = string.find(text, '\0', 1, true)
-  return { fence = fence, holder = string.sub(text, 1, zero - 1), token = string.sub(text, zero + 1) }
+  local cancelled = string.sub(text, 1, 1) == '!'
+  local holder = string.sub(text, cancelled and 2 or 1, zero - 1)
+  return { fence = fence, holder = holder, token = string.sub(text, zero + 1), cancelled = cancelled }
+end
+
+-- A run that was cancelled keeps its lease, but its layout lets it go however its attempt ends. No name begins with "!".
+local function cancel_run(run, id)
+  run.cancelled = true
+  call('HSET', RUNS, run.fence, '!' .. run.holder .. '\0' .. run.token)
+  call('PUBLISH', 'windlass:cancel:' .. run.holder, string.match(STATE, '{(.*)}') .. ' ' .. id)
 end
 
 -- The running job of a fence, if ledger and layout agree that it still is.
@@ -95,36 +110,44 @@ local function run_of(fence)
   return layout.holds(run) and run or nil
 end
 
+local function latest_first(a, b)
+  return tonumber(a.fence) > tonumber(b.fence)
+end
+
 -- All jobs that run here, or those of one holder, the latest first: put back one after the other, the first is in front.
 local function runs_of(holder)
   local found = {}
   local all = call('HGETALL', RUNS)
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) ~= '=' then
+    if string.find(all[i], '^%d') then
       local run = read_run(all[i], all[i + 1])
       if not holder or run.holder == holder then found[#found + 1] = run end
     end
   end
-  table.sort(found, function(a, b) return tonumber(a.fence) > tonumber(b.fence) end)
+  table.sort(found, latest_first)
   return found
 end
 
 local function forget(run)
   call('HDEL', RUNS, run.fence)
   local mark = pointer(run.token)
-  if call('HGET', RUNS, mark) == run.fence then call('HDEL', RUNS, mark) end
+  if call('HGET', RUNS, mark) == run.fence then call('HDEL', RUNS, mark, note(run.token)) end
 end
 
 local function remember(run)
   local mark = pointer(run.token)
   local older = call('HGET', RUNS, mark)
-  if older then call('HDEL', RUNS, older) end
+  if older then
+    local text = layout.lost and call('HGET', RUNS, older)
+    if text then layout.lost(read_run(older, text)) end
+    call('HDEL', RUNS, older)
+  end
   call('HSET', RUNS, run.fence, run.holder .. '\0' .. run.token, mark, run.fence)
 end
 
 local function is_known(holder)
   local ends = call('ZSCORE', HOLDERS, holder)
-  return ends and tonumber(ends) > now
+  return ends and tonumber(ends) > now and (not layout.knows or layout.knows(holder))
 end
 
 -- A raw lease has a holder of its own, named after its fence.
@@ -135,6 +158,19 @@ end
 local function dismiss(holder)
   call('ZREM', HOLDERS, holder)
   if layout.retire then layout.retire(holder) end
+end
+
+-- A holder has time until then, or for as long as it had. What it does not hold any more is forgotten.
+local function keep_alive(holder, ends)
+  call('ZADD', HOLDERS, 'GT', whole(ends), holder)
+  for _, run in ipairs(runs_of(holder)) do
+    if layout.holds(run) then
+      layout.extend(run, ends, true)
+    else
+      forget(run)
+      if layout.lost then layout.lost(run) end
+    end
+  end
 end
 
 -- What the queue is called in messages to other Windlass programs.
@@ -152,6 +188,6 @@ local function row(state, id, data, more)
   more = more or {}
   return {
     state, id, data, more.meta or '', more.run_at or '', more.holder or '', more.fence or '', more.progress or '',
-    more.message or '', more.died_at or '',
+    more.message or '', more.died_at or '', more.cancelled and 1 or 0,
   }
 end

@@ -5,14 +5,15 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
 --          [8] "1": sweep now, whenever it was done last
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
--- layout   holds(run), abandoned(run) (where who has it no more need not hold it), describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep(asked) → how many came back
+-- layout   holds(run): nobody else has it or may take it · describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep(asked) → how many came back
 --          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text)
---          settings: sweep_every in ms; due() → ms until something happens by itself, or nil
+--          settings: sweep_every in ms; returns_to_back: where stall(run) puts a job; due() → ms until something happens by itself, or nil
 -- returns  { a digit for each outcome: 1 it was still ours, fence before the first lease, ids, data, META records,
 --            ms until something happens by itself or -1, jobs taken back, 1 when the holder is not known }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
+local MOST = 1000 -- jobs that are taken back from lost holders in one turn
 
 local holder = ARGV[4]
 local lease_ms, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -34,33 +35,47 @@ if replayed then
 end
 
 local verdicts = {}
+local releases = {}
 for at = 9, #ARGV, 5 do
   local run = run_of(ARGV[at])
   verdicts[#verdicts + 1] = run and '1' or '0'
   if run then
     forget(run)
     if is_raw(run.holder) then dismiss(run.holder) end
-    layout[ARGV[at + 1]](run, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4])
+    if ARGV[at + 1] == 'release' then
+      run.at = at
+      releases[#releases + 1] = run
+    else
+      layout[ARGV[at + 1]](run, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4])
+    end
   end
 end
+table.sort(releases, latest_first) -- so that they are in front in their old order
+for _, run in ipairs(releases) do layout.release(run, 0, 0, ARGV[run.at + 4]) end
 
 -- What lost holders had goes back, in the old order; then what the layout itself finds abandoned.
 local taken_back = 0
 local lost = call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
 if #lost > 0 then
-  local is_lost = {}
+  local is_lost, theirs = {}, {}
   for _, name in ipairs(lost) do is_lost[name] = true end
   for _, run in ipairs(runs_of()) do
-    if is_lost[run.holder] then
-      local abandoned = (layout.abandoned or layout.holds)(run)
-      forget(run)
-      if abandoned then
-        layout.stall(run)
-        taken_back = taken_back + 1
-      end
+    if is_lost[run.holder] then theirs[#theirs + 1] = run end
+  end
+  -- The first to be put back is the last to be taken where they go to the front, and the first where they go to the back.
+  local count = math.min(#theirs, MOST)
+  for i = 1, count do
+    local run = theirs[layout.returns_to_back and #theirs + 1 - i or i]
+    local ours = layout.holds(run)
+    forget(run)
+    if ours then
+      layout.stall(run)
+      taken_back = taken_back + 1
     end
   end
-  for _, name in ipairs(lost) do dismiss(name) end
+  if count == #theirs then -- else they are known as lost until the rest is back
+    for _, name in ipairs(lost) do dismiss(name) end
+  end
 end
 local swept = tonumber(call('HGET', STATE, 'swept') or 0)
 if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
