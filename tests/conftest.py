@@ -97,10 +97,10 @@ def later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
 
 
 def _skip_unable(item: pytest.Item) -> None:
-    layout, needs = item.get_closest_marker("layout"), item.get_closest_marker("needs")
-    if layout is None or needs is None:
+    layout = item.get_closest_marker("layout")
+    if layout is None:
         return
-    for name in needs.args:
+    for name in (name for mark in item.iter_markers("needs") for name in mark.args):
         if Capability[name] not in CAPABILITIES[layout.args[0]]:
             pytest.skip(f"{layout.args[0]} has no {Capability[name]}")
 

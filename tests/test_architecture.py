@@ -47,7 +47,7 @@ GROUPS = (
             "worker",
         },
     ),
-    ("the outside", {"cli", "demo"}),
+    ("the outside", {"cli", "demo", "stdio"}),
 )
 RANK = {name: rank for rank, (_, names) in enumerate(GROUPS) for name in names}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
+import windlass
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, Windlass
@@ -27,6 +30,8 @@ WINDLASS = Path(sys.executable).with_name("windlass")
 QUEUE = "cli-emails"
 APP = textwrap.dedent(
     f"""
+    from __future__ import annotations
+
     import asyncio
     from windlass import Windlass, Job, current
 
@@ -172,6 +177,16 @@ def test_without_an_app_it_is_written_as_it_is(shop: str, queue: Queue) -> None:
     refused(run("enqueue", "else where", "--queue", QUEUE), 2, "is no task name")
 
 
+def test_who_names_neither_app_nor_queue_is_warned(shop: str, app: Windlass, queue: Queue) -> None:
+    result = run("enqueue", "elsewhere", "1")
+    assert result.exit_code == 0
+    assert "the arguments were not checked" in result.stderr
+    assert "--app" in result.stderr
+    assert run("enqueue", "elsewhere", "1", "--queue", QUEUE).stderr == ""
+    assert run("enqueue", "welcome", "1", "--app", shop).stderr == ""
+    app.queue("default").purge()
+
+
 def test_a_url_on_the_command_line_is_where_it_goes(shop: str, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     url = os.environ["WINDLASS_URL"]
     monkeypatch.setenv("WINDLASS_URL", "redis://127.0.0.1:1")
@@ -218,37 +233,61 @@ def test_what_cannot_be_enqueued_is_wrong_usage(shop: str, queue: Queue, words: 
 
 # -- apps that cannot be loaded ---------------------------------------------------------------------------
 
+REFUSED = """
+from windlass import Windlass
+
+app = Windlass()
+
+def declare():
+    @app.task(queu="emails")
+    def x() -> None: ...
+
+declare()
+"""
+TIMED = """
+from windlass import Windlass
+app = Windlass()
+@app.task
+def x() -> None: ...
+app.schedule("nightly", x.call(), cron="at night")
+"""[1:]
+
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "words", "code"),
     [
-        ("missing_shop:app", None, ["No module named 'missing_shop'"]),
-        ("odd_shop:app", "import nowhere_to_be_found", ["odd_shop.py", "nowhere_to_be_found"]),
-        ("raising_shop:app", "def f():\n    raise ValueError('no good')\nf()", ["in f", "ValueError: no good"]),
-        ("leaving_shop:app", "raise SystemExit(7)", ["SystemExit: 7"]),
-        ("empty_shop:app", "", ["'app' is not there"]),
-        ("other_shop:app", "app = 42", ["no Windlass app"]),
-        ("just_a_module", None, ["module:attribute"]),
+        ("missing_shop:app", None, ["No module named 'missing_shop'"], 1),
+        ("odd_shop:app", "import nowhere_to_be_found", ["odd_shop.py", "nowhere_to_be_found"], 1),
+        ("raising_shop:app", "def f():\n    raise ValueError('no good')\nf()", ["in f", "ValueError: no good"], 1),
+        ("leaving_shop:app", "raise SystemExit(7)", ["SystemExit: 7"], 1),
+        ("empty_shop:app", "", ["'app' is not there"], 1),
+        ("other_shop:app", "app = 42", ["no Windlass app"], 1),
+        ("refused_shop:app", REFUSED, ["in declare", "InvalidTask: task 'x': there is no option 'queu'"], 1),
+        ("timed_shop:app", TIMED, ["line 5", "no cron expression"], 1),
+        ("just_a_module", None, ["module:attribute"], 2),
     ],
 )
 @pytest.mark.parametrize("command", [["tasks", "--app"], ["enqueue", "t", "--app"], ["status", "--app"], ["worker"]])
 def test_an_app_that_cannot_be_imported(
-    shop: str, name: str, text: str | None, words: list[str], command: list[str]
+    shop: str, name: str, text: str | None, words: list[str], code: int, command: list[str]
 ) -> None:
+    """The lines of the user's own code, the message, and how to name an app only where that may help."""
     module = name.partition(":")[0]
     if text is not None:
         Path(f"{module}.py").write_text(text)
     if command == ["worker"]:
         done = subprocess.run([WINDLASS, "worker", name], capture_output=True, text=True, timeout=30, check=False)
-        code, said = done.returncode, done.stderr
+        ended, said = done.returncode, done.stderr
     else:
         result = run(*command, name)
-        code, said = result.exit_code, result.stderr
+        ended, said = result.exit_code, result.stderr
     sys.modules.pop(module, None)
-    assert code == 1, said
+    assert ended == code, said
     assert said.startswith("windlass: ")
     assert all(word in said for word in words), said
-    assert "run the command in the folder that the module is in" in said
+    assert str(Path(windlass.__file__).parent) not in said
+    assert "contextlib" not in said
+    assert said.count("run the command in the folder that the module is in") == (module == "missing_shop")
 
 
 # -- tasks ------------------------------------------------------------------------------------------------
@@ -258,7 +297,7 @@ def test_tasks(shop: str) -> None:
     welcome, slow, handler = told(run("tasks", "--app", shop, "--json"))
     assert (welcome["task"], welcome["queue"], welcome["run"], welcome["timeout"]) == ("welcome", QUEUE, "loop", 30.0)
     assert welcome["limits"]["max_failures"] == 3
-    assert welcome["signature"].startswith("(user_id: int, locale: str = 'en'")
+    assert welcome["signature"] == "(user_id: int, locale: str = 'en') -> None"
     assert (welcome["doc"], welcome["failure_handler"]) == ("Say hello.", "sorry")
     assert (slow["doc"], slow["failure_handler"]) == (None, None)
     assert (handler["task"], handler["queue"], handler["run"]) == (None, "cli-raw", "thread")
@@ -303,6 +342,10 @@ def test_a_schedule_is_paused_and_resumed(digest: str) -> None:
     assert "paused" in run("schedules", "list").stdout
     assert run("schedules", "resume", QUEUE, digest).stdout == f"{QUEUE}/digest goes on.\n"
     assert run("schedules", "resume", QUEUE, digest).stdout == f"{QUEUE}/digest was not paused.\n"
+    told_of = {"queue": QUEUE, "name": "digest"}
+    assert told(run("schedules", "pause", QUEUE, digest, "--json")) == told_of | {"paused": True, "changed": True}
+    assert told(run("schedules", "resume", QUEUE, digest, "--json")) == told_of | {"paused": False, "changed": True}
+    assert told(run("schedules", "delete", QUEUE, digest, "--yes", "--json")) == told_of | {"deleted": True}
 
 
 def test_a_schedule_is_run_now(digest: str, queue: Queue) -> None:
@@ -380,7 +423,8 @@ def test_ctrl_c_twice_gives_back_what_runs(shop: str, app: Windlass, queue: Queu
         (["--queue", "a", "--queue", "a=2"], 2, "twice"),
         (["--concurrency", "0"], 2, "neither auto nor a number"),
         (["--concurrency", "many"], 2, "neither auto nor a number"),
-        (["--lease", "soon"], 2, "is no duration"),
+        (["--lease", "soon"], 2, "--lease='soon' is no duration"),
+        (["--url", "redis://localhost"], 2, "a worker uses the server of its app"),
         (["--lease", "10ms"], 2, "out of range"),
         (["--grace", "-1"], 2, "out of range"),
         (["--max-rss", "big"], 2, "is no size"),
@@ -399,10 +443,45 @@ def test_a_worker_that_cannot_be_run_like_this(shop: str, words: list[str], code
 def test_a_worker_without_its_server(shop: str) -> None:
     module = Path(shop.replace(":app", ".py"))
     module.write_text(module.read_text().replace("Windlass()", 'Windlass("redis://127.0.0.1:1", retry_for=0.2)'))
-    process = start(shop)
+    process = start(shop, "--log-format", "text")
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 4, errors
-    assert "127.0.0.1:1" in errors
+    first, last = errors.splitlines()
+    assert "the server cannot be reached" in first
+    assert "trying for 0.2 s" in first
+    assert last.startswith("windlass: ")
+    assert "127.0.0.1:1" in last
+
+
+def test_ctrl_c_ends_a_worker_that_looks_for_its_server(shop: str) -> None:
+    module = Path(shop.replace(":app", ".py"))
+    module.write_text(module.read_text().replace("Windlass()", 'Windlass("redis://127.0.0.1:1", retry_for=60)'))
+    process = start(shop, "--log-format", "text")
+    assert process.stderr is not None
+    try:
+        assert "the server cannot be reached" in process.stderr.readline()
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert time.monotonic() - asked < 5
+    assert (process.returncode, errors.split()[1:]) == (0, ["·", "stopping"])
+
+
+def test_a_worker_tells_of_each_job_if_asked_to(shop: str, queue: Queue) -> None:
+    process = start(shop, "--log-jobs", "--log-format", "text")
+    try:
+        assert run("enqueue", "welcome", "42", "--app", shop, "--id", "a").exit_code == 0
+        said = Path("said")
+        wait_until(said.exists, "the job to run")
+        wait_until(lambda: queue.counts().leased == 0, "the job to be settled")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert re.search(rf"· welcome {QUEUE}/a: done in 0\.\d\d s\n", errors), errors
+    assert errors.endswith("· stopped; jobs run: 1\n")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import rich_click as click
 from click.testing import CliRunner, Result
 
 from tests.support.server import Server
-from windlass import Queue, Windlass, fleet
+from windlass import Limits, Queue, Windlass, fleet
 from windlass.cli import SUMMARIES, main
 from windlass.cli.output import cell, distance, first_line, length, size
 from windlass.fleet import WorkerRecord
@@ -197,6 +197,20 @@ def test_status_counts_the_workers_of_a_queue(run: Run, app: Windlass, queue: Qu
     found = told(run("status", "--json"))
     assert (found["workers"], found["queues"][0]["workers"]) == (3, 2)
     assert "no worker" not in run("status").stdout
+    client.delete(*keys.fleet_keys())
+
+
+def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue: Queue, client: redis.Redis) -> None:
+    queue.enqueue(b"x")
+    for name, every in (("short", 2.0), ("long", 5.0)):
+        record = WorkerRecord(name, queues={NAME: 1}, every=every)
+        app.run(lambda session, record=record: session.perform(fleet.beat(record)))  # type: ignore[misc]
+    for name in ("short", "long"):
+        client.zincrby(keys.fleet_keys()[0], -10_000, name)
+    assert {worker.name: worker.state for worker in app.workers()} == {"short": "lost?", "long": "working"}
+    found = told(run("status", "--json"))
+    assert (found["workers"], found["queues"][0]["workers"]) == (1, 1)
+    assert "lost?" in run("workers").stdout
     client.delete(*keys.fleet_keys())
 
 
@@ -432,6 +446,45 @@ def kill(queue: Queue, *ids: str) -> None:
         queue.fail(lease, "no use")
 
 
+def test_the_dead_of_all_queues(run: Run, app: Windlass, queue: Queue) -> None:
+    other = app.queue("cli-other")
+    for each, count in ((queue, 2), (other, 1)):
+        for number in range(count):
+            each.enqueue(b"x", id=f"{each.name}-{number}")
+            lease = each.lease()
+            assert lease is not None
+            assert each.fail(lease, "no")
+    head, *rows = lines(run("dead", "list"))
+    assert head[:2] == ["queue", "id"]
+    assert [row[:2] for row in rows] == [
+        [NAME, f"{NAME}-1"],
+        [NAME, f"{NAME}-0"],
+        ["cli-other", "cli-other-0"],
+    ]
+    found = told(run("dead", "list", "--json", "--limit", "1"))
+    assert [(each["queue"], len(each["jobs"])) for each in found] == [(NAME, 1), ("cli-other", 1)]
+    assert found[0]["cursors"].keys() == {"dead"}
+    assert f"windlass dead list {NAME} --cursor" in run("dead", "list", "--limit", "1").stderr
+    refused(run("dead", "list", "--cursor", "x"), 2, "name it")
+    other.purge()
+    queue.purge()
+    assert run("dead", "list").stderr == "No dead job on any queue.\n"
+
+
+def test_a_job_for_a_failure_handler_names_whom_it_is_for(run: Run, queue: Queue) -> None:
+    layout = queue._layout
+    queue._runners.run(lambda session: session.perform(layout.beat("w", 30, register=True, catcher=Limits())))
+    queue.enqueue(b'{"task": "welcome"}', id="a")
+    lease = queue.lease()
+    assert lease is not None
+    assert queue.fail(lease, "no")
+    (job,) = told(run("jobs", NAME, "--json"))["jobs"]
+    assert (job["task"], job["failed"]) == ("welcome", "a")
+    assert "welcome" in run("jobs", NAME).stdout
+    assert "handles the failure of a" in run("jobs", NAME).stdout
+    assert "the failure of a" in run("jobs", NAME, job["id"]).stdout
+
+
 def test_the_dead_come_back_by_their_ids(run: Run, queue: Queue) -> None:
     kill(queue, "a", "b", "c")
     assert run("dead", "retry", NAME, "a").stdout == f"1 job of {NAME} brought back.\n"
@@ -502,8 +555,19 @@ def test_cancel(run: Run, queue: Queue) -> None:
     lease = queue.lease(600)
     assert lease is not None
     refused(run("cancel", NAME, "b"), 3, "--running")
-    assert run("cancel", NAME, "b", "--running").stdout == f"{NAME}/b is cancelled.\n"
+    assert run("cancel", NAME, "b", "--running").stdout.startswith(f"{NAME}/b is told to stop.")
     assert not queue.extend(lease, 30)
+
+
+def test_orders_answer_in_json(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"x", id="a")
+    assert told(run("pause", NAME, "--json")) == {"queue": NAME, "paused": True, "changed": True}
+    assert told(run("pause", NAME, "--json")) == {"queue": NAME, "paused": True, "changed": False}
+    assert told(run("resume", NAME, "--json")) == {"queue": NAME, "paused": False, "changed": True}
+    assert queue.lease(600) is not None
+    assert told(run("cancel", NAME, "a", "--running", "--json")) == {"queue": NAME, "id": "a", "state": "told"}
+    queue.enqueue(b"x", id="b")
+    assert told(run("cancel", NAME, "b", "--json")) == {"queue": NAME, "id": "b", "state": "cancelled"}
 
 
 # -- how things are written -------------------------------------------------------------------------------

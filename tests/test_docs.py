@@ -18,32 +18,38 @@ from tests.support.server import Server
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("src/**/*.md")])
 CONFORMANCE = ROOT / "docs" / "conformance.md"
+DOCUMENTS = {"W": "worqr", "R": "workqueue", "Q": "queasy", "H": "hworker", "P": "processor"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def serving_tests() -> dict[str, set[str]]:
-    """Row id → the tests that say they serve it, as `path::name`."""
+def marked_tests(mark: str) -> dict[str, set[str]]:
+    """Row id → the tests that carry it in a mark, as `path::name`; of layouts, only rows of their own document."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in ROOT.glob("tests/**/test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for decorator in node.decorator_list:
-                    for row in served(decorator):
+                    for row in rows_of(decorator, mark):
                         found[row].add(f"{path.relative_to(ROOT)}::{node.name}")
     return found
 
 
-def served(decorator: ast.expr) -> list[str]:
-    """The rows of a `@pytest.mark.serves(…)`."""
-    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.serves":
-        return [ast.literal_eval(argument) for argument in decorator.args]
-    return []
+def rows_of(decorator: ast.expr, mark: str) -> list[str]:
+    """The rows of a `@pytest.mark.serves(…)` or `@pytest.mark.speaks(layout, …)`."""
+    if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{mark}"):
+        return []
+    words = [ast.literal_eval(argument) for argument in decorator.args]
+    if mark == "serves":
+        return words
+    layout, *rows = words
+    assert layout in DOCUMENTS.values(), f"there is no layout {layout}"
+    return [row for row in rows if DOCUMENTS[row[0]] == layout]
 
 
-def conformance_rows() -> dict[str, str]:
-    """Row id → the last cell of its line."""
-    rows = re.findall(r"^\| ([WRQHP]\d+) \|.*\| (.*?) \|$", CONFORMANCE.read_text(), re.MULTILINE)
-    return dict(rows)
+def conformance_rows() -> dict[str, tuple[str, str]]:
+    """Row id → its last two cells: natively, and in the layout of its own document."""
+    rows = re.findall(r"^\| ([WRQHP]\d+) \|.*?\| ([^|]*?) \| ([^|]*?) \|$", CONFORMANCE.read_text(), re.MULTILINE)
+    return {row: (native, layout) for row, native, layout in rows}
 
 
 def test_the_conformance_table_has_every_row_once() -> None:
@@ -53,18 +59,20 @@ def test_the_conformance_table_has_every_row_once() -> None:
     assert listed == expected
 
 
-def test_every_row_names_the_tests_that_serve_it_or_is_open() -> None:
-    serving = serving_tests()
-    for row, cell in conformance_rows().items():
+@pytest.mark.parametrize(("mark", "column"), [("serves", 0), ("speaks", 1)])
+def test_every_row_names_the_tests_that_prove_it_or_is_open(mark: str, column: int) -> None:
+    proving = marked_tests(mark)
+    for row, cells in conformance_rows().items():
+        cell = cells[column]
         named = set(re.findall(r"`(tests/\S+?::\w+)`", cell))
         if not named:
-            assert cell.startswith("open"), f"{row} names no test and is not shown as open"
-            assert not serving[row], f"{row} is shown as open, but {serving[row]} serve it"
-        assert named <= serving[row], f"{row} names tests that do not serve it: {named - serving[row]}"
+            assert cell.startswith(("open", "in its layout only")), f"{row} names no test and is not shown as open"
+            assert not proving[row], f"{row} is shown as open, but {proving[row]} prove it"
+        assert named <= proving[row], f"{row} names tests that do not prove it: {named - proving[row]}"
 
 
-def test_no_test_serves_a_row_that_does_not_exist() -> None:
-    assert set(serving_tests()) <= set(conformance_rows())
+def test_no_test_proves_a_row_that_does_not_exist() -> None:
+    assert set(marked_tests("serves")) | set(marked_tests("speaks")) <= set(conformance_rows())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -74,7 +82,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tasks.md", "docs/worker.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tasks.md", "docs/worker.md", "docs/layouts.md"])
 def test_python_snippets_run(server: Server, client: redis.Redis, name: str) -> None:
     snippets = [code for language, code in FENCE.findall((ROOT / name).read_text()) if language == "python"]
     assert snippets

@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from inspect import iscoroutine
 from pathlib import Path
@@ -99,10 +99,10 @@ class Windlass:
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
         url = url or ("embedded://" if home is not None else os.environ.get("WINDLASS_URL")) or "embedded://"
         self._endpoint = Endpoint.parse(url)
-        if home is not None and (not self._is_embedded or self._endpoint.addresses[0].path):
+        if home is not None and (not self.is_embedded or self._endpoint.addresses[0].path):
             raise InvalidOption("home is the data folder of the embedded server: give a URL or a home, not both")
         folder = home or self._endpoint.addresses[0].path
-        self._embedded = EmbeddedServer(Path(folder) if folder else None) if self._is_embedded else None
+        self._embedded = EmbeddedServer(Path(folder) if folder else None) if self.is_embedded else None
         self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
@@ -138,11 +138,12 @@ class Windlass:
         _apps.add(self)
 
     @property
-    def _is_embedded(self) -> bool:
+    def is_embedded(self) -> bool:
+        """Whether it uses the embedded server."""
         return self._endpoint.kind == "embedded"
 
     def __repr__(self) -> str:
-        return f"<Windlass on {'the embedded server' if self._is_embedded else self._endpoint}>"
+        return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}>"
 
     def queue(self, name: str, *, layout: str | None = None) -> Queue:
         """A queue by its name; it comes into being with its first job.
@@ -384,7 +385,8 @@ class Windlass:
 
     async def arun(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow on this event loop."""
-        return await self._awaitable.run(flow(self._loop_session()))
+        session = self._known_loop_session() or await self._new_loop_session()
+        return await self._awaitable.run(flow(session))
 
     async def is_cluster(self) -> bool:
         """Whether the queues are spread over several servers."""
@@ -394,16 +396,20 @@ class Windlass:
         self._guard()
         return self._thread_session
 
-    def _loop_session(self) -> Session:
+    def _known_loop_session(self) -> Session | None:
         self._guard()
+        return self._loop_sessions.get(asyncio.get_running_loop())
+
+    async def _new_loop_session(self) -> Session:
         loop = asyncio.get_running_loop()
-        session = self._loop_sessions.get(loop)
-        if session is None:
-            session = Session(self._endpoint, self._options)
-            with self._lock:  # other threads may begin and end loops of their own
-                for ended in [each for each in self._loop_sessions if each.is_closed()]:
-                    session.adopt(self._loop_sessions.pop(ended))
-                self._loop_sessions[loop] = session
+        session = Session(self._endpoint, self._options)
+        with self._lock:  # other threads may begin and end loops of their own
+            for ended in [each for each in self._loop_sessions if each.is_closed()]:
+                session.adopt(self._loop_sessions.pop(ended))
+                self._loop_ends.pop(ended)
+            self._loop_sessions[loop] = session
+            self._loop_ends[loop] = ending = _hang_up_in_the_end(session)
+        await anext(ending)
         return session
 
     def _guard(self) -> None:
@@ -417,9 +423,10 @@ class Windlass:
         """Begin with no connections: at first, and in a child after a fork."""
         self._pid = os.getpid()
         # A child must keep what it inherited: freeing an asyncio connection would end it for the parent as well.
-        self._inherited.append((getattr(self, "_thread_session", None), getattr(self, "_loop_sessions", None)))
+        self._inherited += [getattr(self, name, None) for name in ("_thread_session", "_loop_sessions", "_loop_ends")]
         self._thread_session = Session(self._endpoint, self._options)
         self._loop_sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        self._loop_ends: dict[asyncio.AbstractEventLoop, AsyncIterator[None]] = {}
         for layout in self._layouts.values():
             layout.forget_names()
 
@@ -442,6 +449,7 @@ class Windlass:
     async def aclose(self) -> None:
         """Awaitable `close`."""
         await asyncio.to_thread(self.close)
+        await asyncio.sleep(0)  # let the sockets of this loop be closed before it ends
 
     def _say_goodbye(self, sessions: list[Session]) -> None:
         """On a connection of its own: those of event loops cannot be used, and a deaf server must not hold us up."""
@@ -477,6 +485,14 @@ class Windlass:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+async def _hang_up_in_the_end(session: Session) -> AsyncIterator[None]:
+    """A generator that is left half-way is closed by its event loop when that ends: the time to close connections."""
+    try:
+        yield
+    finally:
+        session.hang_up()
 
 
 def _check_layouts(given: Mapping[str, str]) -> dict[str, str]:

@@ -18,10 +18,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from windlass.errors import InvalidArguments, InvalidTask, Undecodable
+from windlass.options import JobOptions
 from windlass.running import Job
-from windlass.signature import UNRESOLVED, Shapes, Signature
+from windlass.signature import UNRESOLVED, Shapes, Signature, allowed_values, in_python, wanted_at
 
 _encode = msgspec.json.Encoder().encode
+
+OPTIONS = frozenset(JobOptions.__annotations__) | {"queue", "keep_result"}  # what can be said of a call
 
 # How the reader words its errors. What is not recognised is told in its own words.
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
@@ -30,6 +33,7 @@ _TOO_FEW = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
 _TOO_MANY = re.compile(r"Expected `array` of at most length (\d+).*")
 _VALUE = re.compile(r"(Invalid (?:enum )?value) .*", re.DOTALL)
 _MISMATCH = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_INVALID = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _AT = re.compile(r" - at `(?:key in )?\$(?:\.(?P<name>\w+)|\[(?P<place>\d+)\])(?P<rest>.*)`$", re.DOTALL)
 
 
@@ -84,12 +88,12 @@ class Arguments:
             text = _encode(given)
         except Exception:
             raise self._refused(_unwritable(given)) from None
+        if b"null" in text:
+            self._refuse_nan(given)
         try:
             read = shapes.by_name.decode(text)
         except Exception as error:
             raise self._refused(self._told(error, given)) from None
-        if b"null" in text:
-            self._refuse_nan(given)
         for name, value in _passed(given):
             if (changed := _changed(value, getattr(read, name))) is not None:
                 raise self._refused(f"argument {name!r} {changed}")
@@ -106,7 +110,7 @@ class Arguments:
             if name in signature.job_names:
                 return _filled_in(name)
             if name not in signature.names:
-                return self._no_such(name)
+                return self._no_such(name) + (_meant_option(name) if name in OPTIONS else "")
             if name in by_place:
                 return f"argument {name!r} is given twice, by place and by name"
         if len(args) > len(by_place) and signature.job_place is not None:
@@ -177,13 +181,21 @@ class Arguments:
         name = at["name"] or places[int(at["place"])]
         shown = repr(name + at["rest"])
         problem = text[: at.start()]
+        shapes = self._shapes or self._resolve()
+        wanted = wanted_at(shapes.types[name], at["rest"])
+        if (invalid := _INVALID.fullmatch(problem)) and (allowed := allowed_values(wanted)):
+            but = f", not {invalid[1]}" if given is not None else ""
+            return f"argument {shown} must be one of {', '.join(map(repr, allowed))}{but}"
         mismatch = _MISMATCH.fullmatch(problem)
         if mismatch is None:
-            if given is None:  # a worker's log must not show what a job carries
-                problem = _VALUE.sub(r"\1", problem)
-            return f"argument {shown} does not fit: {problem}"
+            return f"argument {shown} does not fit: {problem if given is not None else without_values(problem)}"
         got = type(getattr(given, name)).__name__ if given is not None and not at["rest"] else mismatch[2]
-        return f"argument {shown} must be {mismatch[1]}, not {got}"
+        return f"argument {shown} must be {in_python(mismatch[1], wanted)}, not {got}"
+
+
+def without_values(problem: str) -> str:
+    """What a reader complains of, without the value: a worker's log must not show what a job carries."""
+    return _VALUE.sub(r"\1", problem)
 
 
 def _passed(given: Struct) -> list[tuple[str, Any]]:
@@ -193,6 +205,10 @@ def _passed(given: Struct) -> list[tuple[str, Any]]:
 
 def _filled_in(name: str) -> str:
     return f"argument {name!r} is filled in when the task runs: leave it away, and pass what follows it by name"
+
+
+def _meant_option(name: str) -> str:
+    return f". Options of a call go through using: .using({name}=…).enqueue(…)"
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})

@@ -25,13 +25,16 @@ log = logging.getLogger("windlass.fleet")
 FORGOTTEN = 60.0  # seconds after which a worker that was not heard of is gone
 OFTEN = 5.0  # seconds between two signs of life, however long the leases are
 PATIENCE = 2.0  # seconds for a goodbye
+SIGNS_MISSED = 3  # after so many a worker counts as lost
+LOST = "lost?"
 
 
 class WorkerRecord(Struct, frozen=True):
     """What a worker told of itself. Times are in seconds since 1970, `rss` is in bytes.
 
     `queues` with their weights; `slots` by the way of running: loop, thread, process. `finished` counts the attempts
-    that have ended since `started_at`. `state` is working or stopping.
+    that have ended since `started_at`. `state` is working or stopping, and "lost?" when it has been silent for three
+    times as long as it is between two of its signs (`every` seconds).
     """
 
     name: str
@@ -45,7 +48,13 @@ class WorkerRecord(Struct, frozen=True):
     finished: int = 0
     rss: int | None = None
     state: str = "working"
+    every: float = 5.0
     seen_at: float | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """It was not heard of for so long that it is probably gone."""
+        return self.state == LOST
 
 
 _encode = msgspec.json.Encoder().encode
@@ -78,17 +87,22 @@ def list_workers(session: Session) -> Flow[list[WorkerRecord]]:
 
 
 def _read(reply: list[Any]) -> list[WorkerRecord]:
-    found = [_record(name.decode(errors="replace"), int(seen), told) for name, seen, told in zip(*reply, strict=True)]
+    *entries, now = reply
+    found = [
+        _record(name.decode(errors="replace"), int(seen), told, int(now))
+        for name, seen, told in zip(*entries, strict=True)
+    ]
     return sorted(found, key=lambda record: record.name)
 
 
-def _record(name: str, seen_ms: int, told: bytes | None) -> WorkerRecord:
+def _record(name: str, seen_ms: int, told: bytes | None, now_ms: int) -> WorkerRecord:
     """What another version told may not be readable here; that there is such a worker is known all the same."""
     try:
         record = _decode(told or b"")
     except (msgspec.DecodeError, ValueError):
         record = WorkerRecord(name, state="unknown")
-    return structs.replace(record, name=name, seen_at=seen_ms / 1000)
+    lost = now_ms - seen_ms > SIGNS_MISSED * max(1.0, record.every) * 1000
+    return structs.replace(record, name=name, seen_at=seen_ms / 1000, state=LOST if lost else record.state)
 
 
 def list_queues(session: Session) -> Flow[list[str]]:

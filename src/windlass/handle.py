@@ -26,7 +26,7 @@ from windlass.errors import (
     ResultMissing,
     Undecodable,
 )
-from windlass.job import JobRecord, Result, State, Status
+from windlass.job import JobRecord, Result, State, Status, failure
 from windlass.layout import Call, Layout
 from windlass.limits import check_id
 from windlass.queue import Runners
@@ -76,10 +76,16 @@ _FOUND = {
 
 
 class Event(Struct, frozen=True):
-    """Something that happened to a job; `progress` (0 to 1) where it is known."""
+    """Something that happened to a job; `progress` (0 to 1) where it is known.
+
+    `reason` (crashed or stalled) and `message` tell why it died where a failure handler hears of that: such a job is
+    not among the dead.
+    """
 
     kind: EventKind
     progress: float | None = None
+    reason: str | None = None
+    message: str | None = None
 
     @property
     def last(self) -> bool:
@@ -91,13 +97,23 @@ class JobHandle(Generic[R]):
     """One job by its queue and id. `status` is what its enqueue did; `None` for a job that was not enqueued here."""
 
     def __init__(
-        self, layout: Layout, runners: Runners, id: str, status: Status | None = None, *, returns: Any = Any
+        self,
+        layout: Layout,
+        runners: Runners,
+        id: str,
+        status: Status | None = None,
+        *,
+        returns: Any = Any,
+        keeps: bool | None = None,
     ) -> None:
+        """`keeps`: whether its result is kept, if that is known."""
         self.id = check_id(id)
         self.status = status
         self._layout = layout
         self._runners = runners
         self._returns = returns
+        self._keeps = keeps
+        self._cancelled = False
 
     @property
     def queue(self) -> str:
@@ -135,27 +151,34 @@ class JobHandle(Generic[R]):
 
     def _read(self, ending: _Ending) -> R:
         """The value, or the error that tells why there is none. What was heard says which of two traces is newer."""
-        heard, record, result = ending.heard, ending.record, ending.result
+        record, result = ending.record, ending.result
+        heard = None if ending.heard is None else ending.heard.kind
         if result is not None and result.succeeded and heard in (None, EventKind.COMPLETED):
             return self._decode(result.data)
         if heard is None or heard in _FAILURES:
+            if ending.heard is not None and ending.heard.reason is not None:
+                raise failure(self.queue, self.id, ending.heard.reason, ending.heard.message or "")
             if record is not None and record.state in (State.DEAD, State.BROKEN):
                 raise record.error()
             if result is not None and not result.succeeded:
-                raise JobFailed(self.queue, self.id, result.data.decode(errors="replace"))
+                raise failure(self.queue, self.id, result.reason, result.data.decode(errors="replace"))
             if heard is not None:
                 raise JobFailed(self.queue, self.id)
-        about = f"job {self.id!r} of queue {self.queue!r}"
-        if heard is EventKind.CANCELLED:
-            raise ResultMissing(f"{about} was cancelled: there is no result")
+        if heard is EventKind.COMPLETED and self._returns in (None, NoneType):
+            return cast(R, None)  # it has nothing to say, and has said it
+        raise ResultMissing(f"job {self.id!r} of queue {self.queue!r} {self._why_missing(heard)}")
+
+    def _why_missing(self, heard: EventKind | None) -> str:
+        if heard is EventKind.CANCELLED or (heard is None and self._cancelled):
+            return "was cancelled: there is no result"
         if heard is EventKind.COMPLETED:
-            if self._returns in (None, NoneType):
-                return cast(R, None)  # it has nothing to say, and has said it
-            raise ResultMissing(f'{about} is done, but what it returned was not kept: use keep_result="1h"')
-        raise ResultMissing(
-            f"{about} is gone, and no result of it was kept: it ended, or was never there. "
-            'To keep what a task returns, declare it with keep_result="1h"'
-        )
+            return 'is done, but what it returned was not kept: use keep_result="1h"'
+        if self._keeps:
+            return "is gone, and there is no result of it: it was cancelled, or the time is over for which one is kept"
+        remedy = 'To keep what a task returns, declare it with keep_result="1h"'
+        if self._keeps is None:
+            return f"is gone, and no result of it was kept: it ended, was cancelled, or was never there. {remedy}"
+        return f"is gone: it ended, or was cancelled, and its task keeps no results. {remedy}"
 
     def _decode(self, data: bytes) -> R:
         try:
@@ -212,6 +235,7 @@ class JobHandle(Generic[R]):
     def _cancel(self, running: bool) -> Callable[[Session], Flow[bool]]:
         def flow(session: Session) -> Flow[bool]:
             (found,) = yield from session.perform(self._layout.cancel([self.id], running=running))
+            self._cancelled = self._cancelled or found
             return found
 
         return flow
@@ -220,7 +244,7 @@ class JobHandle(Generic[R]):
 class _Ending(Struct, frozen=True):
     """What is known of a job that has ended: the event that said so if one was heard, and what it left behind."""
 
-    heard: EventKind | None
+    heard: Event | None
     record: JobRecord | None
     result: Result | None
 
@@ -228,7 +252,7 @@ class _Ending(Struct, frozen=True):
     def kind(self) -> EventKind:
         """How it ended."""
         if self.heard is not None:
-            return self.heard
+            return self.heard.kind
         if self.result is not None and self.result.succeeded:
             return EventKind.COMPLETED
         if self.record is not None:
@@ -270,7 +294,7 @@ class _Vigil:
 
     def until_the_end(self, session: Session) -> Flow[_Ending]:
         """Waits until the job has ended."""
-        heard: EventKind | None = None
+        heard: Event | None = None
         while True:
             late = yield from self._attend(session)
             found = yield from self._look(session, heard)
@@ -281,12 +305,12 @@ class _Vigil:
             heard = None
             while (event := (yield from self._hear(session))) is not None:
                 if event.last:
-                    heard = event.kind
+                    heard = event
                     break
 
     def next_event(self, session: Session) -> Flow[Event]:
         """Waits for one event."""
-        heard: EventKind | None = None
+        heard: Event | None = None
         while True:
             late = yield from self._attend(session)
             if late or monotonic() >= self._look_again:
@@ -301,7 +325,7 @@ class _Vigil:
             if event is None or self._is_known(event):
                 continue
             if event.last and self._behind:
-                heard, self._look_again = event.kind, 0.0  # was it the end of the job in front, or of ours?
+                heard, self._look_again = event, 0.0  # was it the end of the job in front, or of ours?
                 continue
             return self._tell(event)
 
@@ -377,10 +401,10 @@ class _Vigil:
             return None
         return None if message is None else _read_event(message[1])
 
-    def _look(self, session: Session, heard: EventKind | None) -> Flow[JobRecord | _Ending]:
+    def _look(self, session: Session, heard: Event | None) -> Flow[JobRecord | _Ending]:
         """The job while it waits or runs, else how it ended: first the job, then its result; both change at once."""
         record: JobRecord | None = None
-        if heard is None or heard in _FAILURES or self._behind:
+        if heard is None or heard.kind in _FAILURES or self._behind:
             record = yield from self._ask(session, self._layout.get(self._id))
             here = record is not None and record.state not in (State.DEAD, State.BROKEN)
             if record is not None and here and (heard is None or self._behind):
@@ -391,13 +415,13 @@ class _Vigil:
             heard = yield from self._last_words(session)
         return _Ending(heard, record, result)
 
-    def _last_words(self, session: Session) -> Flow[EventKind | None]:
+    def _last_words(self, session: Session) -> Flow[Event | None]:
         """The job is gone without a trace. If that was just now, the message that says how it ended is on its way."""
         until = min(self._deadline, monotonic() + LAST_WORDS)
         while self._listener is not None and (pause := until - monotonic()) > 0:
             event = yield from self._hear_one(session, self._listener, pause)
             if event is not None and event.last:
-                return event.kind
+                return event
         return None
 
     def _ask(self, session: Session, call: Call[T]) -> Flow[T]:
@@ -407,13 +431,19 @@ class _Vigil:
 
 def _present(found: JobRecord | _Ending) -> Event:
     """How a job is found, as an event."""
-    return Event(found.kind) if isinstance(found, _Ending) else Event(_FOUND[found.state], found.progress)
+    if isinstance(found, _Ending):
+        return found.heard or Event(found.kind)
+    return Event(_FOUND[found.state], found.progress)
 
 
 def _read_event(message: bytes) -> Event | None:
     """An event as the server told it; none for one that only a later version knows."""
-    kind, _, value = message.decode(errors="replace").partition(" ")
+    word, _, more = message.decode(errors="replace").partition(" ")
     try:
-        return Event(EventKind(kind), float(value) if value else None)
+        kind = EventKind(word)
+        if more and kind is EventKind.DEAD:
+            reason, _, text = more.partition(" ")
+            return Event(kind, reason=reason, message=text)
+        return Event(kind, float(more) if more else None)
     except ValueError:
         return None

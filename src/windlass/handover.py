@@ -22,21 +22,23 @@ def empty_outbox(session: Session, source: Layout, find: Callable[[str], Layout]
     A queue that cannot be reached, or is damaged, does not keep the others from theirs; its error is raised in the end.
     """
     sent: list[int] = []
-    total = 0
+    seen = total = 0
+    problems: dict[str, WindlassError] = {}
     while True:
-        parcels: list[Parcel] = yield from session.perform(source.outbox(MOST, sent))
+        parcels: list[Parcel] = yield from session.perform(source.outbox(MOST, sent, seen))
         if not parcels:
-            return total
-        sent, problem = [], None
-        by_queue = sorted(parcels, key=lambda parcel: parcel.queue)  # stable: in order within each queue
-        for queue, group in groupby(by_queue, key=lambda parcel: parcel.queue):
+            break
+        sent, seen = [], parcels[-1].seq
+        ours = [parcel for parcel in parcels if parcel.queue not in problems]
+        ours.sort(key=lambda parcel: parcel.queue)  # stable: in order within each queue
+        for queue, group in groupby(ours, key=lambda parcel: parcel.queue):
             own = list(group)
             try:
                 total += yield from session.perform(find(queue).forward(source.queue, own))
             except WindlassError as error:
-                problem = error
+                problems[queue] = error
             else:
                 sent += [parcel.seq for parcel in own]
-        if problem is not None:
-            yield from session.perform(source.outbox(1, sent))
-            raise problem
+    for problem in problems.values():
+        raise problem
+    return total

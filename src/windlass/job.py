@@ -35,6 +35,11 @@ def read_json(data: bytes) -> Any:
         raise InvalidPayload(f"this payload is not JSON ({error}): use .data for the bytes") from None
 
 
+def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
+    """The error that tells why a job failed for good."""
+    return _ERRORS.get(reason, JobFailed)(queue, id, message)
+
+
 def _repr_without_data(value: Struct) -> str:
     """Payloads may be long, and may be secret."""
     fields = ", ".join(f"{name}={field!r}" for name, field in structs.asdict(value).items() if name != "data")
@@ -166,7 +171,7 @@ class Lease(Struct, frozen=True):
 
 
 class JobRecord(Struct, frozen=True):
-    """What the server knows of one job."""
+    """What the server knows of one job. `failed` is the job whose failure this one is to tell a failure handler."""
 
     queue: str
     id: str
@@ -184,6 +189,7 @@ class JobRecord(Struct, frozen=True):
     reason: str | None = None
     message: str | None = None
     died_at: float | None = None
+    failed: JobRecord | None = None
 
     def json(self) -> Any:
         """The payload, read as JSON."""
@@ -191,7 +197,7 @@ class JobRecord(Struct, frozen=True):
 
     def error(self) -> JobFailed:
         """The error that tells why a dead job failed."""
-        return _ERRORS.get(self.reason, JobFailed)(self.queue, self.id, self.message or "")
+        return failure(self.queue, self.id, self.reason, self.message or "")
 
     def __repr__(self) -> str:
         return _repr_without_data(self)
@@ -231,10 +237,11 @@ class Counts(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What a finished job left behind: its return value as JSON, or why it failed."""
+    """What a finished job left behind: its return value as JSON, or why it failed. `reason` as in `JobRecord`."""
 
     succeeded: bool
     data: bytes
+    reason: str | None = None
 
 
 class Cleaned(Struct, frozen=True):

@@ -58,6 +58,7 @@ class Capability(StrEnum):
     """What a layout may be able to do, in words for people."""
 
     BYTES = "payloads of any bytes"
+    ORDER = "first in, first out"
     FRONT = "the front for what was abandoned"
     PLACE = "its old place for what comes back"
     IDS = "ids of your own"
@@ -163,6 +164,18 @@ class Layout(Protocol):
     heartbeat: float | None  # seconds after which its peers call a silent worker lost, where they say so
     schedules: ScheduleBook | None
 
+    @property
+    def peek(self) -> tuple[str, ...] | None:
+        """A command that blocks until there may be work and takes nothing; the seconds are put behind it.
+
+        For layouts whose peers push jobs and tell nobody.
+        """
+        ...
+
+    def id_of(self, job: NewJob) -> str:
+        """What a job is called once it is there: its id, or what stands for one in this layout."""
+        ...
+
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         """Put jobs on the queue; a status for each, `None` where a job that must exist does not."""
         ...
@@ -196,8 +209,8 @@ class Layout(Protocol):
         """Give out jobs of these tasks that were put aside; how many."""
         ...
 
-    def outbox(self, limit: int, sent: Sequence[int] = ()) -> Call[list[Parcel]]:
-        """Take off what was sent, and read what is still to be sent to other queues."""
+    def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
+        """Take off what was sent, and read what is still to be sent to other queues, behind a sequence."""
         ...
 
     def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
@@ -276,6 +289,15 @@ class Layout(Protocol):
 
     def cancel_channel(self, holder: str) -> str:
         """Where a holder hears of running jobs that were cancelled: the queue, a space, the id."""
+        ...
+
+    @property
+    def peer_cancel_channel(self) -> str | None:
+        """Where peers of another make say what they cancelled, if they do."""
+        ...
+
+    def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
+        """What was said there: what this holder runs of it is cancelled."""
         ...
 
     def event_channel(self, id: str) -> str:

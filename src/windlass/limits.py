@@ -49,7 +49,7 @@ def check_payload(data: object, limit: int) -> bytes:
     if len(payload) > limit:
         raise PayloadTooLarge(
             f"data has {len(payload):,} bytes and the limit is {limit:,}: store it elsewhere and enqueue a "
-            "reference, or raise max_payload"
+            "reference, or allow more with Windlass(max_payload=…)"
         )
     return payload
 

@@ -61,6 +61,7 @@ class Crashed(Struct, frozen=True, tag=True):
     message: str
     alone: bool
     allowed: int = -1  # crashes that the task allows, for a job that has no limits of its own
+    keep_ms: int = 0
 
 
 class Broken(Struct, frozen=True, tag=True):

@@ -26,7 +26,7 @@ from windlass.job import (
     Status,
     write_json,
 )
-from windlass.layout import Call, Layout, Turn
+from windlass.layout import Call, Capability, Layout, Turn
 from windlass.limits import (
     MAX_PAYLOAD,
     check_flag,
@@ -37,7 +37,7 @@ from windlass.limits import (
     shortened,
 )
 from windlass.options import JobOptions, RawJob, UpdateOptions, changed_job, new_job
-from windlass.outcome import Completed, Failed, Outcome, Released
+from windlass.outcome import Completed, Failed, Outcome, Released, Retried
 from windlass.retry import after_failure
 from windlass.times import Duration, Moment, milliseconds, run_time
 from windlass.transport.faults import ConnectFailed, WireLost
@@ -123,7 +123,8 @@ class Queue:
             receipts: list[Receipt] = []
             for batch in _batches(jobs):
                 statuses = yield from session.perform(self._layout.enqueue(batch))
-                receipts += [Receipt(job.id, cast(Status, s)) for job, s in zip(batch, statuses, strict=True)]
+                names = map(self._layout.id_of, batch)
+                receipts += [Receipt(id, cast(Status, s)) for id, s in zip(names, statuses, strict=True)]
             return receipts
 
         return flow
@@ -244,7 +245,7 @@ class Queue:
     def _listen(self, session: Session, keys: tuple[str, ...]) -> Flow[Listener | None]:
         """A listener; none while the server cannot be reached, then the poll floor has to do."""
         try:
-            return (yield from session.listen(keys, self._layout.wake_channel))
+            return (yield from session.listen(keys, self._layout.wake_channel, self._layout.peek))
         except AccessDenied:
             raise  # polling would hide that this user may not subscribe
         except (ConnectFailed, WireLost, NotApplied):
@@ -312,6 +313,8 @@ class Queue:
     def _retried(self, lease: Lease, delay: Duration | None, run_at: Moment | None, message: str) -> Outcome:
         self._check_lease(lease)
         when = run_time(run_at, delay)
+        if delay is None and run_at is None and Capability.RUN_TIME not in self._layout.can:
+            return Retried(lease, None, _message(message))
         if when is None and (delay is not None or run_at is not None):
             when = ("in", 0)  # an explicit "at once" is not "by the backoff"
         return after_failure(lease, when, _message(message))

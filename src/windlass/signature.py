@@ -7,6 +7,7 @@ when the function is declared.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
@@ -70,6 +71,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 class Shapes(Struct, frozen=True):
     """What a signature becomes: a struct that binds like a call, and readers of objects and of arrays."""
 
+    types: dict[str, Any]
     bind: Callable[..., Struct]
     by_name: msgspec.json.Decoder[Any]
     by_place: msgspec.json.Decoder[Any]
@@ -104,6 +106,7 @@ class Signature:
         in_line = [each for each in self.arguments if each.name in self.places]
         by_place = _struct(in_line, types, array_like=True, forbid_unknown_fields=True)
         return Shapes(
+            types=types,
             bind=by_name,
             by_name=msgspec.json.Decoder(by_name),
             by_place=msgspec.json.Decoder(by_place),
@@ -142,6 +145,64 @@ def check_type(kind: Any, name: str) -> None:
             )
         if isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _CONTAINERS):
             raise InvalidTask(f"parameter {name!r} has a dict with keys that JSON cannot carry: use text or numbers")
+
+
+_OBJECTS = (
+    msgspec.inspect.StructType,
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.TypedDictType,
+    msgspec.inspect.NamedTupleType,
+)
+_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+
+
+def wanted_at(kind: Any, path: str) -> list[msgspec.inspect.Type]:
+    """What may stand at a place within a value of a type, as the reader names it: `.address.lines[0]`."""
+    there = _choices(msgspec.inspect.type_info(kind))
+    for field, place in _STEP.findall(path):
+        there = [inner for part in there for inner in _step(part, field, place)]
+    return there
+
+
+def _choices(part: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
+    return list(part.types) if isinstance(part, msgspec.inspect.UnionType) else [part]
+
+
+def _step(part: msgspec.inspect.Type, field: str, place: str) -> list[msgspec.inspect.Type]:
+    if field:
+        fields = part.fields if isinstance(part, _OBJECTS) else ()
+        return [inner for each in fields if each.encode_name == field for inner in _choices(each.type)]
+    if isinstance(part, msgspec.inspect.DictType):
+        return _choices(part.value_type)
+    if isinstance(part, msgspec.inspect.TupleType) and place.isdecimal() and int(place) < len(part.item_types):
+        return _choices(part.item_types[int(place)])
+    item = getattr(part, "item_type", None)  # of lists, sets and the like
+    return [] if item is None else _choices(item)
+
+
+def allowed_values(wanted: Sequence[msgspec.inspect.Type]) -> list[Any]:
+    """All values of the enums and literals among these types."""
+    found: list[Any] = []
+    for part in wanted:
+        if isinstance(part, msgspec.inspect.EnumType):
+            found += [each.value for each in part.cls]
+        elif isinstance(part, msgspec.inspect.LiteralType):
+            found += part.values
+    return found
+
+
+def in_python(words: str, wanted: Sequence[msgspec.inspect.Type]) -> str:
+    """The reader's words for types, which are those of JSON, as the signature says them."""
+    names = {"null": ["None"], "object": [], "array": []}
+    for part in wanted:
+        name = getattr(part, "cls", None)
+        in_line = getattr(part, "array_like", False) or isinstance(part, msgspec.inspect.NamedTupleType)
+        if isinstance(part, _OBJECTS) and name is not None:
+            names["array" if in_line else "object"].append(name.__name__)
+        elif isinstance(part, msgspec.inspect.CollectionType):
+            names["array"].append(type(part).__name__.removesuffix("Type").removeprefix("Var").lower())
+    plain = {"object": ["dict"], "array": ["list"]}
+    return " or ".join(name for word in words.split(" | ") for name in names.get(word, [word]) or plain[word])
 
 
 def _is_object(part: msgspec.inspect.Type) -> bool:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    get_type_hints,
+    overload,
+)
 
 from msgspec import Raw, Struct, json
 
@@ -17,7 +30,7 @@ from windlass.job import Receipt
 from windlass.layout import Capability, Layout
 from windlass.layouts.capabilities import need
 from windlass.limits import check_known, check_priority
-from windlass.options import JobOptions
+from windlass.options import JobOptions, new_job
 from windlass.queue import Queue, Runners
 from windlass.running import Job
 from windlass.signature import Signature, parameters_of, takes_current
@@ -29,6 +42,14 @@ V = TypeVar("V")  # what comes out in the end, and is the result of the job
 
 DEFAULT_QUEUE = "default"
 MAX_TASK_NAME = 128
+_WITH_OPTIONS = '.using(delay="5m", …).enqueue(…)'
+_ELSEWHERE = {  # what other queues call it
+    "delay": f".enqueue(…), or {_WITH_OPTIONS} to run it later",
+    "apply_async": _WITH_OPTIONS,
+    "send": ".enqueue(…)",
+    "send_with_options": _WITH_OPTIONS,
+    "s": ".call(…)",
+}
 _SENT = ("priority", "max_failures", "max_stalls", "min_backoff", "max_backoff")  # what a job takes from its task
 
 
@@ -90,7 +111,8 @@ class Sender(Generic[P, V]):
         self._keep = check_keep(given["keep_result"]) if "keep_result" in given else task.keep_result
         if self._keep:
             need(self._home.layout(self._queue), Capability.RESULTS, f"{task.title} with keep_result")
-        own = {name: value for name, value in given.items() if name not in ("queue", "keep_result")}
+        own = cast(JobOptions, {name: value for name, value in given.items() if name not in ("queue", "keep_result")})
+        new_job(b"", own, 0, spare_id="-")  # refuses what cannot be enqueued, while it is known who asked for it
         self._options = cast(JobOptions, {**self._home.queue_defaults(self._queue), **task.sent, **own})
 
     def __repr__(self) -> str:
@@ -109,8 +131,9 @@ class Sender(Generic[P, V]):
         return self._handle(await self._target.aenqueue(self._data(args, kwargs), **self._options))
 
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
-        home = self._home
-        return JobHandle(home.layout(self._queue), home, receipt.id, receipt.status, returns=self._task.returns)
+        home, layout = self._home, self._home.layout(self._queue)
+        returns, keeps = self._task.returns, self._keep > 0
+        return JobHandle(layout, home, receipt.id, receipt.status, returns=returns, keeps=keeps)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call to be sent later, by `app.enqueue_many`."""
@@ -130,6 +153,7 @@ class Task(Declaration[P, R], Generic[P, R, V]):
     def __init__(self, home: Home, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.arguments = Arguments(Signature(function), f"{name}()")
         self.returns = _return_type(function)
+        self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
         check_known(options, TaskOptions)
         self.home = home
         self.name = check_task_name(name)
@@ -149,6 +173,13 @@ class Task(Declaration[P, R], Generic[P, R, V]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name!r} on queue {self.queue!r}>"
+
+    if not TYPE_CHECKING:  # for type checkers, what is not there is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _ELSEWHERE:
+                raise AttributeError(f"{self!r} has no {name!r}: use {_ELSEWHERE[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def decode(self, args: Raw) -> Bound:
         """The arguments of a job, read and checked: `.call(job)` runs the function. Raises `Undecodable`."""

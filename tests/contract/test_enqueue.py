@@ -16,6 +16,7 @@ MEBIBYTE = random.Random(7).randbytes(1024 * 1024)
 
 
 @pytest.mark.serves("R1")
+@pytest.mark.needs("IDS", "ORDER")
 def test_a_job_gets_an_id_of_its_own(queue: Queue) -> None:
     first, second = queue.enqueue(b"same"), queue.enqueue(b"same")
     assert first.status is second.status is Status.ADDED
@@ -65,6 +66,7 @@ def test_payloads_may_be_any_kind_of_bytes(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W8")
+@pytest.mark.needs("ORDER")
 def test_first_in_first_out(queue: Queue) -> None:
     ids = [queue.enqueue(b"").id for _ in range(30)]
     assert drain(queue) == ids
@@ -92,6 +94,7 @@ def test_the_plain_priority_is_5(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W8")
+@pytest.mark.needs("ORDER")
 def test_many_jobs_in_one_call_keep_their_order(queue: Queue) -> None:
     receipts = queue.enqueue_many(b"%d" % number for number in range(2500))
     assert {receipt.status for receipt in receipts} == {Status.ADDED}

@@ -146,7 +146,17 @@ def walk(queue: Queue, state: str, limit: int) -> list[str]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 25, 50, 1000])
-@pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead", "blocked"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "ready",
+        "scheduled",
+        "leased",
+        pytest.param("dead", marks=pytest.mark.needs("DEAD")),
+        pytest.param("blocked", marks=pytest.mark.needs("SINGLETON")),
+    ],
+)
+@pytest.mark.needs("ORDER")
 def test_pages_show_every_job_once(queue: Queue, state: str, limit: int) -> None:
     fill_state(queue, state)
     found = walk(queue, state, limit)
@@ -156,6 +166,7 @@ def test_pages_show_every_job_once(queue: Queue, state: str, limit: int) -> None
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead"])
+@pytest.mark.needs("PLACE")  # elsewhere pages are counted, and who leaves meanwhile may hide another
 def test_pages_go_on_though_the_last_job_seen_is_gone(queue: Queue, state: str) -> None:
     leases = fill_state(queue, state)
     first = queue.jobs(state, limit=10)
@@ -177,6 +188,7 @@ def test_pages_go_on_though_the_last_job_seen_is_gone(queue: Queue, state: str) 
     assert sorted(found) == sorted(MANY)
 
 
+@pytest.mark.needs("ORDER")
 def test_all_jobs_walks_the_pages(queue: Queue) -> None:
     ids = [receipt.id for receipt in queue.enqueue_many([b""] * 250)]
     assert [job.id for job in queue.all_jobs("ready")] == ids

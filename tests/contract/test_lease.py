@@ -59,7 +59,7 @@ def test_a_leased_job_is_not_given_to_another(queue: Queue) -> None:
 
 @pytest.mark.serves("W5", "W2")
 def test_many_threads_share_the_jobs_without_overlap(raw_queue: Queue) -> None:
-    ids = {receipt.id for receipt in raw_queue.enqueue_many([b""] * 400)}
+    ids = {receipt.id for receipt in raw_queue.enqueue_many(b"%d" % number for number in range(400))}
 
     def work(_: int) -> list[str]:
         got: list[str] = []
@@ -75,7 +75,7 @@ def test_many_threads_share_the_jobs_without_overlap(raw_queue: Queue) -> None:
 
 @pytest.mark.serves("W5", "W2")
 async def test_many_tasks_share_the_jobs_without_overlap(raw_queue: Queue) -> None:
-    ids = {receipt.id for receipt in await raw_queue.aenqueue_many([b""] * 400)}
+    ids = {receipt.id for receipt in await raw_queue.aenqueue_many(b"%d" % number for number in range(400))}
 
     async def work() -> list[str]:
         got: list[str] = []
@@ -89,6 +89,7 @@ async def test_many_tasks_share_the_jobs_without_overlap(raw_queue: Queue) -> No
 
 
 @pytest.mark.serves("Q15")
+@pytest.mark.needs("ORDER")
 def test_many_jobs_are_leased_in_one_call(queue: Queue) -> None:
     ids = [receipt.id for receipt in queue.enqueue_many([b""] * 25)]
     assert [lease.id for lease in queue.lease_many(10)] == ids[:10]

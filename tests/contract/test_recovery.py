@@ -16,6 +16,7 @@ Later = Callable[[float], None]
 
 
 @pytest.mark.serves("R5")
+@pytest.mark.needs("LIMITS")
 def test_an_expired_lease_is_taken_back_by_a_clean(queue: Queue, later: Later) -> None:
     queue.enqueue(b"data", id="a", priority=3)
     take(queue, seconds=10)
@@ -104,7 +105,7 @@ def test_names_that_begin_alike_are_not_confused(queue: Queue, later: Later) -> 
 
 
 @pytest.mark.serves("W14", "R5", "W2")
-@pytest.mark.needs("LIMITS")
+@pytest.mark.needs("LIMITS", "ORDER")
 def test_eight_peers_recover_it_once(raw_queue: Queue, later: Later) -> None:
     ids = [receipt.id for receipt in raw_queue.enqueue_many([b""] * 200)]
     raw_queue.lease_many(100, seconds=10, holder="worker-1")
@@ -120,6 +121,7 @@ def test_eight_peers_recover_it_once(raw_queue: Queue, later: Later) -> None:
 
 
 @pytest.mark.serves("W3")
+@pytest.mark.needs("ORDER")
 def test_a_holder_of_thousands_is_recovered_whole(queue: Queue, later: Later) -> None:
     ids = [receipt.id for receipt in queue.enqueue_many([b""] * 2300)]
     while queue.lease_many(1000, seconds=10, holder="worker-1"):
@@ -131,6 +133,7 @@ def test_a_holder_of_thousands_is_recovered_whole(queue: Queue, later: Later) ->
 
 @pytest.mark.parametrize("forgiven", [0, 1, 3])
 @pytest.mark.parametrize("holder", [None, "worker-1"])
+@pytest.mark.needs("LIMITS", "DEAD")
 def test_stalls_are_forgiven_so_many_times_and_no_more(
     queue: Queue, later: Later, forgiven: int, holder: str | None
 ) -> None:
@@ -147,7 +150,7 @@ def test_stalls_are_forgiven_so_many_times_and_no_more(
     assert "max_stalls" in job.message
 
 
-@pytest.mark.needs("LIMITS")
+@pytest.mark.needs("LIMITS", "DEAD")
 def test_three_stalls_are_forgiven_by_default(queue: Queue, later: Later) -> None:
     queue.enqueue(b"")
     for _ in range(4):

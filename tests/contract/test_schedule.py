@@ -50,6 +50,7 @@ def test_a_run_time_may_be_a_datetime_of_any_zone(queue: Queue, zone: timezone) 
 
 
 @pytest.mark.parametrize("ago", [0.001, 60.0, 1e9])
+@pytest.mark.needs("ORDER")
 def test_a_run_time_in_the_past_is_now(queue: Queue, ago: float) -> None:
     queue.enqueue(b"", id="before")
     queue.enqueue(b"", id="past", run_at=time.time() - ago)
@@ -64,6 +65,7 @@ def test_no_delay_is_no_delay(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W8")
+@pytest.mark.needs("ORDER")
 def test_a_hundred_jobs_of_one_run_time_come_in_the_order_of_their_enqueueing(queue: Queue, later: Later) -> None:
     when = time.time() + 60
     # Names that sort against the order in which they come.
@@ -96,6 +98,7 @@ def test_among_the_due_the_priority_decides(queue: Queue, later: Later) -> None:
     ]
 
 
+@pytest.mark.needs("ORDER")
 def test_what_was_due_goes_before_what_came_later(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="scheduled", delay=10)
     queue.enqueue(b"", id="before")
@@ -119,6 +122,7 @@ def test_a_scheduled_job_keeps_all_its_options(queue: Queue, later: Later) -> No
     assert (limits.max_failures, limits.max_stalls, limits.min_backoff, limits.max_backoff) == (1, 2, 3, 4)
 
 
+@pytest.mark.needs("ORDER")
 def test_more_jobs_fall_due_at_once_than_one_call_can_take(queue: Queue, later: Later) -> None:
     queue.enqueue_many(RawJob(b"%d" % number, delay=10) for number in range(2300))
     later(11)

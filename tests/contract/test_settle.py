@@ -117,12 +117,14 @@ def test_a_release_charges_nothing(queue: Queue) -> None:
 
 
 @pytest.mark.serves("H3")
+@pytest.mark.needs("ORDER")
 def test_a_retried_job_goes_to_the_back(queue: Queue) -> None:
     ids = [queue.enqueue(b"").id for _ in range(3)]
     assert queue.retry(take(queue), delay=0)
     assert drain(queue) == [*ids[1:], ids[0]]
 
 
+@pytest.mark.needs("LIMITS")
 def test_a_retry_is_charged_and_keeps_its_message(queue: Queue) -> None:
     queue.enqueue(b"data", id="a", priority=2)
     assert queue.retry(take(queue), delay=0, message="no route to host")
@@ -160,6 +162,7 @@ def test_a_retry_may_say_when(queue: Queue, later: Later) -> None:
     assert take(queue).id == "b", "a time that has passed is at once"
 
 
+@pytest.mark.needs("ORDER")
 def test_a_retry_backs_off_twice_as_long_each_time(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a", min_backoff=10, max_backoff=60)
     for least in (10, 20, 40, 60, 60):
@@ -175,6 +178,7 @@ def test_a_retry_backs_off_twice_as_long_each_time(queue: Queue, later: Later) -
 
 
 @pytest.mark.parametrize("forgiven", [0, 1, 3])
+@pytest.mark.needs("LIMITS", "DEAD")
 def test_failures_are_forgiven_so_many_times_and_no_more(queue: Queue, forgiven: int) -> None:
     queue.enqueue(b"data", id="a", max_failures=forgiven)
     for failures in range(forgiven):
@@ -194,7 +198,7 @@ def test_failures_are_forgiven_so_many_times_and_no_more(queue: Queue, forgiven:
     )
 
 
-@pytest.mark.needs("LIMITS")
+@pytest.mark.needs("LIMITS", "DEAD")
 def test_ten_failures_are_forgiven_by_default(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     for _ in range(10):
@@ -204,6 +208,7 @@ def test_ten_failures_are_forgiven_by_default(queue: Queue) -> None:
     assert (queue.counts().ready, queue.counts().dead) == (0, 1)
 
 
+@pytest.mark.needs("LIMITS", "DEAD")
 def test_an_explicit_time_does_not_save_a_job_from_its_last_failure(queue: Queue) -> None:
     queue.enqueue(b"", max_failures=0)
     assert queue.retry(take(queue), delay=3600)

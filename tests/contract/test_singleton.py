@@ -112,6 +112,7 @@ def test_the_second_is_released_to_its_own_run_time(queue: Queue, finish: Callab
 
 
 @pytest.mark.serves("Q11")
+@pytest.mark.needs("ORDER")
 def test_a_released_one_goes_to_the_back(queue: Queue) -> None:
     lease = start(queue)
     queue.enqueue(b"", id="a")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -132,3 +135,90 @@ def test_a_layout_that_does_not_exist_is_refused(app: Windlass) -> None:
     assert app.queue("q", layout="native").name == "q"
     with pytest.raises(InvalidOption, match="'celery': there are native, worqr"):
         app.queue("q", layout="celery")
+
+
+ENDS = {
+    "async with": """
+        async def main():
+            async with Windlass() as app:
+                await use(app)
+        asyncio.run(main())
+        """,
+    "aclose": """
+        async def main():
+            app = Windlass()
+            await use(app)
+            await app.aclose()
+        asyncio.run(main())
+        """,
+    "close after the loop": """
+        app = Windlass()
+        asyncio.run(use(app))
+        app.close()
+        """,
+    "not closed at all": """
+        app = Windlass()
+        asyncio.run(use(app))
+        """,
+    "several loops": """
+        app = Windlass()
+        asyncio.run(use(app))
+        asyncio.run(use(app))
+        app.queue("tidy").counts()
+        app.close()
+        """,
+    "closed by another thread": """
+        async def main():
+            app = Windlass()
+            await use(app)
+            await asyncio.to_thread(app.close)
+        asyncio.run(main())
+        """,
+    "a worker": """
+        app = Windlass()
+
+        @app.task(queue="tidy")
+        async def hello() -> None:
+            done.set()
+
+        async def main():
+            await hello.aenqueue()
+            worker = app.worker()
+            running = asyncio.create_task(worker.run())
+            await done.wait()
+            await worker.stop()
+            await running
+
+        done = asyncio.Event()
+        asyncio.run(main())
+        app.close()
+        """,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_connection_is_left_open(server: Server, client: Any, end: str) -> None:
+    """As `python -X dev` sees it."""
+    program = """
+        import asyncio, logging
+        from windlass import Windlass
+
+        logging.getLogger("asyncio").setLevel("ERROR")  # on a busy machine it speaks of slow steps
+
+        async def use(app):
+            queue = app.queue("tidy")
+            await queue.aenqueue(b"x")
+            lease = await queue.alease(wait=1)
+            await asyncio.gather(*(queue.acounts() for _ in range(3)))
+            assert await queue.acomplete(lease)
+            await queue.alease(wait=0.01)
+        """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", dedent(program) + dedent(ENDS[end])],
+        env=os.environ | {"WINDLASS_URL": server.url},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

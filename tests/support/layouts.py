@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from hashlib import sha1
 from typing import Any, cast
 
 import pytest
@@ -30,10 +32,10 @@ def wrap_payloads(layout: ForeignLayout) -> ForeignLayout:
     plain_encode, plain_decode = layout.encode, layout.decode
 
     def encode(job: NewJob) -> bytes:
-        return plain_encode(structs.replace(job, data=json.dumps({"bytes": job.data.decode("latin-1")}).encode()))
+        return plain_encode(structs.replace(job, data=json.dumps({"bytes": b64encode(job.data).decode()}).encode()))
 
     def decode(data: bytes) -> bytes:
-        return cast(str, json.loads(plain_decode(data))["bytes"]).encode("latin-1")
+        return b64decode(json.loads(plain_decode(data))["bytes"])
 
     layout.encode, layout.decode = encode, decode  # type: ignore[method-assign]
     return layout
@@ -85,7 +87,11 @@ def _pass_workqueue(client: redis.Redis, queue: str, ms: int) -> None:
 def _pass_queasy(client: redis.Redis, queue: str, ms: int) -> None:
     for part in ("", "-fail"):
         _shift(client, f"{{{queue}}}{part}:active", -ms)
-        _shift(client, f"{{{queue}}}{part}:waiting", -ms)
+        key = f"{{{queue}}}{part}:waiting"
+        scores: list[Any] = cast(Any, client).zrange(key, 0, -1, withscores=True)
+        for member, score in scores:  # below zero it is blocked, and far below nothing that waits for a time
+            if -1e15 < score < -1 or score > 1:
+                client.zadd(key, {member: max(1, score - ms) if score > 0 else min(-1, score + ms)})
 
 
 def _pass_hworker(client: redis.Redis, queue: str, ms: int) -> None:
@@ -94,6 +100,9 @@ def _pass_hworker(client: redis.Redis, queue: str, ms: int) -> None:
         begun = datetime.fromisoformat(json.loads(value).replace("Z", "+00:00")) - timedelta(milliseconds=ms)
         text = begun.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         client.hset(key, field, json.dumps(text))
+        runs, note = f"windlass:{{{queue}}}:hworker:runs", f"@{sha1(cast(bytes, field)).hexdigest()}"
+        if client.hexists(runs, note):  # our own copy of it, by which it is known as ours
+            client.hset(runs, note, json.dumps(text))
 
 
 def _pass_processor(client: redis.Redis, queue: str, ms: int) -> None:

@@ -307,7 +307,7 @@ class Workshop:
     def _client_names(self, worker: Worker) -> bool:
         # A waiter is registered, on any queue: the runner has looked, and found nothing or something.
         with self.server.client() as client:
-            for key in client.scan_iter("windlass:{*}:holders"):
+            for key in client.scan_iter("windlass:{*:holders"):
                 if any(bytes(name).decode().startswith(f"{worker.name}.") for name in client.zrange(key, 0, -1)):
                     return self._runner_is_there(worker)
         return False

@@ -19,8 +19,10 @@ from msgspec import Raw
 
 from tests.support.tasks import A_JOB, Home, args_of, named, payload, round_trip
 from windlass import Job, Task, TaskCall, Windlass, current
+from windlass.arguments import OPTIONS
 from windlass.envelope import read_envelope
 from windlass.errors import InvalidArguments, InvalidInput, InvalidTask, Undecodable
+from windlass.task import CallOptions
 
 if TYPE_CHECKING:
     from nowhere import Elsewhere  # type: ignore[import-not-found]
@@ -219,6 +221,42 @@ def test_errors_deep_inside_name_the_way(here: Windlass) -> None:
         assert told in str(caught.value)
 
 
+def test_a_mismatch_is_told_in_words_of_the_signature(here: Windlass) -> None:
+    @here.task
+    def send(
+        mail: Point,
+        reply: Point | None = None,
+        names: list[str] = [],
+        colour: Colour = Colour.RED,
+        size: Literal["s", "l"] = "s",
+        trees: dict[str, Tree] = {},
+    ) -> None: ...
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"mail": 5}, "argument 'mail' must be Point, not int"),
+        ({"mail": Point(1), "reply": 5}, "argument 'reply' must be Point or None, not int"),
+        ({"mail": Point(1), "names": 5}, "argument 'names' must be list, not int"),
+        ({"mail": Point(1), "colour": "blue"}, "argument 'colour' must be one of 'red', not 'blue'"),
+        ({"mail": Point(1), "size": "m"}, "argument 'size' must be one of 'l', 's', not 'm'"),
+        ({"mail": Point(1), "trees": {"a": {"name": "a", "below": [5]}}}, "trees[...].below[0]' must be Tree, not int"),
+    ]
+    for kwargs, told in wrong:
+        with pytest.raises(InvalidArguments) as caught:
+            send.call(**kwargs)
+        assert told in str(caught.value)
+    with pytest.raises(Undecodable, match="argument 'mail' must be Point, not array"):
+        send.decode(Raw(b'{"mail":[1]}'))
+
+
+def test_an_option_among_the_arguments_is_told_where_it_belongs(welcome: Task[..., Any, Any]) -> None:
+    assert CallOptions.__annotations__.keys() == OPTIONS
+    with pytest.raises(InvalidArguments, match=r"no argument 'delay'.*\.using\(delay=…\)\.enqueue\(…\)"):
+        welcome.enqueue(1, delay="5m")
+    with pytest.raises(Undecodable) as caught:
+        welcome.decode(Raw(b'{"user_id":1,"delay":5}'))
+    assert "using" not in str(caught.value)
+
+
 def test_nan_and_infinity_are_refused_wherever_they_hide(here: Windlass) -> None:
     @here.task
     def store(a: Any, b: Any = None) -> None: ...
@@ -231,6 +269,13 @@ def test_nan_and_infinity_are_refused_wherever_they_hide(here: Windlass) -> None
         for hidden in (bad, [1.0, bad], {"x": {"y": (bad,)}}, {bad}, Reading(bad), [Reading(bad)]):
             with pytest.raises(InvalidArguments, match=r"store\(\): argument 'b' holds NaN or infinity"):
                 store.call(None, hidden)
+
+    @here.task
+    def sleep(seconds: float, whole: int = 0) -> None: ...
+
+    for arguments in ((math.nan,), (1.0, math.inf)):
+        with pytest.raises(InvalidArguments, match="holds NaN or infinity, which JSON cannot say"):
+            sleep.call(*cast(Any, arguments))
     assert args_of(store.call(None, ["null", None, {"x": None}])) == {"a": None, "b": ["null", None, {"x": None}]}
     assert args_of(store.call(Raw(b"null"))) == {"a": None}
 

@@ -9,7 +9,7 @@ import redis
 
 from tests.support.tasks import named
 from windlass import Job, Limits, Queue, State, Status, Task, Windlass, current
-from windlass.errors import InvalidArguments, InvalidName, InvalidOption, InvalidTime, PayloadTooLarge
+from windlass.errors import InvalidArguments, InvalidId, InvalidName, InvalidOption, InvalidTime, PayloadTooLarge
 from windlass.layouts.native.keys import queue_key
 
 
@@ -117,14 +117,31 @@ def test_queue_options_are_checked_at_once(given: Any, told: str) -> None:
         ({"keep_result": -1}, InvalidOption, "keep_result=-1"),
         ({"priority": 11}, InvalidOption, "priority"),
         ({"delay": 1, "run_at": 1}, InvalidTime, "not both"),
+        ({"delay": "5 min"}, InvalidTime, "is no duration"),
+        ({"max_failures": -1}, InvalidOption, "max_failures"),
+        ({"min_backoff": "soon"}, InvalidOption, "min_backoff"),
+        ({"id": ""}, InvalidId, "1 to 512 bytes"),
+        ({"if_exists": "ignore"}, InvalidOption, "if_exists"),
     ],
     ids=named,
 )
 def test_options_of_a_call_that_cannot_be(here: Windlass, options: Any, error: type[Exception], told: str) -> None:
     task = here.task(stay)
     with pytest.raises(error) as caught:
-        task.using(**options).enqueue()
+        task.using(**options)  # at once, not when it is enqueued
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("delay", ".enqueue(…)"), ("apply_async", ".using(delay="), ("send_with_options", ".using("), ("s", ".call(…)")],
+)
+def test_who_comes_from_another_queue_is_told_the_way(here: Windlass, name: str, remedy: str) -> None:
+    task = here.task(stay)
+    with pytest.raises(AttributeError) as caught:
+        getattr(task, name)
+    assert remedy in str(caught.value)
+    assert not hasattr(task, "no_such_thing")
 
 
 def test_a_payload_over_the_limit_is_refused() -> None:
@@ -133,7 +150,7 @@ def test_a_payload_over_the_limit_is_refused() -> None:
     @app.task
     def store(text: str) -> None: ...
 
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLarge, match=r"Windlass\(max_payload=…\)"):
         store.enqueue("x" * 100)
     with pytest.raises(PayloadTooLarge):
         app.enqueue_many([store.call("x"), store.call("x" * 100)])

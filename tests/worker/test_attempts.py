@@ -16,7 +16,9 @@ import pytest
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop, keys_left, pass_time
-from windlass import JobRecord
+from windlass import JobRecord, TaskCall
+from windlass.envelope import write_envelope
+from windlass.errors import CrashError
 
 WAYS = ("loop", "thread", "process")
 
@@ -235,6 +237,18 @@ def test_a_failure_handler_is_told_of_a_job_that_killed_its_process(shop: Worksh
     assert (caught.more["stalls"], caught.more["type"]) == (2, "CrashError")
     assert "SIGKILL" in caught.more["text"]
     assert len(shop.journal.all("try", id=id)) == 2
+    shop.wait_empty("caught")
+
+
+@pytest.mark.parametrize("asked", ["before", "after"])
+def test_who_waits_is_told_why_a_caught_job_crashed(shop: Workshop, asked: str) -> None:
+    """While waiting by the event, afterwards by what was kept."""
+    data = write_envelope("caught_crash", keep=60.0 if asked == "after" else 0.0)
+    (receipt,) = shop.app.enqueue_many([TaskCall("caught_crash", "caught", data, {"max_stalls": 2})])
+    if asked == "after":
+        shop.wait_job_gone("caught", receipt.id, 15)
+    with pytest.raises(CrashError, match="SIGKILL"):
+        shop.app.job("caught", receipt.id).result(20)
     shop.wait_empty("caught")
 
 

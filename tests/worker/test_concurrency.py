@@ -39,6 +39,9 @@ async def test_a_runner_takes_more_jobs_that_wait_and_fewer_that_compute(
     app: Windlass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(concurrency, "EVERY", 0.1)
+    # Others may want the processor as well: a part of a core counts as a whole one here.
+    monkeypatch.setattr(concurrency, "BUSY", 0.35)
+    monkeypatch.setattr(concurrency, "ROOM", 0.25)
     done = asyncio.Event()
 
     @app.task(queue="waiting")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any, cast
 
 import pytest
 
 from tests.support.conditions import until
 from windlass import Job, Lease, Retry, Windlass, current
-from windlass.errors import InvalidOption
+from windlass.errors import InvalidOption, JobFailed
 from windlass.layouts.native.keys import queue_key
 
 
@@ -78,6 +79,75 @@ async def test_its_leases_are_kept_while_a_job_blocks_the_loop(app: Windlass) ->
     assert len(runs) == 1
     assert len(stolen) > 10
     assert set(stolen) == {None}
+
+
+async def test_a_result_that_is_not_what_the_task_says_is_a_failure(app: Windlass) -> None:
+    @app.task(queue="local", keep_result="1m")
+    async def count(what: str) -> int:
+        returned: dict[str, Any] = {"number": 3, "text": "three", "yes": True, "large": "x" * 2_000_000}
+        return cast(int, returned[what])
+
+    @app.task(queue="local")
+    async def not_kept() -> int:
+        return cast(int, "three")
+
+    worker = app.worker(["local"])
+    working = asyncio.create_task(worker.run())
+    assert await (await count.aenqueue("number")).aresult(10) == 3
+    for what, told in (
+        ("text", "it returned str, which does not fit its annotation"),
+        ("yes", "it returned bool, which does not fit its annotation"),
+        ("large", "store it elsewhere and return a reference"),
+    ):
+        with pytest.raises(JobFailed, match=told):
+            await (await count.aenqueue(what)).aresult(10)
+    unkept = await not_kept.aenqueue()
+    await until(lambda: app.queue("local").get(unkept.id) is None)
+    assert app.queue("local").counts().dead == 3, "what nobody keeps, nobody checks"
+    await worker.stop()
+    await working
+    await app.queue("local").apurge()
+
+
+async def test_a_job_that_ends_too_late_and_well_is_told(app: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(queue="local", timeout=0.05)
+    async def block() -> None:
+        time.sleep(0.2)  # noqa: ASYNC251  # nothing can cancel it
+
+    job = await block.aenqueue()
+    worker = app.worker(["local"])
+    with caplog.at_level("INFO", "windlass"):
+        working = asyncio.create_task(worker.run())
+        await until(lambda: app.queue("local").get(job.id) is None)
+        await worker.stop()
+        await working
+    assert f"block local/{job.id}: done, but after 0.2 s, and its limit is 0.05 s" in caplog.text
+    assert "stopped; jobs run: 1" in caplog.text
+
+
+async def test_failure_handlers_are_named_in_the_log(app: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(queue="local", max_failures=0)
+    async def caught() -> None:
+        raise ValueError("no luck")
+
+    @caught.on_failure(max_failures=0)
+    async def catch() -> None:
+        raise KeyError("no net")
+
+    @app.task(queue="local", max_failures=0)
+    async def uncaught() -> None:
+        raise ValueError("nobody hears this")
+
+    ids = [(await caught.aenqueue()).id, (await uncaught.aenqueue()).id]
+    worker = app.worker(["local"])
+    with caplog.at_level("INFO", "windlass"):
+        working = asyncio.create_task(worker.run())
+        await until(lambda: app.queue("local").counts().dead == 2)
+        await worker.stop()
+        await working
+    assert f"failure handler of caught local/{ids[0]}: failed for good: KeyError" in caplog.text
+    assert "no failure handler wants it" not in caplog.text
+    await app.queue("local").apurge()
 
 
 async def steal(app: Windlass, seconds: float, found: list[Lease | None]) -> None:

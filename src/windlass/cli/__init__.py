@@ -32,6 +32,7 @@ SUMMARIES = {
     "resume": "Give out the jobs of a paused queue again.",
     "purge": "Delete the jobs of a queue.",
     "layouts": "Show the layouts that a queue can have, and what each can do.",
+    "stdio": "Serve jobs and workers by lines of JSON, on a pipe.",
     "server": "Look after the embedded server.",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import rich_click as click
 
 from windlass.app import Windlass
-from windlass.cli.job_list import list_jobs, listing_options
+from windlass.cli.job_list import list_graves, list_jobs, listing_options
 from windlass.cli.options import Command, json_option, option_of, yes_option
 from windlass.cli.output import plural, say_json
 from windlass.cli.purge import purge_jobs
@@ -27,6 +27,7 @@ def dead() -> None:
     broken when its payload cannot be decoded. Both are kept, so that they can be looked at and brought back.
 
     \b
+      windlass dead list                        of all queues
       windlass dead list emails
       windlass dead retry emails welcome-42     bring one back, with all counts at zero
       windlass dead retry emails --all
@@ -35,16 +36,21 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.argument("queue")
+@click.argument("queue", required=False)
 @_broken_option
 @listing_options("dead")
 @json_option
 @with_server
 def list_(
-    app: Windlass, queue: str, broken: bool, limit: int, cursor: str | None, with_data: bool, as_json: bool
+    app: Windlass, queue: str | None, broken: bool, limit: int, cursor: str | None, with_data: bool, as_json: bool
 ) -> None:
-    """List them, the latest first: when each died, why, and what was said last."""
-    list_jobs(app.queue(queue), [_state(broken)], limit, cursor, with_data, as_json)
+    """List them, the latest first: when each died, why, and what was said last. Without a queue, those of all."""
+    if queue is not None:
+        list_jobs(app.queue(queue), [_state(broken)], limit, cursor, with_data, as_json)
+        return
+    if cursor:
+        raise click.UsageError("--cursor goes on within one queue: name it")
+    list_graves([app.queue(name) for name in app.queues()], _state(broken), limit, with_data, as_json)
 
 
 @dead.command()

@@ -11,7 +11,7 @@ import msgspec
 import rich_click as click
 
 from windlass.app import Windlass
-from windlass.cli.options import app_option, duration, json_option, option_of, url_option
+from windlass.cli.options import app_option, duration, json_option, layout_option, option_of, url_option
 from windlass.cli.output import cell, say_json
 from windlass.cli.reach import NotFound, connect, load, typed
 from windlass.envelope import write_envelope
@@ -32,6 +32,7 @@ _option = option_of("enqueue")
 @_option("--queue", help="Another queue than the task's own.")
 @app_option("The app that has the task: arguments are checked against its signature, and its server is used.")
 @url_option
+@layout_option
 @json_option
 def enqueue(
     what: str,
@@ -72,6 +73,10 @@ def enqueue(
     # A URL from the environment does not count beside an app: that has read it already, if it has none of its own.
     with connect(url, None if typed("url") else app_name) as server:
         (receipt,) = server.enqueue_many([call])
+    if not (raw or app_name or queue):
+        click.echo(
+            f"windlass: the arguments were not checked, and the queue is {call.queue}: name --app, or --queue", err=True
+        )
     if as_json:
         say_json({"queue": call.queue, "task": call.task or None, "id": receipt.id, "status": receipt.status})
     else:

@@ -72,6 +72,30 @@ def list_jobs(
         )
 
 
+def list_graves(queues: Sequence[Queue], state: State, limit: int, with_data: bool, as_json: bool) -> None:
+    """Print the dead or broken jobs of several queues, so many of each."""
+    pages = [(queue.name, queue.jobs(state, limit=limit)) for queue in queues]
+    if as_json:
+        say_json(
+            [
+                {
+                    "queue": name,
+                    "jobs": [job_facts(job, with_data) for job in page.jobs],
+                    "cursors": {state.value: page.cursor} if page.cursor else {},
+                }
+                for name, page in pages
+                if page.jobs
+            ]
+        )
+        return
+    shown = [(name, job) for name, page in pages for job in page.jobs]
+    rows = [(name, *_grave_row(job), *([_shown(job.data)] if with_data else [])) for name, job in shown]
+    say_table(("queue", *DEAD_COLUMNS, *(["data"] if with_data else [])), rows, f"No {state} job on any queue.")
+    for name, page in pages:
+        if page.cursor:
+            click.echo(f"There are more on {name}: `windlass dead list {name} --cursor {page.cursor}`", err=True)
+
+
 def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
     """Print everything about one job."""
     if as_json:
@@ -83,6 +107,7 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
             ("queue", job.queue),
             ("id", job.id),
             ("task", task_of(job)),
+            ("handles", None if job.failed is None else f"the failure of {job.failed.id}"),
             ("state", job.state.value),
             ("priority", job.priority),
             ("runs at", clock(job.run_at)),
@@ -107,15 +132,16 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
 
 def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
     """A job as a JSON object."""
-    facts = structs.asdict(job) | {"task": task_of(job)}
+    failed = job.failed
+    facts = structs.asdict(job) | {"task": task_of(job), "failed": None if failed is None else failed.id}
     del facts["data"]
     return facts | ({"data": payload(job.data)} if with_data else {})
 
 
 def task_of(job: JobRecord) -> str | None:
-    """The name of the task that a payload is for, if it is for one."""
+    """The name of the task that a payload is for, or whose failure is to be handled, if it is for one."""
     try:
-        return read_envelope(job.data).task
+        return read_envelope((job.failed or job).data).task
     except Undecodable:
         return None
 
@@ -151,7 +177,7 @@ def _row(job: JobRecord) -> tuple[object, ...]:
         job.stalls,
         job.holder,
         None if job.progress is None else f"{job.progress:.0%}",
-        first_line(job.message),
+        first_line(job.message) or (None if job.failed is None else f"handles the failure of {job.failed.id}"),
     )
 
 

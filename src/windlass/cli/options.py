@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -68,7 +69,8 @@ def layout_option(command: Command) -> Command:
             read_layouts(given)
         except InvalidInput as error:
             raise click.BadParameter(str(error)) from None
-        if given:
+        if given:  # for every app that this command makes, here and in the processes of a worker
+            context.call_on_close(functools.partial(_restore, os.environ.get("WINDLASS_LAYOUTS", "")))
             os.environ["WINDLASS_LAYOUTS"] = " ".join(given)
         return given
 
@@ -84,22 +86,41 @@ def layout_option(command: Command) -> Command:
     )(command)
 
 
+def _restore(layouts: str) -> None:
+    os.environ["WINDLASS_LAYOUTS"] = layouts
+
+
 def app_option(help: str) -> Decorator:
     """`--app`: an app in Python."""
     return click.option("--app", "app_name", metavar="MODULE:APP", envvar="WINDLASS_APP", show_envvar=True, help=help)
 
 
-def duration(least: float = 0.0, most: float = 10 * 365 * 86400.0) -> Callable[[object], float]:
-    """A length of time in seconds, from `90`, `500ms`, `30s`, `5m` or `1h30m`."""
+if TYPE_CHECKING:
+    FloatType = click.ParamType[float]
+else:
+    FloatType = click.ParamType  # older versions of click have no types there
 
-    def convert(given: object) -> float:
-        text = str(given)
+
+class _Duration(FloatType):
+    name = "duration"
+
+    def __init__(self, least: float, most: float) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value)
+        flag = param.opts[0] if param else "it"
         try:
-            return milliseconds(float(text) if _is_number(text) else text, "it", least=least, most=most) / 1000
+            given = float(text) if _is_number(text) else text
+            return milliseconds(given, flag, least=self._least, most=self._most) / 1000
         except InvalidInput as error:
-            raise click.BadParameter(str(error)) from None
+            self.fail(str(error), param, ctx)
 
-    return convert
+
+def duration(least: float = 0.0, most: float = 10 * 365 * 86400.0) -> FloatType:
+    """A length of time in seconds, from `90`, `500ms`, `30s`, `5m` or `1h30m`."""
+    return _Duration(least, most)
 
 
 def byte_size(given: object) -> int:

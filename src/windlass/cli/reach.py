@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -15,7 +14,6 @@ from windlass.app import Windlass
 from windlass.cli.options import Command, app_option, layout_option, url_option
 
 PATIENCE = 3.0  # seconds in which a server that cannot be reached is asked again: somebody waits at a terminal
-REMEDY = "Name it as module:attribute, like shop.jobs:app, and run the command in the folder that the module is in."
 
 
 class NotFound(click.ClickException):
@@ -56,24 +54,6 @@ def typed(option: str) -> bool:
 
 def load(name: str) -> Windlass:
     """The app that `module:attribute` names."""
-    from windlass.worker.app_loading import AppNotLoadable, load_app
+    from windlass.worker.app_loading import load_app
 
-    try:
-        return cast(Windlass, load_app(name))
-    except AppNotLoadable as error:
-        raise not_loadable(str(error)) from None
-    except (Exception, SystemExit) as error:
-        raise not_loadable(f"{name} cannot be imported:\n{_told(error)}") from error
-
-
-def not_loadable(why: str) -> click.ClickException:
-    """What is said when an app cannot be imported."""
-    return click.ClickException(f"{why.rstrip()}\n{REMEDY}")
-
-
-def _told(error: BaseException) -> str:
-    """The traceback, from the user's own code on."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = next((place for place, frame in enumerate(frames) if frame.name == "import_module"), -1) + 1
-    theirs = [frame for frame in frames[ours:] if not frame.filename.startswith("<frozen importlib")]
-    return "".join([*traceback.StackSummary.from_list(theirs).format(), *traceback.format_exception_only(error)])
+    return cast(Windlass, load_app(name))

@@ -5,12 +5,19 @@ from __future__ import annotations
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.options import json_option
+from windlass.cli.output import say_json
 from windlass.cli.reach import with_server
 
 
 @click.command()
 @click.argument("queue")
+@json_option
 @with_server
-def resume(app: Windlass, queue: str) -> None:
+def resume(app: Windlass, queue: str, as_json: bool) -> None:
     """Give out the jobs of a paused queue again."""
-    click.echo(f"{queue} goes on." if app.queue(queue).resume() else f"{queue} was not paused.")
+    changed = app.queue(queue).resume()
+    if as_json:
+        say_json({"queue": queue, "paused": False, "changed": changed})
+    else:
+        click.echo(f"{queue} goes on." if changed else f"{queue} was not paused.")

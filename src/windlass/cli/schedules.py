@@ -46,21 +46,31 @@ def list_(app: Windlass, queues: tuple[str, ...], with_data: bool, as_json: bool
 @schedules.command()
 @click.argument("queue")
 @click.argument("name")
+@json_option
 @with_server
-def pause(app: Windlass, queue: str, name: str) -> None:
+def pause(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """No more ticks until it is resumed."""
     _check(app, queue, name)
-    click.echo(f"{queue}/{name} {'is paused' if app.schedules.pause(name, queue) else 'was paused already'}.")
+    changed = app.schedules.pause(name, queue)
+    if as_json:
+        say_json({"queue": queue, "name": name, "paused": True, "changed": changed})
+    else:
+        click.echo(f"{queue}/{name} {'is paused' if changed else 'was paused already'}.")
 
 
 @schedules.command()
 @click.argument("queue")
 @click.argument("name")
+@json_option
 @with_server
-def resume(app: Windlass, queue: str, name: str) -> None:
+def resume(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Go on with the next tick from now."""
     _check(app, queue, name)
-    click.echo(f"{queue}/{name} {'goes on' if app.schedules.resume(name, queue) else 'was not paused'}.")
+    changed = app.schedules.resume(name, queue)
+    if as_json:
+        say_json({"queue": queue, "name": name, "paused": False, "changed": changed})
+    else:
+        click.echo(f"{queue}/{name} {'goes on' if changed else 'was not paused'}.")
 
 
 @schedules.command()
@@ -83,8 +93,9 @@ def run(app: Windlass, queue: str, name: str, as_json: bool) -> None:
 @click.argument("queue")
 @click.argument("name")
 @yes_option
+@json_option
 @with_server
-def delete(app: Windlass, queue: str, name: str, yes: bool) -> None:
+def delete(app: Windlass, queue: str, name: str, yes: bool, as_json: bool) -> None:
     """Take it away; jobs that it has enqueued stay.
 
     One that is declared in code comes back with the next worker that has the declaration: pause it instead.
@@ -93,7 +104,10 @@ def delete(app: Windlass, queue: str, name: str, yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete schedule {name} of queue {queue}?", abort=True, err=True)
     app.schedules.delete(name, queue)
-    click.echo(f"{queue}/{name} is deleted.")
+    if as_json:
+        say_json({"queue": queue, "name": name, "deleted": True})
+    else:
+        click.echo(f"{queue}/{name} is deleted.")
 
 
 def _check(app: Windlass, queue: str, name: str) -> None:

@@ -63,7 +63,7 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
 def look(app: Windlass, names: tuple[str, ...] = ()) -> dict[str, Any]:
     """All that is to be known, as a JSON object."""
     try:
-        workers = app.workers()
+        workers = [worker for worker in app.workers() if not worker.is_lost]
     except AccessDenied:  # a user who may see no more than one queue
         workers = None
     found = [_look_at(app, name, workers) for name in names or app.queues()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from windlass.cli.options import app_option, json_option
 from windlass.cli.output import say_json, say_table
 from windlass.cli.reach import load
 from windlass.declaration import Declaration, place_of
+from windlass.signature import takes_current
 from windlass.task import Task
 
 COLUMNS = ("task", "queue", "run", "timeout", "failures", "stalls", "on failure", "signature", "what it does")
@@ -51,10 +53,20 @@ def _facts(declared: Any) -> dict[str, Any]:
         "on_exception": declaration.on_exception,
         "keep_result": declared.keep_result if isinstance(declared, Task) else None,
         "failure_handler": None if caught is None else getattr(caught.function, "__name__", repr(caught.function)),
-        "signature": str(inspect.signature(declaration.function)),
+        "signature": _signature(declaration.function),
         "doc": (inspect.getdoc(declaration.function) or "").partition("\n")[0] or None,
         "place": place_of(declaration.function),
     }
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    """As the caller sees it: types without quotes, and without the job that is filled in."""
+    try:
+        found = inspect.signature(function, eval_str=True)
+    except Exception:  # a type that cannot be found here
+        found = inspect.signature(function)
+    shown = [each for each in found.parameters.values() if not takes_current(each)]
+    return str(found.replace(parameters=shown))
 
 
 def _row(facts: dict[str, Any]) -> tuple[object, ...]:

@@ -7,7 +7,6 @@ import sys
 import rich_click as click
 
 from windlass.cli.options import byte_size, duration, layout_option, option_of
-from windlass.cli.reach import not_loadable
 from windlass.errors import InvalidInput
 from windlass.limits import check_name, check_whole
 from windlass.worker.settings import Settings, worker_name
@@ -38,7 +37,22 @@ def _count(given: object) -> int | None:
     return int(text)
 
 
-@click.command()
+class _WorkerCommand(click.RichCommand):
+    """Says why there is no `--url`, which all other commands have."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name != "--url":
+                raise
+            raise click.UsageError(
+                'there is no --url: a worker uses the server of its app, Windlass("redis://…") or WINDLASS_URL',
+                ctx,
+            ) from None
+
+
+@click.command(cls=_WorkerCommand)
 @click.argument("target", metavar="MODULE:APP", envvar="WINDLASS_APP")
 @_option(
     "--queue",
@@ -109,6 +123,7 @@ def _count(given: object) -> int | None:
     show_default=True,
     help="What is worth a line.",
 )
+@_option("--log-jobs", is_flag=True, help="A line for each job that is done, with the time it took.")
 @layout_option
 @_option("--log-arguments", is_flag=True, help="Put the payloads of jobs into the log, arguments and all.")
 @_option("--watch", is_flag=True, help="Take up new code when a file of the program changes.")
@@ -126,6 +141,7 @@ def worker(
     name: str | None,
     log_format: str,
     log_level: str,
+    log_jobs: bool,
     log_arguments: bool,
     watch: bool,
 ) -> None:
@@ -143,10 +159,11 @@ def worker(
       windlass worker shop.jobs:app --processes 8 --max-rss 500M
       windlass worker shop.jobs:app --watch     while you write it
     """
-    from windlass.worker.app_loading import AppNotLoadable
+    from windlass.worker.app_loading import check_app_name
     from windlass.worker.keeper import run_worker
     from windlass.worker.logs import LogFormat, choose_format, set_up_logs
 
+    check_app_name(target)
     wanted: LogFormat = log_format  # type: ignore[assignment]  # one of its choices
     settings = Settings(
         name=_name(name),
@@ -164,12 +181,10 @@ def worker(
         log_format=choose_format(wanted),
         log_level=log_level,
         log_arguments=log_arguments,
+        log_jobs=log_jobs,
     )
     set_up_logs(settings.log_format, settings.log_level)
-    try:
-        sys.exit(run_worker(target, settings))
-    except AppNotLoadable as error:
-        raise not_loadable(str(error)) from None
+    sys.exit(run_worker(target, settings))
 
 
 def _weights(queues: tuple[tuple[str, int], ...]) -> dict[str, int]:

@@ -21,7 +21,8 @@ COLUMNS = ("name", "host", "pid", "state", "up for", "queues", "running", "slots
 def workers(app: Windlass, as_json: bool) -> None:
     """List the workers that are there, and what they do.
 
-    A worker tells of itself every few seconds; one that was not heard of for a minute is not listed any more.
+    A worker tells of itself every few seconds. One that has missed three times is shown as lost?, and after a minute
+    it is not listed any more.
     Slots are for coroutines, threads and processes.
 
     \b

@@ -8,11 +8,11 @@ from windlass.layout import Layout
 
 CAPABILITIES: dict[str, frozenset[C]] = {
     "native": frozenset(C),
-    "worqr": frozenset({C.BYTES, C.FRONT, C.CANCEL, C.CANCEL_RUNNING}),
-    "workqueue": frozenset({C.BYTES, C.IDS, C.CANCEL}),
+    "worqr": frozenset({C.BYTES, C.ORDER, C.FRONT, C.CANCEL, C.CANCEL_RUNNING}),
+    "workqueue": frozenset({C.BYTES, C.ORDER, C.IDS, C.CANCEL}),
     "queasy": frozenset({C.IDS, C.UPDATE, C.SINGLETON, C.RUN_TIME, C.LIMITS, C.CANCEL, C.FAILURE_HANDLERS, C.CLUSTER}),
-    "hworker": frozenset({C.FRONT, C.DEAD, C.BROKEN}),
-    "processor": frozenset({C.FRONT, C.IDS, C.PRIORITY, C.CANCEL, C.PROGRESS}),
+    "hworker": frozenset({C.ORDER, C.FRONT, C.DEAD, C.BROKEN}),
+    "processor": frozenset({C.ORDER, C.FRONT, C.IDS, C.PRIORITY, C.CANCEL, C.PROGRESS}),
 }
 
 

@@ -23,11 +23,15 @@ class AwaitableWire:
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self._loop = asyncio.get_running_loop()
 
     def abort(self) -> None:
         # The library's public way to close is a coroutine; a call that was cancelled must not wait for it.
         try:
-            self.connection._close()
+            if self._loop.is_running() and self._loop is not asyncio._get_running_loop():
+                self._loop.call_soon_threadsafe(self.connection._close)  # its sockets are for its own thread alone
+            else:
+                self.connection._close()
         except RuntimeError:
             pass  # its event loop is closed: the socket goes with it
 

@@ -70,6 +70,7 @@ class Listener:
     address: Address
     wire: Wire
     channels: tuple[str, ...]
+    peek: tuple[str, ...] | None = None  # instead of channels: a command that blocks until there may be work
 
 
 class Session:
@@ -139,14 +140,18 @@ class Session:
             lane.abandoned = None  # refused for good: it brought nothing that could be given back
 
     def _take_lane(self, call: Call[Any]) -> Lane:
-        """An idle lane. One with a call in doubt is for the same queue only: no other queue has to wait for that."""
-        for lane in reversed(list(self._idle)):
-            if lane.abandoned is None or lane.abandoned[0].keys[0] == call.keys[0]:
-                try:
-                    self._idle.remove(lane)
-                    return lane
-                except ValueError:  # another thread was faster
-                    pass
+        """An idle lane. One with a call in doubt is for the same queue only: no other queue has to wait for that.
+
+        There it goes first: what that call leased comes back with the next call on its lane, and not before.
+        """
+        idle = list(reversed(self._idle))
+        doubtful = [lane for lane in idle if lane.abandoned is not None and lane.abandoned[0].keys[0] == call.keys[0]]
+        for lane in (*doubtful, *(lane for lane in idle if lane.abandoned is None)):
+            try:
+                self._idle.remove(lane)
+                return lane
+            except ValueError:  # another thread was faster
+                pass
         lane = Lane()
         self.lanes.append(lane)
         return lane
@@ -410,17 +415,25 @@ class Session:
 
     # -- waiting for work ------------------------------------------------------------------------
 
-    def listen(self, keys: tuple[str, ...], channel: Callable[[str], str]) -> Flow[Listener]:
-        """A listener on the server that has this queue; announcements on its channel reach it."""
+    def listen(
+        self, keys: tuple[str, ...], channel: Callable[[str], str], peek: tuple[str, ...] | None = None
+    ) -> Flow[Listener]:
+        """A listener on the server that has this queue; announcements on its channel reach it.
+
+        With a `peek` it hears of all that comes, also from programs that announce nothing.
+        """
         address = self._known_address(keys) or (yield from self._find_address())
         for listener in list(self._listeners):
-            if listener.address == address and listener.channels == (channel(listener.name),):
+            channels = () if peek else (channel(listener.name),)
+            if (listener.address, listener.channels, listener.peek) == (address, channels, peek):
                 try:
                     self._listeners.remove(listener)
                     return listener
                 except ValueError:  # another thread was faster
                     pass
         name = random_id()
+        if peek:
+            return Listener(name, address, (yield from self._connect(address)), (), peek)
         return (yield from self._subscribe(address, name, [channel(name)]))
 
     def subscribe(self, keys: tuple[str, ...], channels: Sequence[str]) -> Flow[Listener]:
@@ -443,8 +456,17 @@ class Session:
 
     def hear(self, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
         """Wait for a message, this long at most: its channel and what it says."""
+        if listener.peek:
+            return (yield from self._wait_at(listener.wire, listener.peek, seconds))
         message: list[Any] | None = yield Hear(listener.wire, seconds)
         return None if message is None else (message[1].decode(errors="replace"), message[2])
+
+    def _wait_at(self, wire: Wire, peek: tuple[str, ...], seconds: float) -> Flow[tuple[str, bytes] | None]:
+        patience = max(0.01, min(seconds, 0.8 * self.options.call_timeout))
+        (reply,) = yield Exchange(wire, _pack(*peek, f"{patience:.3f}"))
+        if isinstance(reply, RedisError):
+            raise WireLost(_text(reply))
+        return None if reply is None else ("", b"")
 
     def keep_listener(self, listener: Listener) -> None:
         """Put a listener back for the next one who waits."""
@@ -468,6 +490,13 @@ class Session:
         self.lanes += lanes
         self._idle.extend(lanes)
 
+    def hang_up(self) -> None:
+        """Close every connection, and keep the lanes: what comes next makes new ones."""
+        self._primary = self.known_primary
+        for lane in list(self.lanes):
+            lane.drop()
+        self._drop_listeners()
+
     def end(self) -> None:
         """Close every connection at once, and repeat nothing any more: the server may have forgotten our lanes."""
         self._ended = True
@@ -476,10 +505,13 @@ class Session:
     def _drop(self) -> None:
         for lane in list(self.lanes):
             lane.drop()
-        while self._listeners:
-            self._listeners.pop().wire.abort()
+        self._drop_listeners()
         self.lanes.clear()
         self._idle.clear()
+
+    def _drop_listeners(self) -> None:
+        while self._listeners:
+            self._listeners.pop().wire.abort()
 
 
 def _pack(*words: bytes | str | int) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from windlass.arguments import holds_nan
+from windlass.arguments import holds_nan, without_values
 from windlass.declaration import Declaration, OnException, Run
 from windlass.envelope import Envelope, read_envelope
 from windlass.errors import Undecodable
@@ -44,11 +44,14 @@ class Plan(Struct, frozen=True):
     on_exception: OnException
     keep_ms: int
     call: Callable[[Job], Any]
+    read_result: Callable[[bytes], Any] | None = None
+    failed_id: str | None = None  # of the job whose failure is told, where this is for a failure handler
 
     @property
     def title(self) -> str:
         """How logs call it: without its arguments."""
-        return f"{self.task or 'handler'} {self.lease.queue}/{self.lease.id}"
+        whose = f"failure handler of {self.task or 'handler'}" if self.failed_id else self.task or "handler"
+        return f"{whose} {self.lease.queue}/{self.failed_id or self.lease.id}"
 
 
 # -- reading what a lease carries --------------------------------------------------------------------
@@ -72,7 +75,8 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
     task = app.tasks.get(envelope.task)
     if task is None:
         return Unknown(lease, envelope.task)
-    return _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
+    planned = _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
+    return msgspec.structs.replace(planned, read_result=task.read_result) if envelope.keep else planned
 
 
 def _plan(
@@ -102,7 +106,15 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
         return Uncaught(lease)
     facts = {"data": data, "job": record, "error": record.error()}
     return Plan(
-        lease, name, catcher.run, catcher.timeout, catcher.limits, "retry", 0, lambda job: catcher.call(**facts)
+        lease,
+        name,
+        catcher.run,
+        catcher.timeout,
+        catcher.limits,
+        "retry",
+        0,
+        lambda job: catcher.call(**facts),
+        failed_id=record.id,
     )
 
 
@@ -173,8 +185,25 @@ def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
     if b"null" in data and holds_nan(returned):
         return fail(plan, "keep_result: what it returned holds NaN or infinity, which JSON cannot say")
     if len(data) > MAX_PAYLOAD:
-        return fail(plan, f"keep_result: what it returned has {len(data):,} bytes, and the limit is {MAX_PAYLOAD:,}")
+        return fail(
+            plan,
+            f"keep_result: what it returned has {len(data):,} bytes, and the limit is {MAX_PAYLOAD:,}: store it "
+            "elsewhere and return a reference, such as a path or an id",
+        )
+    if (misfit := _misfit(plan, data)) is not None:
+        kind = type(returned).__name__
+        return fail(plan, f"keep_result: it returned {kind}, which does not fit its annotation ({misfit})")
     return Completed(plan.lease, Kept(data, plan.keep_ms), tuple(job.children))
+
+
+def _misfit(plan: Plan, data: bytes) -> str | None:
+    """Why a result could not be read as what the task says that it returns: better told here than to who waits."""
+    try:
+        if plan.read_result is not None:
+            plan.read_result(data)
+    except Exception as error:  # also what a __post_init__ of the user's own types raises
+        return without_values(str(error))
+    return None
 
 
 def judge_error(plan: Plan, error: BaseException) -> Outcome:

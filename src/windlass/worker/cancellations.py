@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from windlass.errors import WindlassError
-from windlass.layout import Layout
+from windlass.layout import Call, Layout
 from windlass.transport.faults import ConnectFailed, WireLost
 from windlass.transport.session import Listener
 from windlass.worker.hand_back import all_held
@@ -30,14 +30,15 @@ async def hear_cancellations(app: Windlass, queues: Iterable[str], holder: str, 
     """
     layouts = [app.layout(queue) for queue in queues]
     keys = layouts[0].counts().keys
-    channel = layouts[0].cancel_channel(holder)
+    peers = {layout.peer_cancel_channel: layout for layout in layouts if layout.peer_cancel_channel}
+    channels = [layouts[0].cancel_channel(holder), *peers]
     while True:
         try:
-            listener = await app.arun(lambda session: session.subscribe(keys, [channel]))
+            listener = await app.arun(lambda session: session.subscribe(keys, channels))
             try:
                 for layout in layouts:  # something may have been said while nobody listened
                     await _look(app, layout, holder, on_cancel)
-                await _hear(app, listener, on_cancel)
+                await _hear(app, listener, holder, peers, on_cancel)
             finally:
                 listener.wire.abort()
         except (ConnectFailed, WireLost, WindlassError) as error:
@@ -52,9 +53,20 @@ async def _look(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel)
             await on_cancel(record.queue, record.id)
 
 
-async def _hear(app: Windlass, listener: Listener, on_cancel: OnCancel) -> None:
+async def _hear(
+    app: Windlass, listener: Listener, holder: str, peers: Mapping[str, Layout], on_cancel: OnCancel
+) -> None:
     while True:
         heard = await app.arun(lambda session: session.hear(listener, PATIENCE))
-        if heard is not None:
-            queue, _, id = heard[1].decode(errors="replace").partition(" ")
+        if heard is None:
+            continue
+        channel, message = heard
+        if channel in peers:  # then we are told on our own channel, if it concerns us
+            await _obey(app, peers[channel].obey_cancel(holder, message))
+        else:
+            queue, _, id = message.decode(errors="replace").partition(" ")
             await on_cancel(queue, id)
+
+
+async def _obey(app: Windlass, call: Call[bool]) -> None:
+    await app.arun(lambda session: session.perform(call))

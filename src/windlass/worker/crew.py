@@ -61,6 +61,7 @@ class Crew:
         self.lost_on: set[str] = set()  # queues whose leases could not be kept
         self.hired_at = monotonic()
         self.kept_at = dict.fromkeys(settings.queues, awake())  # when its leases were last known to be safe
+        self.beating: set[str] = set()  # queues with a heartbeat on its way
         self.unregistered = set(settings.queues)  # queues that do not know it yet
         self.rss: int | None = None
         self._of_children = settings.child_slots
@@ -136,13 +137,15 @@ class Crew:
         self.leaving = True
         self._post({"drain": grace})
 
-    def cancel(self, queue: str, id: str, fence: int | None) -> None:
+    def cancel(self, queue: str, id: str, fences: set[int]) -> None:
         """A running job was cancelled. A child is ended from here: its runner may be busy."""
+        ended = 0
         for entry in self.board.running():
-            if entry.fence == fence and entry.slot in self._of_children:
+            if entry.fence in fences and entry.slot in self._of_children:
                 self.end_child(entry.slot, "cancelled", entry.fence)
-                return
-        self._post({"cancel": queue, "id": id})
+                ended += 1
+        if not ended or ended < len(fences):
+            self._post({"cancel": queue, "id": id})
 
     def end_child(self, slot: int, why: str, fence: int = 0) -> None:
         """Ask the child of a slot to end, for the sake of one job or at all, and see to it that it does."""

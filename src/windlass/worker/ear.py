@@ -37,11 +37,35 @@ class Ear:
             except (ConnectFailed, WireLost, WindlassError) as error:
                 log.debug("the ear is deaf for now: %s", error)
                 await asyncio.sleep(PAUSE)
-        await asyncio.gather(*(self._listen(group) for group in groups))
+        peeking = [self._peek(feed, feed.layout.peek) for feed in self._feeds if feed.layout.peek]
+        await asyncio.gather(*(self._listen(group) for group in groups), *peeking)
 
     async def _groups(self) -> list[list[Feed]]:
         """Queues on one server share a connection. In a cluster each has its own: its slot may move."""
-        return [[feed] for feed in self._feeds] if await self._app.is_cluster() else [self._feeds]
+        feeds = [feed for feed in self._feeds if not feed.layout.peek]
+        return [[feed] for feed in feeds] if await self._app.is_cluster() else [feeds] if feeds else []
+
+    async def _peek(self, feed: Feed, peek: tuple[str, ...]) -> None:
+        """Wait, while a queue is empty, until somebody pushes to it, of whatever make."""
+        layout = feed.layout
+        keys = layout.counts().keys
+        while True:
+            try:
+                listener = await self._app.arun(lambda session: session.listen(keys, layout.wake_channel, peek))
+                await self._wait_at(listener, feed)
+            except (ConnectFailed, WireLost, WindlassError) as error:
+                log.debug("the ear is deaf for now: %s", error)
+                await asyncio.sleep(PAUSE)
+
+    async def _wait_at(self, listener: Listener, feed: Feed) -> None:
+        try:
+            while True:
+                await feed.idle.wait()
+                if await self._app.arun(lambda session: session.hear(listener, PATIENCE)):
+                    feed.wake()
+                    self._stir()
+        finally:
+            listener.wire.abort()
 
     async def _listen(self, feeds: list[Feed]) -> None:
         channels = {feed.layout.wake_channel(feed.waiter): feed for feed in feeds}

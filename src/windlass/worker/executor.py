@@ -176,10 +176,11 @@ class Executor:
                 return plan
         return None
 
-    def give_up_standby(self) -> list[Plan]:
-        """What was not started yet, to be given back."""
-        waiting = list(self._standby)
-        self._standby.clear()
+    def give_up_standby(self, queue: str | None = None) -> list[Plan]:
+        """What was not started yet, of one queue or of all, to be given back."""
+        waiting = [plan for plan in self._standby if queue is None or plan.lease.queue == queue]
+        for plan in waiting:
+            self._standby.remove(plan)
         return waiting
 
     def close(self) -> None:

@@ -39,10 +39,12 @@ class Feed:
         self.kinds = kinds
         self.outcomes: list[Outcome] = []
         self._kept: dict[asyncio.TimerHandle, Outcome] = {}
+        self._leaving = False
         self.waiter = random_id()
         self.served = 0.0
         self._is_empty = False
         self.in_flight = 0
+        self.slow = False  # a turn has been under way for long
         self.outbox = 0
         self.emptying = False
         self.declared = {name: schedule for name, schedule in app.declared_schedules.items() if schedule.queue == queue}
@@ -53,6 +55,7 @@ class Feed:
         self.holder = holder
         self._lease = lease_on(self.layout, lease)
         self._more = True  # the last look found something: there may be more
+        self.idle = asyncio.Event()  # nothing is known to wait, and there is room for more
         self._look_at = 0.0
         self._trouble = 0.0
         self._rest_until = 0.0
@@ -122,8 +125,11 @@ class Feed:
 
         Its lease is kept alive meanwhile; if we stop it goes back at once, and if we die its peers take it back.
         """
-        wait = _wait_of(outcome, self.layout.can)
-        if wait <= 0:
+        wait = 0.0
+        if Capability.RUN_TIME not in self.layout.can:
+            wait = _wait_of(outcome, self.layout.can)
+            outcome = Retried(outcome.lease, None, outcome.message) if isinstance(outcome, Retried) else outcome
+        if wait <= 0 or self._leaving:
             self.outcomes.append(outcome)
             stir()
             return
@@ -133,10 +139,11 @@ class Feed:
             stir()
 
         timer = asyncio.get_running_loop().call_later(wait, let_go)
-        self._kept[timer] = Retried(outcome.lease, None, outcome.message) if isinstance(outcome, Retried) else outcome
+        self._kept[timer] = outcome
 
     def let_all_go(self) -> None:
-        """Nothing waits in our hands any more."""
+        """We are about to stop: nothing waits in our hands any more."""
+        self._leaving = True
         for timer in list(self._kept):
             timer.cancel()
             self.outcomes.append(self._kept.pop(timer))
@@ -149,6 +156,7 @@ class Feed:
     def wake(self) -> None:
         """Somebody said that there is work."""
         self._more = True
+        self.idle.clear()
 
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
@@ -185,21 +193,19 @@ class Feed:
         if turn.leases:
             self._more = True  # only a look in vain registers us to be called
             self._is_empty = False
+            self.idle.clear()
         elif want:
             self._is_empty = True
+            self.idle.set()
             self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)
 
 
 def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:
     """For how many seconds an outcome must wait in our hands."""
-    if Capability.RUN_TIME in can:
-        return 0.0
     match outcome:
         case Retried(when=(kind, ms)):
             return ms / 1000 - (time() if kind == "at" else 0)
-        case Unknown():
-            return KEEP_FOREIGN
-        case Broken():
+        case Unknown() | Broken():
             return 0.0 if Capability.BROKEN in can else KEEP_FOREIGN
     return 0.0
 

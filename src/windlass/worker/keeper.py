@@ -10,26 +10,28 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from time import monotonic, time
 from typing import Any
 
 import msgspec
 
 from windlass.app import Windlass
-from windlass.errors import InvalidOption, KeyConflict, WindlassError
+from windlass.envelope import read_envelope
+from windlass.errors import InvalidOption, KeyConflict, Undecodable, WindlassError
 from windlass.fleet import WorkerRecord, show_up
 from windlass.job import JobRecord, Lease
 from windlass.layout import Beat, Capability
 from windlass.limits import shortened
 from windlass.machine import awake
-from windlass.outcome import Crashed, Outcome, Released
+from windlass.outcome import Crashed, Failed, Outcome, Released
 from windlass.retry import after_failure
+from windlass.transport.faults import ConnectFailed, WireLost
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.code_watch import check_can_watch, watch_code
 from windlass.worker.crew import Crew
 from windlass.worker.facts import AppFacts
-from windlass.worker.hand_back import Verdict, hand_back
+from windlass.worker.hand_back import Verdict, all_held, hand_back
 from windlass.worker.logs import never_wait
 from windlass.worker.nursery import Ending, Nursery
 from windlass.worker.processes import Gone, obituary
@@ -44,6 +46,7 @@ YOUNG = 2.0
 FOR_EVER = 1e9
 LAG = 5.0  # seconds after which a blocked event loop is worth a warning
 LAST_WORDS = 2.0  # seconds for giving back what killed runners held; the lease does the rest
+FIRST_TRY = 1.0  # seconds without an answer of the server after which it is worth a word
 HIRE_AGAIN = 1.0  # seconds, when no runner could be hired
 
 
@@ -57,6 +60,7 @@ class Keeper:
         self._following: set[asyncio.Task[None]] = set()  # one for each crew, until it is gone
         self._errands: set[asyncio.Task[None]] = set()
         self._duties: set[asyncio.Task[None]] = set()
+        self._beats: set[asyncio.Task[WindlassError | None]] = set()  # one for a queue of a crew at a time
         self._code = 0
         self._incarnation = 0
         self._stops = 0
@@ -77,11 +81,12 @@ class Keeper:
         if self._asked.watch:
             check_can_watch()
             self._do("watching the code", self._watch())
-        if not await self._open_first_nursery():
+        if not await self._unless_stopped(self._open_nursery()):
             return self._code
         try:
             self._app = Windlass(**msgspec.structs.asdict(self._facts.app))
-            await self._hire()
+            if not await self._unless_stopped(self._hire_first()):
+                return self._code
             self._hired.set()
             self._introduce()
             self._do("the heartbeat", self._beat_on())
@@ -91,9 +96,11 @@ class Keeper:
             await self._drain()
             await self._end(self._errands)
             await self._end(self._duties)
+            await self._end(self._beats)
+            log.info("stopped; jobs run: %d", self._finished)
         finally:
             await self._nursery.close()
-        await self._app.aclose()
+            await self._app.aclose()
         return self._code
 
     def _do(self, what: str, duty: Coroutine[Any, Any, None]) -> None:
@@ -102,7 +109,7 @@ class Keeper:
         self._duties.add(task)
         task.add_done_callback(lambda task: self._check(task, what))
 
-    def _check(self, task: asyncio.Task[None], what: str) -> None:
+    def _check(self, task: asyncio.Task[Any], what: str) -> None:
         """A worker that only seems to work is worse than none: what fails here ends it, and others take over."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s has failed, and the worker ends", what, exc_info=error)
@@ -110,7 +117,7 @@ class Keeper:
             if not self._stopping.is_set():
                 self.stop()
 
-    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _end(self, tasks: Collection[asyncio.Task[Any]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -129,17 +136,28 @@ class Keeper:
             settings.processes,
         )
 
-    async def _open_first_nursery(self) -> bool:
-        """Whether it was opened before we were told to stop: an import may take long."""
-        opening, stopping = asyncio.create_task(self._open_nursery()), asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+    async def _unless_stopped(self, beginning: Coroutine[Any, Any, None]) -> bool:
+        """Whether it was done before we were told to stop: an import may take long, and so may a server to answer."""
+        begun, stopping = asyncio.create_task(beginning), asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([begun, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if not opening.done():
-            opening.cancel()
-            await asyncio.wait([opening])
+        if not begun.done():
+            begun.cancel()
+            await asyncio.wait([begun])
             return False
-        await opening
+        await begun
         return True
+
+    async def _hire_first(self) -> None:
+        """The first crew. Somebody may look on: if the server does not answer at once they hear what we wait for."""
+        try:
+            # The embedded server has to be started, perhaps, and takes as long as it takes.
+            async with asyncio.timeout(None if self._app.is_embedded else FIRST_TRY):
+                await self._app.is_cluster()
+        except (ConnectFailed, WireLost, TimeoutError) as error:
+            why = str(error) or f"no answer within {FIRST_TRY:g} s"
+            log.warning("the server cannot be reached (%s); trying for %g s", why, self._app.given.retry_for)
+        await self._hire()
 
     async def _open_nursery(self) -> None:
         """Have the app imported; what it says of itself counts from the next crew on."""
@@ -166,7 +184,8 @@ class Keeper:
         """Once: finish what runs. Twice: give it back now. Three times: end at once."""
         self._stops += 1
         if self._stops == 1:
-            log.info("stopping: running jobs have %g s to finish", self._asked.grace)
+            more = f": running jobs have {self._asked.grace:g} s to finish" if self._hired.is_set() else ""
+            log.info("stopping%s", more)
             self._stopping.set()
         elif self._stops == 2:
             log.info("stopping now: running jobs are given back")
@@ -221,9 +240,7 @@ class Keeper:
         """From the hiring of a crew to its end, and what comes after."""
 
         async def cancel(queue: str, id: str) -> None:
-            by_id = Capability.IDS in self._app.layout(queue).can
-            record = await self._app.queue(queue).aget(id) if by_id else None
-            crew.cancel(queue, id, record.fence if record else None)
+            crew.cancel(queue, id, await self._cancelled(crew.holder, queue, id))
 
         hearing = asyncio.create_task(hear_cancellations(self._app, crew.settings.queues, crew.holder, cancel))
         ending = await asyncio.shield(crew.runner.exited)
@@ -245,6 +262,15 @@ class Keeper:
         crew.gone.set_result(None)
         if replacing is not None:
             await replacing
+
+    async def _cancelled(self, holder: str, queue: str, id: str) -> set[int]:
+        """The fences of a cancelled job; where a layout has no ids there may be several of that name."""
+        layout = self._app.layout(queue)
+        if Capability.IDS in layout.can:
+            record = await self._app.arun(lambda session: session.perform(layout.get(id)))
+            return {record.fence} if record and record.fence else set()
+        held = await self._app.arun(lambda session: all_held(session, layout, holder))
+        return {record.fence for record in held if record.id == id and record.cancelled and record.fence}
 
     async def _replace(self, crew: Crew) -> None:
         """Another runner for one that died; if they die before they have done anything, later each time."""
@@ -278,15 +304,18 @@ class Keeper:
         told = Gone(ending.code, ending.signal, crew.why, 0, rss, crew.output.last)
 
         def verdict(lease: Lease, record: JobRecord) -> Outcome:
+            keep_ms = _keep_ms(record) if crew.facts.of(record.queue).tasks else 0
             if lease.fence in crew.culprits:
-                return after_failure(lease, None, "it went on after its time was over, and its runner was ended")
+                outcome = after_failure(lease, None, "it went on after its time was over, and its runner was ended")
+                return msgspec.structs.replace(outcome, keep_ms=keep_ms) if isinstance(outcome, Failed) else outcome
             if crew.blocked and lease.fence in suspects:
                 return Crashed(lease, "the event loop was blocked, perhaps by this job", alone=False)
             if crew.why or crew.leaving or lease.fence not in suspects:
                 return Released(lease)
             alone = len(suspects) == 1
             text = obituary(told, record.progress)
-            return Crashed(lease, shortened(text if alone else f"one of {len(suspects)} suspects: {text}"), alone)
+            text = shortened(text if alone else f"one of {len(suspects)} suspects: {text}")
+            return Crashed(lease, text, alone, keep_ms=keep_ms)
 
         await asyncio.gather(*(self._give_back_of(crew, queue, verdict) for queue in crew.settings.queues))
 
@@ -299,27 +328,44 @@ class Keeper:
         for outcome in outcomes:
             if not isinstance(outcome, Released):
                 message = getattr(outcome, "message", "").partition("\n")[0]
-                log.error("%s/%s: %s", queue, outcome.lease.id, message)
-        if outcomes:
-            log.info("%s: %d jobs given back", queue, len(outcomes))
+                end = "; failed for good" if _is_last(outcome) else ""
+                log.error("%s/%s: %s%s", queue, outcome.lease.id, message, end)
+        back = sum(not _is_last(outcome) for outcome in outcomes)
+        if back:
+            log.info("%s: %s given back", queue, "1 job" if back == 1 else f"{back} jobs")
 
     # -- heartbeats ----------------------------------------------------------------------------------
 
     async def _register(self, crew: Crew) -> None:
-        """Become known on every queue; on one at least, the others are tried again with each heartbeat."""
-        problems = [error for error in await self._keep(crew) if error is not None]
-        if len(problems) == len(crew.settings.queues):
+        """Become known on every queue; on one at least. The others are waited for a little, and tried on and on."""
+        tries = [self._keep(crew, queue) for queue in crew.settings.queues]
+        _, pending = await asyncio.wait(tries, timeout=min(map(self._lease_on, crew.settings.queues)) / BEATS)
+        while pending and all(each.result() for each in tries if each.done()):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        problems = [error for each in tries if each.done() and (error := each.result()) is not None]
+        if len(problems) == len(tries):
             raise problems[0]
+        _complain(problems)
 
     async def _beat_on(self) -> None:
+        """Each queue by itself: one that cannot be reached must not hold up the next heartbeat of the others."""
         while True:
             queues = {queue for crew in self._crews for queue in crew.settings.queues}
             await asyncio.sleep(min(map(self._lease_on, queues), default=self.settings.lease) / BEATS)
-            await asyncio.gather(*(self._keep(crew) for crew in list(self._crews)))
+            for crew in list(self._crews):
+                for queue in crew.settings.queues:
+                    if queue not in crew.beating:
+                        self._keep(crew, queue).add_done_callback(_complain_of)
 
-    async def _keep(self, crew: Crew) -> list[WindlassError | None]:
-        """One sign of life on every queue, all at a time: one that cannot be reached must not hold up the others."""
-        return await asyncio.gather(*(self._keep_on(crew, queue) for queue in crew.settings.queues))
+    def _keep(self, crew: Crew, queue: str) -> asyncio.Task[WindlassError | None]:
+        """Begin one sign of life on one queue."""
+        crew.beating.add(queue)
+        task = asyncio.create_task(self._keep_on(crew, queue))
+        self._beats.add(task)
+        task.add_done_callback(self._beats.discard)
+        task.add_done_callback(lambda _: crew.beating.discard(queue))
+        task.add_done_callback(lambda task: self._check(task, "the heartbeat"))
+        return task
 
     async def _keep_on(self, crew: Crew, queue: str) -> WindlassError | None:
         asked_at = awake()
@@ -329,11 +375,9 @@ class Keeper:
             if beat.parked:
                 await self._unpark(crew, queue)
         except KeyConflict as error:
-            log.error("%s", error)
             crew.kept_at[queue] = asked_at  # nobody can take a job of such a queue, so nothing is lost by waiting
             return error
         except WindlassError as error:
-            log.warning("no heartbeat: %s", error)
             return error
         if crew.gone.done():  # it ended while the beat was under way
             return None
@@ -448,6 +492,34 @@ class Keeper:
         for crew in crews:
             await asyncio.wait([crew.gone])
         await nursery.close()
+
+
+def _complain_of(beat: asyncio.Task[WindlassError | None]) -> None:
+    if not beat.cancelled() and beat.exception() is None:
+        _complain([beat.result()])
+
+
+def _complain(problems: Iterable[WindlassError | None]) -> None:
+    for error in problems:
+        if isinstance(error, KeyConflict):
+            log.error("%s", error)
+        elif error is not None:
+            log.warning("no heartbeat: %s", error)
+
+
+def _is_last(outcome: Outcome) -> bool:
+    """Whether the job does not come back after this."""
+    if isinstance(outcome, Crashed):
+        return outcome.alone and outcome.lease.stalls + 1 >= outcome.lease.limits.max_stalls
+    return isinstance(outcome, Failed)
+
+
+def _keep_ms(record: JobRecord) -> int:
+    """How long the end of a task's job is to be kept for those who wait for it."""
+    try:
+        return round(read_envelope(record.data).keep * 1000)
+    except Undecodable:
+        return 0
 
 
 def run_worker(target: str, settings: Settings) -> int:

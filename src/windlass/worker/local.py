@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from windlass.errors import InvalidOption, KeyConflict, WindlassError
 from windlass.fleet import WorkerRecord, show_up
 from windlass.machine import awake
+from windlass.transport import Flow, Session
 from windlass.worker import procinfo
 from windlass.worker.board import Board
 from windlass.worker.cancellations import hear_cancellations
@@ -76,8 +77,23 @@ class Worker:
             showing.cancel()
             await asyncio.wait([showing])
             await asyncio.to_thread(keeping.stop)
+            await self._retire(keeping.holder)
             self._runner.close()
+            log.info("stopped; jobs run: %d", board.finished)
             board.close()
+
+    async def _retire(self, holder: str) -> None:
+        """Peers must not find a name that is silent for good, and call it lost."""
+        calls = [self._app.layout(queue).retire(holder) for queue in self._settings.queues]
+
+        def flow(session: Session) -> Flow[None]:
+            for call in calls:
+                yield from session.perform(call, 1.0)
+
+        try:
+            await self._app.arun(flow)
+        except WindlassError as error:
+            log.debug("%s", error)
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more jobs, let those that run finish (for the worker's grace), and end."""

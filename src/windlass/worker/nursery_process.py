@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib
 import itertools
 import os
 import selectors
@@ -32,9 +31,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from windlass.errors import InvalidOption
-from windlass.worker import app_loading, child, frames, procinfo
-from windlass.worker.app_loading import AppNotLoadable, load_app
+from windlass.errors import InvalidOption, WindlassError
+from windlass.worker import child, frames, procinfo
+from windlass.worker.app_loading import explain, load_app
 from windlass.worker.frames import FrameError, Header
 from windlass.worker.nursery import GRACE, LAST_WAIT
 
@@ -101,23 +100,13 @@ def _load(name: str, facts_name: str) -> tuple[object, dict[str, Any]]:
 
 
 def _give_up(control: socket.socket, error: BaseException) -> NoReturn:
-    text = str(error) if isinstance(error, AppNotLoadable) else _explain(error)
+    text = str(error) if isinstance(error, WindlassError) else f"the app cannot be described:\n{explain(error)}"
     try:
         frames.send(control, {"error": text})
     except OSError:
         pass
     child.flush_output()
     os._exit(EXIT_NOT_LOADABLE)
-
-
-def _explain(error: BaseException) -> str:
-    # From the user's own code on: how we and importlib came there is of no help.
-    trace = error.__traceback__
-    ours = (__file__, app_loading.__file__, importlib.__file__, "<frozen importlib")
-    while trace and trace.tb_frame.f_code.co_filename.startswith(ours):
-        trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace))[-64 * 1024 :]
-    return f"the app cannot be imported from {os.getcwd()}:\n{text}"
 
 
 class _Service:

@@ -126,7 +126,8 @@ class ProcessExecutor(Executor):
         if gone.why == "timeout":
             return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout or 0:g} s, and was killed")
         text = shortened(obituary(gone, progress))
-        return Crashed(lease, text, alone=True, allowed=one.plan.limits.max_stalls)
+        plan = one.plan
+        return Crashed(lease, text, alone=True, allowed=plan.limits.max_stalls, keep_ms=plan.keep_ms)
 
     def _count(self, slot: int) -> None:
         self._progress.pop(slot, None)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.worker")
 
 TURNS = 2  # under way at a time
+PROMPT = 0.5  # seconds after which a turn no longer counts as one of these: its queue may be out of reach
 PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
 DECLARE_EVERY = 300.0
 OUTBOX_PAUSE = 2.0  # seconds, when it could not be emptied
@@ -84,6 +85,7 @@ class Runner:
         self._progress: dict[int, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
+        self._slow: set[asyncio.Task[None]] = set()
         self._complaints: set[str] = set()
         self._ear = Ear(app, self.feeds.values(), self._stir)
 
@@ -102,9 +104,10 @@ class Runner:
             await asyncio.gather(*turners)
             await asyncio.gather(*self._errands, return_exceptions=True)
         finally:
-            for task in (*others, *turners):
+            tasks = (*others, *turners, *self._slow)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*others, *turners, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
         """Let threads and children go."""
@@ -187,7 +190,7 @@ class Runner:
                 self._run_ticks()
             feed, want = self._choose()
             if feed is not None:
-                await self._turn(feed, want)
+                await self._turn_promptly(feed, want)
             elif self._ended and not any(feed.outcomes or feed.in_flight for feed in self.feeds.values()):
                 self._stir()
                 return
@@ -195,11 +198,38 @@ class Runner:
                 self._stirred.clear()
                 await _wait(self._stirred, self._pause())
 
+    async def _turn_promptly(self, feed: Feed, want: int) -> None:
+        """One turn. If it takes long it goes on by itself: no other queue is to wait for it, nor for its slots."""
+        for kind in feed.kinds:
+            self._reserved[kind] += want
+        turn = asyncio.create_task(self._turn(feed, want))
+        try:
+            await asyncio.wait([turn], timeout=PROMPT)
+        except BaseException:
+            turn.cancel()
+            raise
+        finally:
+            for kind in feed.kinds:
+                self._reserved[kind] -= want
+        if turn.done():
+            return turn.result()
+        feed.slow = True
+        self._slow.add(turn)
+
+        def over(turn: asyncio.Task[None]) -> None:
+            feed.slow = False
+            self._slow.discard(turn)
+            self._check(turn)
+            self._stir()
+
+        turn.add_done_callback(over)
+        return None
+
     def _choose(self) -> tuple[Feed | None, int]:
         """The queue whose turn it is, and how many jobs to ask it for."""
         now = monotonic()
         for feed in sorted(self.feeds.values(), key=lambda feed: (feed.served, not feed.is_empty)):
-            if feed.rests(now):
+            if feed.rests(now) or feed.slow:
                 continue
             wanted = self._leasing and feed.wants_look(now) and not feed.hands_full
             room = self._room(feed) if wanted else 0
@@ -220,8 +250,6 @@ class Runner:
         return max(0.0, min(times) - monotonic()) if times else 1.0
 
     async def _turn(self, feed: Feed, want: int) -> None:
-        for kind in feed.kinds:
-            self._reserved[kind] += want
         try:
             sent, turn = await feed.turn(want)
         except WindlassError as error:
@@ -229,9 +257,6 @@ class Runner:
             log.warning("%s; trying again", error)
             feed.rest()
             return
-        finally:
-            for kind in feed.kinds:
-                self._reserved[kind] -= want
         self._report(sent, turn)
         if turn.lost and self._leasing:
             self._on_lost(feed.queue)
@@ -276,7 +301,9 @@ class Runner:
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         fence = one.plan.lease.fence
         self._progress.pop(fence, None)
-        if outcome is not None and one.stop is not Stop.LOST:
+        if one.stop is Stop.LOST:
+            self._settle(outcome or Released(one.plan.lease))  # refused by the fence if it is another's by now
+        elif outcome is not None:
             self._log_outcome(outcome, one)
             self._settle(outcome)
         self._stir()
@@ -293,8 +320,14 @@ class Runner:
         self._stir()
 
     def lose(self, queue: str) -> None:
-        """The leases of one queue could not be kept alive: stop what runs of it."""
+        """The leases of one queue could not be kept alive: stop what runs of it, and begin nothing more.
+
+        All is given back, when the server can be reached: if it stood still itself our name is known there, and with
+        the next heartbeat these leases would be ours for ever.
+        """
         for executor in self.executors.values():
+            for plan in executor.give_up_standby(queue):
+                self._settle(Released(plan.lease))
             for one in list(executor.running.values()):
                 if one.plan.lease.queue == queue:
                     executor.stop(one.plan.lease.fence, Stop.LOST)
@@ -319,10 +352,14 @@ class Runner:
                     executor.stop(one.plan.lease.fence, Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
-        if isinstance(outcome, Completed) and not log.isEnabledFor(logging.DEBUG):
+        told_of = self._settings.log_jobs or log.isEnabledFor(logging.DEBUG)
+        if isinstance(outcome, Completed) and not told_of:
             return
         lease = outcome.lease
         level, text = _words_for(outcome)
+        if isinstance(outcome, Completed) and one is not None:
+            text = f"done in {monotonic() - one.began:.2f} s"
+            level = logging.INFO if self._settings.log_jobs else level
         told = {
             "queue": lease.queue,
             "id": lease.id,
@@ -331,6 +368,8 @@ class Runner:
         }
         if one is not None and one.plan.task:
             told["task"] = one.plan.task
+        if one is not None and one.plan.failed_id:
+            told["failed_id"] = one.plan.failed_id
         title = one.plan.title if one else f"{lease.queue}/{lease.id}"
         if self._settings.log_arguments:
             told["data"] = lease.data.decode("utf-8", "backslashreplace")
@@ -475,7 +514,7 @@ def _words_for(outcome: Outcome) -> tuple[int, str]:
         case Released():
             return logging.INFO, "given back"
         case Uncaught():
-            return logging.INFO, "no failure handler wants it; among the dead"
+            return logging.DEBUG, "no failure handler wants it; among the dead"
         case Completed():
             return logging.DEBUG, "done"
 

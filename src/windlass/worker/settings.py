@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from windlass import __version__
-from windlass.fleet import WorkerRecord
+from windlass.fleet import OFTEN, WorkerRecord
 from windlass.ids import random_id
 from windlass.layout import Layout
 
@@ -38,6 +38,7 @@ class Settings(Struct, frozen=True):
     log_format: Literal["text", "json"] = "text"
     log_level: str = "info"
     log_arguments: bool = False
+    log_jobs: bool = False
 
     @property
     def slots(self) -> dict[str, range]:
@@ -87,6 +88,7 @@ def worker_record(
         finished=finished,
         rss=rss,
         state="stopping" if stopping else "working",
+        every=min(settings.lease / BEATS, OFTEN),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
+from redis_work_queue import KeyPrefix, WorkQueue  # type: ignore[import-untyped]
 
 from windlass import Queue, Windlass
 
 PREFIX = "parcels"
+QUEUE, PROCESSING, CLEANING = f"{PREFIX}:queue", f"{PREFIX}:processing", f"{PREFIX}:cleaning"
 Look = Callable[[], dict[str, Any]]
 
 
@@ -28,14 +30,39 @@ def look(client: redis.Redis) -> Look:
     return lambda: stored(client, PREFIX)
 
 
+@pytest.fixture
+def theirs() -> WorkQueue:
+    """The published client on the same queue."""
+    return WorkQueue(KeyPrefix(PREFIX))
+
+
+def names(client: redis.Redis, pattern: str) -> list[str]:
+    """The keys of this pattern."""
+    return sorted(key.decode() for key in cast(Any, client).keys(pattern))
+
+
 def stored(client: redis.Redis, prefix: str) -> dict[str, Any]:
     """All keys below a prefix, without it, and what they hold: the bytes of a string, the entries of a list."""
-    read = {b"string": client.get, b"list": lambda key: client.lrange(key, 0, -1)}
-    return {
-        key.decode().removeprefix(f"{prefix}:"): read[client.type(key)](key) for key in sorted(client.keys(f"{prefix}:*"))
-    }
+    found: dict[str, Any] = {}
+    for key in names(client, f"{prefix}:*"):
+        held = client.lrange(key, 0, -1) if client.type(key) == b"list" else client.get(key)
+        found[key.removeprefix(f"{prefix}:")] = held
+    return found
 
 
 def lease_keys(id: str) -> tuple[str, str]:
     """Where the lease of an item is: the document's key, and that of the packages 0.1.x."""
     return f"{PREFIX}:lease:{id}", f"{PREFIX}:leased_by_session:{id}"
+
+
+def somebody_waits(client: redis.Redis) -> bool:
+    """Whether a client is blocked until there is an item."""
+    return int(client.info("clients")["blocked_clients"]) > 0
+
+
+def add(client: redis.Redis, id: str, data: bytes = b"x") -> None:
+    """An item as a peer adds it that knows its id to be new: in one transaction, which may be the caller's."""
+    with client.pipeline() as pipeline:
+        pipeline.set(f"{PREFIX}:item:{id}", data)
+        pipeline.lpush(QUEUE, id)
+        pipeline.execute()

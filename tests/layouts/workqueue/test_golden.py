@@ -1,4 +1,4 @@
-"""Byte for byte: the keys, types and values below a prefix after each verb, as the document and the packages have them."""
+"""Byte for byte: keys, types and values below a prefix after each verb, as the document and the packages have them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.contract.leasing import take
-from tests.layouts.workqueue.conftest import PREFIX, Look, lease_keys
+from tests.layouts.workqueue.conftest import PREFIX, Look, lease_keys, names
 from windlass import Cleaned, Lease, Queue, RawJob, Status
 from windlass.errors import KeyConflict
 
@@ -51,12 +51,12 @@ def test_a_lease_moves_the_id_from_the_right_to_the_left_and_names_a_session(
     three(queue)
     first, second = take(queue, seconds=40), take(queue, seconds=80)
     assert (first.data, second.data) == (b"1", b"2")
-    sessions = {client.get(key) for key in lease_keys("a")}, {client.get(key) for key in lease_keys("b")}
-    ((one,), (other,)) = sessions
+    seen = look()
+    one, other = seen["lease:a"], seen["lease:b"]
     assert one != other
     for session in (one, other):
         assert re.fullmatch(rb"[0-9a-f]{32}", session)
-    assert look() == ITEMS | {
+    assert seen == ITEMS | {
         "queue": [b"c"],
         "processing": [b"b", b"a"],
         "lease:a": one,
@@ -114,11 +114,12 @@ def test_an_extended_lease_is_the_same_with_more_time(queue: Queue, look: Look, 
         assert 89_000 < client.pttl(key) <= 90_000
 
 
-def test_a_cancelled_item_is_gone(queue: Queue, look: Look) -> None:
+def test_a_cancelled_item_is_gone(queue: Queue, look: Look, client: redis.Redis) -> None:
     three(queue)
     assert queue.cancel("b")
     assert look() == {"item:a": b"1", "item:c": b"3", "queue": [b"c", b"a"]}
     lease = take(queue)
+    client.lpush(f"{PREFIX}:queue", "a")  # a second entry of it
     before = look()
     assert not queue.cancel("a"), "it runs"
     assert not queue.cancel("nobody")
@@ -147,11 +148,10 @@ def test_a_purge_leaves_nothing(queue: Queue, look: Look, client: redis.Redis) -
 def test_beside_them_lies_only_the_ledger(queue: Queue, client: redis.Redis) -> None:
     three(queue)
     take(queue)
-    others = {key.decode() for key in client.keys("*") if not key.startswith(PREFIX.encode())}
+    others = {key for key in names(client, "*") if not key.startswith(PREFIX)}
     assert others == {f"windlass:{{{PREFIX}}}:workqueue:{name}" for name in ("state", "runs", "holders")}
     queue.purge()
-    left = {key.decode() for key in client.keys("*")}
-    assert left <= {f"windlass:{{{PREFIX}}}:workqueue:state"}
+    assert set(names(client, "*")) <= {f"windlass:{{{PREFIX}}}:workqueue:state"}
 
 
 @pytest.mark.parametrize("list", ["queue", "processing", "cleaning"])
@@ -175,3 +175,16 @@ def test_a_key_of_another_type_is_named_and_nothing_changes(
             act()
         assert look() == before
     client.delete(f"{PREFIX}:{list}", f"{PREFIX}:item:a")
+
+
+def test_an_item_that_is_no_string_is_no_item(queue: Queue, client: redis.Redis, look: Look) -> None:
+    queue.enqueue(b"2", id="b")
+    client.rpush(f"{PREFIX}:item:a", "mine")
+    with pytest.raises(KeyConflict, match=f"{PREFIX}:item:a"):
+        queue.enqueue_many([RawJob(b"3", id="c"), RawJob(b"1", id="a")])
+    assert look() == {"item:a": [b"mine"], "item:b": b"2", "queue": [b"b"]}, "neither was added"
+    client.rpush(f"{PREFIX}:queue", "a")
+    assert [lease.id for lease in queue.lease_many(5)] == ["b"]
+    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert look()["processing"] == [b"b"]
+    client.delete(f"{PREFIX}:item:a")

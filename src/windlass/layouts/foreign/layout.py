@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from windlass.errors import InvalidName, InvalidOption
-from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.job import CAUGHT, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.layout import Argument, Beat, Call, Capability, Parcel, ScheduleBook, Turn
 from windlass.layouts.capabilities import CAPABILITIES, unsupported
 from windlass.layouts.foreign import keys
@@ -50,6 +50,16 @@ class ForeignLayout:
 
     # -- what a subclass says --------------------------------------------------------------------
 
+    @property
+    def peek(self) -> tuple[str, ...] | None:
+        """See `Layout`. A list is waited at by moving its next element to where it is."""
+        place = self.waits_at()
+        return ("BLMOVE", place, place, "RIGHT", "RIGHT") if place else None
+
+    def waits_at(self) -> str | None:
+        """The list whose right end is taken next, if there is one."""
+        return None
+
     def own_keys(self) -> tuple[str, ...]:
         """The keys of the queue, in the order in which its part in Lua expects them."""
         raise NotImplementedError
@@ -61,6 +71,19 @@ class ForeignLayout:
     def decode(self, data: bytes) -> bytes:
         """The payload in what the other system has."""
         return data
+
+    def id_of(self, job: NewJob) -> str:
+        """What a job is called once it is there."""
+        return job.id
+
+    @property
+    def peer_cancel_channel(self) -> str | None:
+        """Where its peers say what they cancelled, if they do."""
+        return None
+
+    def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
+        """What was said there: what this holder runs of it is cancelled."""
+        raise NotImplementedError
 
     # -- putting jobs on the queue ---------------------------------------------------------------
 
@@ -144,7 +167,8 @@ class ForeignLayout:
     def _read_lease(self, fence: int, id: bytes, data: bytes, meta: bytes, holder: str | None) -> Lease:
         marks, priority, failures, stalls, limits = read_meta(meta)
         name = id.decode(errors="replace")
-        return Lease(self.queue, name, self.decode(data), fence, priority, failures, stalls, limits, holder, marks)
+        payload = data if marks & CAUGHT else self.decode(data)
+        return Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
         return self.turn([Released(lease) for lease in turn.leases]) if turn.leases else None
@@ -220,13 +244,13 @@ class ForeignLayout:
 
     def _read_row(self, row: list[Any]) -> JobRecord:
         state, id, data, meta, run_at, holder, fence, progress, message, died_at, cancelled = row
-        _, priority, failures, stalls, limits = read_meta(meta)
+        marks, priority, failures, stalls, limits = read_meta(meta)
         dead = State(state.decode()) in (State.DEAD, State.BROKEN)
         return JobRecord(
             queue=self.queue,
             id=id.decode(errors="replace"),
             state=State(state.decode()),
-            data=data if dead else self.decode(data),
+            data=data if dead or marks & CAUGHT else self.decode(data),
             priority=priority,
             run_at=float(run_at) / 1000 if run_at else None,
             failures=failures,
@@ -271,7 +295,7 @@ class ForeignLayout:
     def unpark(self, tasks: Sequence[str]) -> Call[int]:
         raise AssertionError("nothing is ever parked here")
 
-    def outbox(self, limit: int, sent: Sequence[int] = ()) -> Call[list[Parcel]]:
+    def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
         self._cannot(Capability.HAND_OVER, "hand a job over")
 
     def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:

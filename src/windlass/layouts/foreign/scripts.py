@@ -12,8 +12,10 @@ _FOLDER = files("windlass.layouts.foreign") / "lua"
 
 @cache
 def script(layout: str, verb: str) -> Script:
-    """One verb of one layout: a constant text with one hash."""
-    shebang, _, body = (_FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")
+    """One verb of one layout, its own or one that all have: a constant text with one hash."""
+    folder = files(f"windlass.layouts.{layout}")
+    source = folder / f"{verb}.lua"
+    shebang, _, body = (source if source.is_file() else _FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")
     ledger = (_FOLDER / "ledger.lua").read_text("utf-8")
-    own = (files(f"windlass.layouts.{layout}") / f"{layout}.lua").read_text("utf-8")
+    own = (folder / f"{layout}.lua").read_text("utf-8")
     return Script(f"{layout}/{verb}", "\n".join([shebang, ledger, own, body]))

@@ -52,6 +52,8 @@ class NativeLayout:
     name = "native"
     can = CAPABILITIES[name]
     heartbeat: float | None = None
+    peek: tuple[str, ...] | None = None
+    peer_cancel_channel: str | None = None
     audit_parts: tuple[str, ...] = (
         "scheduled",
         "data",
@@ -79,6 +81,9 @@ class NativeLayout:
         # Names that the server knows from us, to be taken back when we leave.
         self._waiters: set[str] = set()
         self._holders: set[str] = set()
+
+    def id_of(self, job: NewJob) -> str:
+        return job.id
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
@@ -160,8 +165,9 @@ class NativeLayout:
     def unpark(self, tasks: Sequence[str]) -> Call[int]:
         return self._write(scripts.UNPARK, "unpark", tasks, lambda reply: int(reply[1]))
 
-    def outbox(self, limit: int, sent: Sequence[int] = ()) -> Call[list[Parcel]]:
-        return self._write(scripts.OUTBOX, "outbox", [limit, *sent], lambda reply: [read_parcel(r) for r in reply[1]])
+    def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
+        args = [limit, after, *sent]
+        return self._write(scripts.OUTBOX, "outbox", args, lambda reply: [read_parcel(r) for r in reply[1]])
 
     def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
         args: list[Argument] = []
@@ -178,7 +184,8 @@ class NativeLayout:
 
     def result(self, id: str) -> Call[Result | None]:
         def read(reply: bytes | None) -> Result | None:
-            return None if not reply else Result(reply[:1] == b"d", reply[1:])
+            reason = "crashed" if reply and reply[:1] == b"c" else None
+            return None if not reply else Result(reply[:1] == b"d", reply[1:], reason)
 
         call = self._call(scripts.RESULT, "result", [], read)
         return replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
@@ -255,6 +262,9 @@ class NativeLayout:
     def cancel_channel(self, holder: str) -> str:
         return keys.cancel_channel(holder)
 
+    def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
+        raise AssertionError("there are no peers of another make here")
+
     def event_channel(self, id: str) -> str:
         return keys.event_channel(self.queue, id)
 
@@ -317,6 +327,8 @@ def _keeps_result(outcome: Outcome) -> bool:
             return result is not None and result.ms > 0
         case Failed(keep_ms=ms):
             return ms > 0
+        case Crashed(alone=alone, keep_ms=ms):
+            return alone and ms > 0
     return False
 
 
@@ -332,8 +344,8 @@ def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
             return (*name, "r", *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
             return (*name, "f", 0, ms, message)
-        case Crashed(message=message, alone=alone, allowed=allowed):
-            return (*name, "c", int(alone), allowed, message)
+        case Crashed(message=message, alone=alone, allowed=allowed, keep_ms=ms):
+            return (*name, "c", 1 + ms if alone else 0, allowed, message)
         case Broken(message=message):
             return (*name, "k", 0, 0, message)
         case Unknown(task=task):

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from windlass.errors import InvalidOption
-from windlass.job import JobRecord, Limits, State
+from windlass.job import CAUGHT, JobRecord, Limits, State
 from windlass.layout import Parcel
 from windlass.layouts.packing import CHANGE, META, read_meta
 
@@ -69,7 +69,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
     if name is State.BLOCKED:
         return _read_blocked(queue, id.decode(), data)
     meta, score, run_at, lease, progress, note = row[3:]
-    _, priority, failures, stalls, limits = read_meta(meta)
+    marks, priority, failures, stalls, limits = read_meta(meta)
     holder = fence = None
     cancelled = False
     if score is not None:
@@ -94,6 +94,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         fence=fence,
         cancelled=cancelled,
         message=None if note is None else note.decode(errors="replace"),
+        failed=read_failure(queue, data) if marks & CAUGHT and data and len(data) > _SHORT_LENGTH.size else None,
     )
 
 

@@ -12,8 +12,8 @@
 The packages that can be installed (0.1.x) differ from the document, and from the later sources, in two things: the
 name of the lease key, and what decides who completed an item: that it was still in `processing`, instead of its data.
 Neither sort of peer looks at the other's lease. So that both can work beside us, a lease of ours is in both keys,
-either key counts as a lease, and an item is ours to settle only while both keys are ours, its data is there and it is
-in `processing`.
+either key counts as a lease, and an item is ours to settle only while neither key is another's, its data is there and
+it is in `processing`.
 
 Decided where the document leaves it open:
 
@@ -40,6 +40,9 @@ class WorkQueueLayout(ForeignLayout):
 
     name = "workqueue"
     audit_parts: tuple[str, ...] = ("items",)
+
+    def waits_at(self) -> str:
+        return f"{self.queue}:queue"
 
     def own_keys(self) -> tuple[str, ...]:
         return (f"{self.queue}:queue", f"{self.queue}:processing", f"{self.queue}:cleaning")

@@ -8,7 +8,8 @@ layout.sweep_every = 1000
 layout.returns_to_back = true
 
 local function item(id) return PREFIX .. 'item:' .. id end
-local function exists(id) return call('EXISTS', item(id)) == 1 end
+-- What is no string is no item: reading it would stop a script half-way.
+local function exists(id) return call('TYPE', item(id)).ok == 'string' end
 
 -- The document's key, and that of the packages 0.1.x. Each sort of peer knows only its own: ours is in both, and we
 -- heed both.
@@ -19,6 +20,8 @@ local function is_leased(id) return call('EXISTS', leases(id)) > 0 end
 local function session(holder)
   return string.sub(redis.sha1hex(holder), 1, 32)
 end
+
+function layout.check(id) expect('string', item(id)) end
 
 function layout.add(id, data)
   if call('SETNX', item(id), data) == 0 then return 'k' end
@@ -145,7 +148,7 @@ function layout.deep_clean(cursor)
     for _, id in ipairs(call('LRANGE', key, 0, -1)) do listed[id] = true end
   end
   local pattern = string.gsub(item(''), '[%[%]%?%*\\]', '\\%0') .. '*'
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', MOST)
+  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', MOST, 'TYPE', 'string')
   for _, key in ipairs(found[2]) do
     local id = string.sub(key, #item('') + 1)
     if not listed[id] and not is_leased(id) then

@@ -81,6 +81,7 @@ local swept = tonumber(call('HGET', STATE, 'swept') or 0)
 if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
   taken_back = taken_back + layout.sweep(ARGV[8] == '1')
   call('HSET', STATE, 'swept', whole(now))
+  keep_for(DAY) -- of a queue that is only looked at, nothing else would
 end
 
 local ids, data, metas = {}, {}, {}

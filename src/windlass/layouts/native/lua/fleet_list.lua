@@ -4,7 +4,7 @@
 --
 -- KEYS     [1] seen  [2] about
 -- ARGV     [1] ms after which an entry that is not refreshed is gone
--- returns  { names, when each was last heard of (ms), what is told about each (or false) }
+-- returns  { names, when each was last heard of (ms), what is told about each (or false), the server's time (ms) }
 -- errors   WRONGTYPE
 
 local call = redis.call
@@ -20,4 +20,4 @@ for i = 1, #found, 2 do
   names[#names + 1] = found[i]
   times[#times + 1] = found[i + 1]
 end
-return { names, times, #names > 0 and call('HMGET', about, unpack(names)) or {} }
+return { names, times, #names > 0 and call('HMGET', about, unpack(names)) or {}, now }

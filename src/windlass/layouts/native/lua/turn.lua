@@ -13,12 +13,13 @@
 --                r retry: a and b kind of time and ms (see CHANGE), text the message
 --                f fail: a 0, b ms to keep the failure as result, text the message
 --                l release · k broken (cannot be decoded), text why · u unknown: text the task that nobody here knows
---                c crash: a 1 when it certainly was this job, 0 when it is one of several suspects; b the crashes that its
---                  task allows, for a job that has no limits of its own, or -1; text what was seen
+--                c crash: a 0 when it is one of several suspects; when it certainly was this job 1, and added to it the ms to
+--                  keep the failure as result; b the crashes that its task allows, for a job that has no limits of its own,
+--                  or -1; text what was seen
 --                x a failure that no handler here wants
 --          […] k children, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. A child arrives only if its parent's outcome was still ours.
--- KEYS     after the queue's own: one for each result to be kept, in the order of the outcomes
+-- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
 -- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not,
 --            fence before the first lease, ids, data, META records, ready scores,
 --            ms until something happens by itself or -1, jobs taken back from lost holders,
@@ -137,9 +138,7 @@ if others > 0 then
 
   -- A result is kept: a letter for how it ended, then what came of it.
   local function keep_result(letter, ms, text)
-    if ms == 0 then return end
-    kept = kept + 1
-    call('SET', KEYS[kept], letter .. text, 'PX', ms)
+    if ms > 0 then call('SET', KEYS[kept], letter .. text, 'PX', ms) end
   end
 
   function settle.d(id, m, lease, a, ms, text)
@@ -180,6 +179,7 @@ if others > 0 then
     m.stalls = m.stalls + 1
     if allowed >= 0 and not marked(m, LIMITED) then m.max_stalls = allowed end
     if m.stalls >= m.max_stalls then
+      keep_result('c', alone - 1, message)
       bury(id, m, CRASHED, message, most_dead)
     else
       put_back(id, m, 0, lease.score)
@@ -209,7 +209,8 @@ if others > 0 then
     local id, fence, verb, a, b, text =
       ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
     local lease = owned(call('HGET', LEASES, id), fence)
-    local keeps = (verb == 'd' or verb == 'f') and b > 0
+    local ms = (verb == 'd' or verb == 'f') and b or verb == 'c' and a - 1 or 0
+    if ms > 0 then kept = kept + 1 end -- there is a key for it, needed or not
     ours[i] = lease and true or false
     verdicts[completed + i] = lease and '1' or '0'
     if lease then
@@ -218,15 +219,13 @@ if others > 0 then
       end_lease(id, lease)
       local m = read_meta(call('HGET', META, id))
       m.priority = math.floor(lease.score / PRIORITY_STEP)
-      if keeps then keep_result(verb, b, text) end
+      if verb ~= 'c' then keep_result(verb, ms, text) end
       if lease.cancelled and verb ~= 'd' then
         tell(id, 'cancelled')
         remove(id)
       else
         settle[verb](id, m, lease, a, b, text)
       end
-    elseif keeps then
-      kept = kept + 1
     end
   end
 

@@ -54,6 +54,7 @@ end
 local function bury(id, m, reason, message, most)
   local grave = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
+  local told = reason == UNDECODABLE and 'broken' or 'dead'
   if reason == UNDECODABLE then
     lay(BROKEN, id, grave, most)
   elseif marked(m, CAUGHT) or not state.catcher then
@@ -65,8 +66,11 @@ local function bury(id, m, reason, message, most)
     f.priority, f.marks = m.priority, CAUGHT + LIMITED
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. grave)
     place(name, f, 0)
+    -- Who waits for it will not find it among the dead, and a crash keeps no result by itself.
+    local why = reason == CRASHED and 'crashed' or reason == STALLED and 'stalled'
+    if why then told = 'dead ' .. why .. ' ' .. message end
   end
-  tell(id, reason == UNDECODABLE and 'broken' or 'dead')
+  tell(id, told)
   remove(id)
 end
 

@@ -1,0 +1,335 @@
+-- hworker's own part; layout.py has its key map. The token of a run is the whole text of the job.
+
+local JOBS, PROGRESS, BROKEN, FAILED = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local TIMEOUT = 120000 -- ms in progress after which a job counts as abandoned
+local MOST = 1000
+local PAGES = 10 -- of running jobs that one sweep looks at
+local LONGEST_ID = 512
+expect('list', JOBS, FAILED)
+expect('hash', PROGRESS, BROKEN)
+layout.sweep_every = TIMEOUT / 10
+
+-- Times -------------------------------------------------------------------------------------------------------------
+
+local DAYS_BEFORE = { 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334 } -- each month of a common year
+
+-- Days from 1970-01-01 to a date.
+local function days_to(year, month, day)
+  local past = year - 1
+  local leap_days = math.floor(past / 4) - math.floor(past / 100) + math.floor(past / 400) - 477 -- 477 up to 1970
+  local is_leap = year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0)
+  return 365 * (year - 1970) + leap_days + DAYS_BEFORE[month] + (is_leap and month > 2 and 1 or 0) + day - 1
+end
+
+local function write_time(us)
+  local seconds = math.floor(us / 1000000)
+  local days, second = math.floor(seconds / 86400), seconds % 86400
+  local year = 1970 + math.floor(days / 365)
+  while days_to(year, 1, 1) > days do year = year - 1 end
+  local month = 12
+  while days_to(year, month, 1) > days do month = month - 1 end
+  return string.format(
+    '"%04d-%02d-%02dT%02d:%02d:%02d.%06dZ"', year, month, days - days_to(year, month, 1) + 1,
+    math.floor(second / 3600), math.floor(second / 60) % 60, second % 60, us % 1000000
+  )
+end
+
+-- In ms since 1970, or nil when it is none. Peers write as many digits of a second as they have.
+local function read_time(text)
+  local year, month, day, hour, minute, second, fraction, zone =
+    string.match(text, '^"?(%d%d%d%d)%-(%d%d)%-(%d%d)[T ](%d%d):(%d%d):(%d%d)%.?(%d*) ?([^"]*)"?$')
+  if not year or not DAYS_BEFORE[tonumber(month)] then return nil end
+  local ahead = 0
+  if zone ~= 'Z' then
+    local sign, hours, minutes = string.match(zone, '^([+-])(%d%d):?(%d%d)$')
+    if not sign then return nil end
+    ahead = (hours * 60 + minutes) * (sign == '+' and 60 or -60)
+  end
+  local days = days_to(tonumber(year), tonumber(month), tonumber(day))
+  return ((days * 24 + hour) * 3600 + minute * 60 + second + tonumber('0.' .. fraction .. '0') - ahead) * 1000
+end
+
+-- Texts -------------------------------------------------------------------------------------------------------------
+
+-- The string that a text has in the first place of its array, and where it ends. Nothing behind it is looked at.
+local function read_id(text)
+  local _, opening = string.find(text, '^%s*%[%s*"')
+  local at = opening and string.find(text, '["\\]', opening + 1)
+  while at and string.sub(text, at, at) == '\\' do
+    at = string.find(text, '["\\]', at + 2)
+  end
+  if not at then return nil end
+  local id = string.sub(text, opening + 1, at - 1)
+  if not string.find(id, '\\', 1, true) then return id, at end
+  local fine, unescaped = pcall(cjson.decode, '["' .. id .. '"]')
+  return fine and unescaped[1] or nil, at
+end
+
+local function is_utf8(text)
+  if not string.find(text, '[\128-\255]') then return true end
+  for _, sequence in ipairs({
+    '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+    '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+    '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+  }) do
+    text = string.gsub(text, sequence, '.')
+  end
+  return not string.find(text, '[\128-\255]')
+end
+
+-- By what users call a text: the id in its array if they can write it, else a name made from all of it.
+local function public_id(text)
+  local id = read_id(text)
+  if id and id ~= '' and #id <= LONGEST_ID and is_utf8(id) then return id end
+  return 'sha1:' .. redis.sha1hex(text)
+end
+
+local reader -- of our own, for its settings: those of the common one are everybody's
+
+-- Whether a text is a JSON array of a string and something. An object is no array, nor is an empty one: neither has
+-- anything at the number 1. The reader takes a zero byte for the end of the text, so there must be none.
+local function is_job(text)
+  if string.find(text, '%z') or not string.find(text, '%]%s*$') then return false end
+  if not reader then
+    reader = cjson.new()
+    reader.decode_invalid_numbers(false)
+  end
+  local fine, found = pcall(reader.decode, text)
+  if fine then return type(found) == 'table' and type(found[1]) == 'string' and #found == 2 end
+  if not string.find(tostring(found), 'too many nested', 1, true) then return false end
+  local id, last = read_id(text)
+  return id and string.find(text, '^%s*,', last + 1)
+end
+
+-- Taking and keeping ------------------------------------------------------------------------------------------------
+
+function layout.add(_, text)
+  call('LPUSH', JOBS, text)
+  came = came + 1
+  return 'a'
+end
+
+local function put_aside(text)
+  call('HSET', BROKEN, text, write_time(now_us))
+end
+
+-- When a job must have begun for the monitors of peers to leave it alone until then.
+local function beginning(ends)
+  return math.max(now_us, (ends - TIMEOUT) * 1000)
+end
+
+-- Peers see this time; by our copy of it we see whether one of them has the job now.
+local function sign(text, began)
+  local value = write_time(began)
+  call('HSET', PROGRESS, text, value)
+  call('HSET', RUNS, note(text), value)
+end
+
+local looks = MOST -- at texts that are none, in one call
+
+function layout.take(_, ends)
+  while looks > 0 do
+    local text = call('RPOP', JOBS)
+    if not text then return nil end
+    if is_job(text) then
+      sign(text, beginning(ends))
+      return text
+    end
+    put_aside(text)
+    looks = looks - 1
+  end
+  return nil
+end
+
+function layout.describe(run)
+  return public_id(run.token), run.token, ''
+end
+
+function layout.holds(run)
+  local began = call('HGET', PROGRESS, run.token)
+  return began and began == call('HGET', RUNS, note(run.token))
+end
+
+function layout.extend(run, ends, never_less)
+  local began = beginning(ends)
+  if never_less and read_time(call('HGET', PROGRESS, run.token)) * 1000 >= began then return end
+  sign(run.token, began)
+end
+
+-- How it ends -------------------------------------------------------------------------------------------------------
+
+function layout.complete(run)
+  call('HDEL', PROGRESS, run.token)
+end
+
+local function to_front(text)
+  call('RPUSH', JOBS, text)
+  came = came + 1
+end
+
+local function to_back(text)
+  call('LPUSH', JOBS, text)
+  came = came + 1
+end
+
+function layout.release(run)
+  call('HDEL', PROGRESS, run.token)
+  to_front(run.token)
+end
+
+layout.stall, layout.crash = layout.release, layout.release
+
+function layout.retry(run)
+  call('HDEL', PROGRESS, run.token)
+  to_back(run.token)
+end
+
+function layout.fail(run)
+  call('HDEL', PROGRESS, run.token)
+  local most = tonumber(SETTING)
+  call('LPUSH', FAILED, run.token)
+  if most > 0 then call('LTRIM', FAILED, 0, most - 1) else call('DEL', FAILED) end
+end
+
+function layout.broken(run)
+  call('HDEL', PROGRESS, run.token)
+  put_aside(run.token)
+end
+
+layout.unknown = layout.broken
+
+-- The monitor: what is in progress for too long goes to the front, the oldest foremost. A sweep of its own accord looks
+-- at a bounded number and goes on from there the next time; one that is asked for looks until it has its fill.
+function layout.sweep(asked)
+  local cursor = not asked and call('HGET', STATE, 'monitor') or '0'
+  local overdue, pages = {}, 0
+  repeat
+    local found = call('HSCAN', PROGRESS, cursor, 'COUNT', MOST)
+    cursor, pages = found[1], pages + 1
+    for i = 1, #found[2], 2 do
+      local text, began = found[2][i], read_time(found[2][i + 1])
+      if not began then
+        call('HSET', PROGRESS, text, write_time(now_us))
+      elseif now - began > TIMEOUT then
+        overdue[#overdue + 1] = { text = text, began = began }
+      end
+    end
+  until cursor == '0' or #overdue >= MOST or (pages == PAGES and not asked)
+  if cursor == '0' then
+    call('HDEL', STATE, 'monitor')
+  else
+    call('HSET', STATE, 'monitor', cursor)
+  end
+
+  table.sort(overdue, function(a, b) return a.began > b.began end)
+  local taken_back = 0
+  for _, one in ipairs(overdue) do
+    if call('HDEL', PROGRESS, one.text) == 1 then -- a scan may show a field twice
+      to_front(one.text)
+      taken_back = taken_back + 1
+    end
+  end
+  return taken_back
+end
+
+-- Orders ------------------------------------------------------------------------------------------------------------
+
+local graves -- public id → texts of dead and broken jobs; found out once in a call
+
+local function texts_of(id)
+  if not graves then
+    graves = {}
+    for _, texts in ipairs({ call('LRANGE', FAILED, 0, -1), call('HKEYS', BROKEN) }) do
+      for _, text in ipairs(texts) do
+        local name = public_id(text)
+        graves[name] = graves[name] or {}
+        table.insert(graves[name], text)
+      end
+    end
+  end
+  return graves[id] or {}
+end
+
+function layout.revive(id)
+  local found = false
+  for _, text in ipairs(texts_of(id)) do
+    if call('LREM', FAILED, 0, text) + call('HDEL', BROKEN, text) > 0 then
+      to_back(text)
+      found = true
+    end
+  end
+  return found
+end
+
+local function purge_list(key)
+  return #(call('RPOP', key, MOST) or {}), call('LLEN', key)
+end
+
+local function purge_hash(key)
+  local texts = call('HRANDFIELD', key, MOST)
+  if #texts > 0 then call('HDEL', key, unpack(texts)) end
+  return #texts, call('HLEN', key)
+end
+
+local PURGES = {
+  ready = function() return purge_list(JOBS) end,
+  leased = function() return purge_hash(PROGRESS) end,
+  dead = function() return purge_list(FAILED) end,
+  broken = function() return purge_hash(BROKEN) end,
+}
+
+function layout.purge(state)
+  local gone, left = 0, 0
+  for name, purge in pairs(PURGES) do
+    if state == 'all' or state == name then
+      local went, stayed = purge()
+      gone, left = gone + went, left + stayed
+    end
+  end
+  return gone, left
+end
+
+-- Questions ---------------------------------------------------------------------------------------------------------
+
+function layout.counts()
+  return { call('LLEN', JOBS), 0, 0, call('HLEN', PROGRESS), call('LLEN', FAILED), call('HLEN', BROKEN) }
+end
+
+-- Some texts of a hash with their times. A hash has no order of its own, so all of it is read.
+local function by_time(key, latest_first, offset, limit)
+  local all, dated = call('HGETALL', key), {}
+  for i = 1, #all, 2 do
+    dated[#dated + 1] = { text = all[i], time = read_time(all[i + 1]) or 0 }
+  end
+  table.sort(dated, function(a, b)
+    if a.time ~= b.time then return (a.time > b.time) == latest_first end
+    return a.text < b.text
+  end)
+  return { unpack(dated, offset + 1, math.min(offset + limit, #dated)) }
+end
+
+local function describe_leased(text)
+  local fence = call('HGET', RUNS, pointer(text))
+  local run = fence and run_of(fence)
+  return row('leased', public_id(text), text, run and { holder = run.holder, fence = run.fence })
+end
+
+-- Ready as they will be taken, leased as they began, dead and broken the latest first.
+function layout.list(state, offset, limit)
+  local rows = {}
+  if state == 'ready' then
+    local texts = call('LRANGE', JOBS, -offset - limit, -offset - 1)
+    for i = #texts, 1, -1 do rows[#rows + 1] = row('ready', public_id(texts[i]), texts[i]) end
+  elseif state == 'leased' then
+    for i, one in ipairs(by_time(PROGRESS, false, offset, limit)) do rows[i] = describe_leased(one.text) end
+  elseif state == 'dead' then
+    for i, text in ipairs(call('LRANGE', FAILED, offset, offset + limit - 1)) do
+      rows[i] = row('dead', public_id(text), text)
+    end
+  elseif state == 'broken' then
+    for i, one in ipairs(by_time(BROKEN, true, offset, limit)) do
+      rows[i] = row('broken', public_id(one.text), one.text, { died_at = one.time > 0 and whole(one.time) or '' })
+    end
+  end
+  return rows
+end

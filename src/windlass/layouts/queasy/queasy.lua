@@ -1,0 +1,619 @@
+-- Queasy's own part; layout.py has its key map and what was decided. The functions that its document names are named here as
+-- there. The token of a run is "j" and the id of a job, or "f" and the id of a failure.
+
+local JOBS = { waiting = KEYS[4], active = KEYS[5], mark = 'j', prefix = '' }
+local FAILURES = { waiting = KEYS[6], active = KEYS[7], mark = 'f', prefix = 'failure-' }
+local QUEUES = { FAILURES, JOBS } -- in the order in which jobs are taken from them
+local MOST = 1000
+local SOON = 1000 -- ms: who waits looks that often unasked
+local AGAIN = 300000 -- ms until a job that could not be run here is given out again
+local NOBODY = '-9007199254740991' -- the score of a placeholder: no run time is as late as that
+local LIMITED, CAUGHT = 4, 2
+expect('zset', JOBS.waiting, JOBS.active, FAILURES.waiting, FAILURES.active)
+layout.sweep_every = 1000
+
+local function waiting_job(queue, id) return queue.waiting .. '_job:' .. id end
+local function active_job(queue, id) return queue.active .. '_job:' .. id end
+local function is_hash(key) return call('TYPE', key).ok == 'hash' end
+
+local function place_of(run)
+  local queue = string.sub(run.token, 1, 1) == FAILURES.mark and FAILURES or JOBS
+  return queue, string.sub(run.token, 2)
+end
+
+-- A failure has the id of its job, in a queue of its own; we call it by another name, for both may be there at once.
+local function places_named(name)
+  local places = { { queue = JOBS, id = name } }
+  if string.sub(name, 1, #FAILURES.prefix) == FAILURES.prefix then
+    places[2] = { queue = FAILURES, id = string.sub(name, #FAILURES.prefix + 1) }
+  end
+  return places
+end
+
+---------------------------------------------------------------------------------------------------
+-- What a hash says
+
+-- Numbers that peers wrote may be anything; in a META record there is room for so many.
+local function number(text, default, most)
+  local found = tonumber(text) or default
+  return math.floor(math.max(0, math.min(found, most)))
+end
+
+local COUNTS = { 'maxFailures', 'maxStalls', 'minBackoff', 'maxBackoff', 'failureCount', 'stallCount' }
+local PLAIN = { maxFailures = 10, maxStalls = 3, minBackoff = 2000, maxBackoff = 300000, failureCount = 0, stallCount = 0 }
+
+local function read_counts(key)
+  local found, counts = call('HMGET', key, unpack(COUNTS)), {}
+  for i, field in ipairs(COUNTS) do
+    local most = string.find(field, 'Backoff') and 2 ^ 53 or 2 ^ 32 - 1
+    counts[field] = number(found[i], PLAIN[field], most)
+  end
+  return counts
+end
+
+local function pack_counts(c, marks)
+  return struct.pack('>BBBI4I4I4I4I8I8I8', 2, marks, 5, c.maxFailures, c.maxStalls, c.failureCount, c.stallCount,
+    c.minBackoff, c.maxBackoff, 0)
+end
+
+-- Limits that were given count for more than those of a task. Plain ones are what a producer writes who gives none.
+local function read_meta(key, marks)
+  local c = read_counts(key)
+  local limited = call('HGET', key, 'limited')
+  for field, plain in pairs(PLAIN) do
+    if not string.find(field, 'Count') and c[field] ~= plain then limited = true end
+  end
+  return pack_counts(c, (limited and LIMITED or 0) + (marks or 0))
+end
+
+-- A run time of 0 has no sign: blocked, it has the score -1, and 1 means the same as 0.
+local function run_time(score)
+  local at = math.abs(score)
+  return at > 1 and at or 0
+end
+
+-- What a peer wrote into a hash may be no number, and no score can be made of that.
+local function read_run_at(key)
+  local found = tonumber(call('HGET', key, 'runAt'))
+  return found and found >= 0 and found or 0
+end
+
+local function score_of(queue, id)
+  local score = call('ZSCORE', queue.waiting, id)
+  return score and is_hash(waiting_job(queue, id)) and tonumber(score) or nil
+end
+
+---------------------------------------------------------------------------------------------------
+-- Waiting and blocked
+
+local UPDATED_BY = {
+  data = 'updateData', error = 'updateData', job = 'updateData', maxFailures = 'updateMaxFailures',
+  maxStalls = 'updateMaxStalls', minBackoff = 'updateMinBackoff', maxBackoff = 'updateMaxBackoff',
+}
+local FLAGS = {
+  'updateData', 'updateMaxFailures', 'updateMaxStalls', 'updateMinBackoff', 'updateMaxBackoff', 'resetCounts',
+  'updateRunAt',
+}
+
+-- A flag that is not there has the default of the document.
+local function is_set(c, flag)
+  local said = c[flag]
+  if said == nil and flag == 'resetCounts' then said = c.updateData end
+  return said ~= 'false' and said ~= '0' and said ~= ''
+end
+
+local function read_hash(key)
+  local c, all = {}, call('HGETALL', key)
+  for i = 1, #all, 2 do c[all[i]] = all[i + 1] end
+  return c
+end
+
+local function read_flags(key)
+  local c, found = {}, call('HMGET', key, unpack(FLAGS))
+  for i, flag in ipairs(FLAGS) do c[flag] = found[i] or nil end
+  return c
+end
+
+local function agree(old, new, mode)
+  if mode == 'false' then return old end
+  if mode == 'ifLater' then return math.max(old, new) end
+  if mode == 'ifEarlier' then return math.min(old, new) end
+  return new
+end
+
+-- Several changes that wait behind one job are one: what any of them updates is updated, to what the last of them says.
+local function fold_flags(old, c)
+  local folded = {}
+  for _, flag in ipairs(FLAGS) do
+    folded[#folded + 1] = flag
+    if flag ~= 'updateRunAt' then
+      folded[#folded + 1] = (is_set(c, flag) or (old ~= nil and is_set(old, flag))) and 'true' or 'false'
+    elseif old and (c.updateRunAt == 'false' or (old.updateRunAt or 'true') == 'true') then
+      folded[#folded + 1] = old.updateRunAt or 'true'
+    else
+      folded[#folded + 1] = c.updateRunAt or 'true'
+    end
+  end
+  return folded
+end
+
+-- addToWaiting, with the run time agreed on.
+local function add_to_waiting(queue, id, run_at, is_blocked)
+  call('ZADD', queue.waiting, is_blocked and -math.max(run_at, 1) or run_at, id)
+  if not is_blocked and run_at <= now + SOON then came = came + 1 end
+end
+
+-- `before` is the score of the job that waits under this id, if one does; `c` has the fields and flags of a hash, and `runAt`.
+local function upsert_job(queue, id, c, before, is_blocked)
+  local key = waiting_job(queue, id)
+  local set = is_blocked and fold_flags(before and read_flags(key), c) or {}
+  if not before then call('DEL', key) end -- a hash without an entry is no job
+  local run_at = before and agree(run_time(before), c.runAt, c.updateRunAt) or c.runAt
+  local function put(field, value)
+    set[#set + 1] = field
+    set[#set + 1] = value
+  end
+  put('id', id)
+  put('runAt', run_at)
+  for field, flag in pairs(UPDATED_BY) do
+    if c[field] and c[field] ~= '' then
+      if not before or is_set(c, flag) then put(field, c[field]) else call('HSETNX', key, field, c[field]) end
+    end
+  end
+  if c.limited then put('limited', 'true') end
+  if not before or is_set(c, 'resetCounts') then
+    put('failureCount', 0)
+    put('stallCount', 0)
+  end
+  call('HSET', key, unpack(set))
+  add_to_waiting(queue, id, run_at, is_blocked)
+end
+
+-- The end of clearActive: what waited behind a job is one of its own, due when it says itself, whatever it would have updated.
+local function unblock(queue, id)
+  local score = score_of(queue, id)
+  if not score then
+    call('ZREM', queue.waiting, id)
+    return
+  end
+  call('HDEL', waiting_job(queue, id), unpack(FLAGS))
+  call('HSET', waiting_job(queue, id), 'runAt', run_time(score))
+  add_to_waiting(queue, id, run_time(score), false)
+end
+
+local function clear_active(queue, id)
+  call('DEL', active_job(queue, id))
+  unblock(queue, id)
+end
+
+local function do_retry(queue, id, run_at)
+  if not is_hash(active_job(queue, id)) then return unblock(queue, id) end
+  local key = waiting_job(queue, id)
+  local score = score_of(queue, id)
+  local behind = score and read_hash(key)
+  call('RENAME', active_job(queue, id), key)
+  call('HDEL', key, 'lockedBy', unpack(FLAGS))
+  if behind then
+    behind.runAt = run_time(score)
+    upsert_job(queue, id, behind, run_at, false)
+  else
+    call('HSET', key, 'runAt', run_at)
+    add_to_waiting(queue, id, run_at, false)
+  end
+end
+
+---------------------------------------------------------------------------------------------------
+-- Failed for good
+
+-- Peers who know of no limits for failures get those of a failure handler that says nothing (declaration.py).
+local function failure_limits()
+  local text = call('HGET', STATE, 'catcher')
+  if not text then return 100, 3, 2000, 3600000 end
+  local _, _, _, max_failures, max_stalls, _, _, min_backoff, max_backoff = struct.unpack('>BBBI4I4I4I4I8I8I8', text)
+  return max_failures, max_stalls, min_backoff, max_backoff
+end
+
+local function on_failure(queue, id, reason, message)
+  local key = active_job(queue, id)
+  if queue == JOBS and call('EXISTS', FAILURES.waiting) == 1 and is_hash(key) then
+    local job = read_counts(key)
+    job.failedAt = now
+    local failure = { data = call('HGET', key, 'data'), job = cjson.encode(job), runAt = 0 }
+    failure.error = cjson.encode({
+      name = reason == 'failed' and 'Error' or 'StallError', message = message, reason = reason,
+    })
+    failure.maxFailures, failure.maxStalls, failure.minBackoff, failure.maxBackoff = failure_limits()
+    upsert_job(FAILURES, id, failure, score_of(FAILURES, id), is_hash(active_job(FAILURES, id)))
+  end
+  clear_active(queue, id)
+end
+
+-- What the end of one attempt of clearStall is, and that of a crash: back at its old place, or the end.
+local function on_stall(queue, id, reason, message)
+  local key = active_job(queue, id)
+  if not is_hash(key) then return unblock(queue, id) end
+  local c = read_counts(key)
+  if c.stallCount >= c.maxStalls then
+    on_failure(queue, id, reason, message or
+      'the lock was lost ' .. whole(c.stallCount + 1) .. ' times; max_stalls is ' .. whole(c.maxStalls))
+    return
+  end
+  call('HSET', key, 'stallCount', c.stallCount + 1)
+  if message then call('HSET', key, 'note', message) end
+  do_retry(queue, id, read_run_at(key))
+end
+
+---------------------------------------------------------------------------------------------------
+-- Adding, taking, settling
+
+local CHANGES = {
+  updateData = 1, updateMaxFailures = 8, updateMaxStalls = 16, updateMinBackoff = 32, updateMaxBackoff = 64,
+  resetCounts = 128,
+}
+local KEEP, MUST_EXIST, LIMITS_GIVEN, PLAIN_FLAGS = 512, 1024, 2048, 507
+local MODES = { [0] = 'false', 'true', 'ifLater', 'ifEarlier' }
+
+local function has(flags, flag)
+  return math.floor(flags / flag) % 2 == 1
+end
+
+local function read_change(data, text)
+  local c, kind, ms, flags, _ = { data = data }, 0, 0, PLAIN_FLAGS, nil
+  if text == '' then
+    for field, plain in pairs(PLAIN) do c[field] = plain end
+  else
+    _, kind, ms, c.maxFailures, c.maxStalls, c.minBackoff, c.maxBackoff, flags = struct.unpack('>BBI8I4I4I8I8I2', text)
+  end
+  c.runAt = (kind == 0 and 0) or (kind == 1 and ms) or now + ms
+  for name, flag in pairs(CHANGES) do c[name] = has(flags, flag) and 'true' or 'false' end
+  c.updateRunAt = MODES[math.floor(flags / 2) % 4]
+  c.limited = has(flags, LIMITS_GIVEN) or nil
+  return c, flags
+end
+
+function layout.check(id)
+  expect('hash', waiting_job(JOBS, id), active_job(JOBS, id))
+end
+
+function layout.add(id, data, text)
+  local c, flags = read_change(data, text)
+  local before, runs = score_of(JOBS, id), is_hash(active_job(JOBS, id))
+  if (before or runs) and has(flags, KEEP) then return 'k' end
+  if not before and has(flags, MUST_EXIST) then return 'm' end
+  upsert_job(JOBS, id, c, before, runs)
+  return (runs and 'b') or (before and 'u') or 'a'
+end
+
+local function take_from(queue, holder, ends)
+  for _ = 1, MOST do
+    local id, score = unpack(call('ZRANGE', queue.waiting, 0, now, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
+    if not id then return nil end
+    if is_hash(active_job(queue, id)) then -- a peer wrote the -0 of a blocked job with the run time 0, which has no sign
+      add_to_waiting(queue, id, run_time(score), true)
+    else
+      call('ZREM', queue.waiting, id)
+      if is_hash(waiting_job(queue, id)) then
+        call('RENAME', waiting_job(queue, id), active_job(queue, id))
+        call('HSET', active_job(queue, id), 'lockedBy', holder, 'runAt', score)
+        call('ZADD', queue.active, whole(ends), id .. ':' .. holder)
+        return queue.mark .. id
+      end
+    end
+  end
+  return nil
+end
+
+local function placeholder(holder)
+  return 'windlass:' .. holder
+end
+
+-- Failures go to those who have a handler: who has none would have to drop them. A raw lease is for anything there is.
+local function catches(holder)
+  if is_raw(holder) then return call('ZCOUNT', FAILURES.waiting, NOBODY, NOBODY) > 0 end
+  return call('ZSCORE', FAILURES.waiting, placeholder(holder))
+end
+
+-- What a worker has lives as long as the worker: its peers must not see a deadline before that.
+local function deadline(holder, ends)
+  local alive = not is_raw(holder) and tonumber(call('ZSCORE', HOLDERS, holder))
+  return alive and math.max(ends, alive) or ends
+end
+
+function layout.take(holder, ends)
+  ends = deadline(holder, ends)
+  return catches(holder) and take_from(FAILURES, holder, ends) or take_from(JOBS, holder, ends)
+end
+
+function layout.describe(run)
+  local queue, id = place_of(run)
+  local key = active_job(queue, id)
+  local found = call('HMGET', key, 'data', 'job', 'error')
+  local data, job, failure = found[1] or '', found[2] or '', found[3] or ''
+  if queue == FAILURES then data = struct.pack('>I4I4', #job, #failure) .. job .. failure .. data end
+  return queue.prefix .. id, data, read_meta(key, queue == FAILURES and CAUGHT)
+end
+
+function layout.holds(run)
+  local queue, id = place_of(run)
+  return call('ZSCORE', queue.active, id .. ':' .. run.holder)
+end
+
+function layout.extend(run, ends, never_less)
+  local queue, id = place_of(run)
+  local member = id .. ':' .. run.holder
+  if never_less then
+    call('ZADD', queue.active, 'XX', 'GT', whole(ends), member)
+  else
+    call('ZADD', queue.active, 'XX', whole(deadline(run.holder, ends)), member)
+  end
+end
+
+-- A peer has taken a job away: its worker stops it as one that was cancelled.
+function layout.lost(run)
+  local queue, id = place_of(run)
+  if is_raw(run.holder) then return end
+  call('PUBLISH', 'windlass:cancel:' .. run.holder, string.match(STATE, '{(.*)}') .. ' ' .. queue.prefix .. id)
+end
+
+local function leave_active(run)
+  local queue, id = place_of(run)
+  call('ZREM', queue.active, id .. ':' .. run.holder)
+  return queue, id, active_job(queue, id)
+end
+
+local function put_aside(run, message)
+  local queue, id, key = leave_active(run)
+  if is_hash(key) then call('HSET', key, 'note', message) end
+  do_retry(queue, id, now + AGAIN)
+end
+
+function layout.complete(run)
+  clear_active(leave_active(run))
+end
+
+function layout.release(run)
+  local queue, id, key = leave_active(run)
+  do_retry(queue, id, is_hash(key) and read_run_at(key))
+end
+
+-- Whether there is another try was decided before, by the limits that came with the lease.
+function layout.retry(run, kind, ms, message)
+  local queue, id, key = leave_active(run)
+  if is_hash(key) then
+    call('HSET', key, 'failureCount', read_counts(key).failureCount + 1)
+    if message ~= '' then call('HSET', key, 'note', message) end
+  end
+  do_retry(queue, id, (kind == 0 and now) or (kind == 1 and ms) or now + ms)
+end
+
+function layout.fail(run, _, _, message)
+  local queue, id = leave_active(run)
+  on_failure(queue, id, 'failed', message)
+end
+
+function layout.crash(run, _, _, message)
+  local queue, id = leave_active(run)
+  on_stall(queue, id, 'crashed', message)
+end
+
+function layout.stall(run)
+  local queue, id = leave_active(run)
+  on_stall(queue, id, 'stalled')
+end
+
+function layout.broken(run, _, _, message) put_aside(run, message) end
+function layout.unknown(run, _, _, task) put_aside(run, 'no worker that saw it knows the task ' .. task) end
+
+-- A failure that no handler wants is gone; a job that is none has failed.
+function layout.uncaught(run)
+  local queue, id = leave_active(run)
+  on_failure(queue, id, 'failed', '')
+end
+
+---------------------------------------------------------------------------------------------------
+-- Upkeep
+
+-- Names of peers may have colons, as ids may: the hash tells where the id ends.
+local function split(queue, member)
+  local last = string.match(member, '^(.*):')
+  local id = last
+  while id and not is_hash(active_job(queue, id)) do id = string.match(id, '^(.*):') end
+  id = id or last or member
+  return id, string.sub(member, #id + 2)
+end
+
+local function fence_of(queue, id, worker)
+  local fence = call('HGET', RUNS, pointer(queue.mark .. id))
+  local run = fence and run_of(fence)
+  return run and run.holder == worker and fence
+end
+
+-- clearStall. What a worker of ours holds lives as long as the worker, also where it was leased for less.
+function layout.sweep()
+  local taken_back = 0
+  for _, queue in ipairs(QUEUES) do
+    for _, member in ipairs(call('ZRANGE', queue.active, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST)) do
+      local id, worker = split(queue, member)
+      local fence = fence_of(queue, id, worker)
+      local ends = fence and tonumber(call('ZSCORE', HOLDERS, worker))
+      if ends and ends > now then
+        call('ZADD', queue.active, 'XX', whole(ends), member)
+      else
+        if fence then forget({ fence = fence, holder = worker, token = queue.mark .. id }) end
+        call('ZREM', queue.active, member)
+        if is_hash(active_job(queue, id)) then taken_back = taken_back + 1 end
+        on_stall(queue, id, 'stalled')
+      end
+    end
+  end
+  for _, member in ipairs(call('ZRANGE', FAILURES.waiting, NOBODY, NOBODY, 'BYSCORE', 'LIMIT', 0, MOST)) do
+    local holder = string.match(member, '^windlass:(.*)$')
+    if holder and not call('ZSCORE', HOLDERS, holder) then call('ZREM', FAILURES.waiting, member) end
+  end
+  return taken_back
+end
+
+function layout.beat(holder, _, _, limits)
+  if limits and limits ~= '' then
+    call('ZADD', FAILURES.waiting, 'NX', NOBODY, placeholder(holder))
+    call('HSET', STATE, 'catcher', limits)
+  end
+  return true
+end
+
+function layout.retire(holder)
+  if not is_raw(holder) then call('ZREM', FAILURES.waiting, placeholder(holder)) end
+end
+
+function layout.due()
+  local soonest
+  for _, queue in ipairs(QUEUES) do
+    local score = call('ZRANGE', queue.waiting, '(' .. whole(now), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    if score and (not soonest or tonumber(score) < soonest) then soonest = tonumber(score) end
+  end
+  return soonest and math.max(1, math.min(soonest - now, 2 ^ 31)) or nil
+end
+
+-- Hashes that are in no index, and jobs that are blocked by none: the work of a peer that was stopped half-way.
+local function mend(queue, key)
+  local waits, runs = waiting_job(queue, ''), active_job(queue, '')
+  if string.sub(key, 1, #waits) == waits then
+    local id = string.sub(key, #waits + 1)
+    local score = score_of(queue, id)
+    if score and (score >= 0 or is_hash(active_job(queue, id))) then return 0 end
+    if not score then
+      call('ZADD', queue.waiting, read_run_at(key), id)
+    end
+    if is_hash(active_job(queue, id)) then
+      add_to_waiting(queue, id, run_time(call('ZSCORE', queue.waiting, id)), true)
+    else
+      unblock(queue, id)
+    end
+    return 1
+  elseif string.sub(key, 1, #runs) == runs then
+    local id = string.sub(key, #runs + 1)
+    if call('ZSCORE', queue.active, id .. ':' .. (call('HGET', key, 'lockedBy') or '')) then return 0 end
+    for _, member in ipairs(call('ZRANGE', queue.active, 0, -1)) do
+      if string.sub(member, 1, #id + 1) == id .. ':' and split(queue, member) == id then return 0 end
+    end
+    on_stall(queue, id, 'stalled')
+    return 1
+  end
+  return 0
+end
+
+function layout.deep_clean(cursor)
+  local mended = 0
+  local pattern = string.gsub(string.match(JOBS.waiting, '^(.*}):'), '[%[%]%?%*\\]', '\\%0') .. '*_job:*'
+  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', MOST, 'TYPE', 'hash')
+  for _, key in ipairs(found[2]) do
+    for _, queue in ipairs(QUEUES) do mended = mended + mend(queue, key) end
+  end
+  return found[1], mended
+end
+
+---------------------------------------------------------------------------------------------------
+-- Orders and questions
+
+function layout.cancel(name)
+  for _, place in ipairs(places_named(name)) do
+    if score_of(place.queue, place.id) then
+      call('ZREM', place.queue.waiting, place.id)
+      call('DEL', waiting_job(place.queue, place.id))
+      return true
+    end
+  end
+  return false
+end
+
+local RANGES = {
+  ready = { 0, now }, scheduled = { '(' .. whole(now), '+inf' }, blocked = { '(' .. NOBODY, '(0' }, all = { '-inf', '+inf' },
+}
+
+local function count(queue, state)
+  if state == 'leased' then return call('ZCARD', queue.active) end
+  return RANGES[state] and call('ZCOUNT', queue.waiting, unpack(RANGES[state])) or 0
+end
+
+function layout.counts()
+  local found = {}
+  for i, state in ipairs({ 'ready', 'scheduled', 'blocked', 'leased' }) do
+    found[i] = count(JOBS, state) + count(FAILURES, state)
+  end
+  found[5], found[6] = 0, 0
+  return found
+end
+
+local function describe_waiting(queue, id, score)
+  local key = waiting_job(queue, id)
+  score = tonumber(score)
+  local state = (score < 0 and 'blocked') or (score > now and 'scheduled') or 'ready'
+  local data, message = unpack(call('HMGET', key, 'data', 'note'))
+  local ahead = state ~= 'ready' and run_time(score) > 0 and string.format('%.17g', run_time(score))
+  return row(state, queue.prefix .. id, data or '', {
+    meta = read_meta(key), run_at = ahead or '', message = message or '',
+  })
+end
+
+local function describe_active(queue, id, worker)
+  local key = active_job(queue, id)
+  local data, message = unpack(call('HMGET', key, 'data', 'note'))
+  return row('leased', queue.prefix .. id, data or '', {
+    meta = read_meta(key), holder = worker, fence = fence_of(queue, id, worker) or '', message = message or '',
+  })
+end
+
+function layout.find(name)
+  for _, place in ipairs(places_named(name)) do
+    local queue, id = place.queue, place.id
+    if is_hash(active_job(queue, id)) then
+      return describe_active(queue, id, call('HGET', active_job(queue, id), 'lockedBy') or '')
+    end
+    local score = score_of(queue, id)
+    if score then return describe_waiting(queue, id, score) end
+  end
+  return nil
+end
+
+local function list_from(queue, state, offset, limit, rows)
+  if state == 'leased' then
+    for _, member in ipairs(call('ZRANGE', queue.active, offset, offset + limit - 1)) do
+      local id, worker = split(queue, member)
+      rows[#rows + 1] = describe_active(queue, id, worker)
+    end
+    return
+  end
+  local low, high = unpack(RANGES[state])
+  local found = call('ZRANGE', queue.waiting, low, high, 'BYSCORE', 'LIMIT', offset, limit, 'WITHSCORES')
+  for i = 1, #found, 2 do rows[#rows + 1] = describe_waiting(queue, found[i], found[i + 1]) end
+end
+
+function layout.list(state, offset, limit)
+  local rows = {}
+  if not RANGES[state] and state ~= 'leased' then return rows end
+  for _, queue in ipairs(QUEUES) do
+    local there = count(queue, state)
+    if offset < there and #rows < limit then list_from(queue, state, offset, limit - #rows, rows) end
+    offset = math.max(0, offset - there)
+  end
+  return rows
+end
+
+function layout.purge(state)
+  local gone, left = 0, 0
+  if not RANGES[state] then return gone, left end
+  if state == 'all' then call('ZREMRANGEBYSCORE', FAILURES.waiting, NOBODY, NOBODY) end
+  for _, queue in ipairs(QUEUES) do
+    local low, high = unpack(RANGES[state])
+    for _, id in ipairs(call('ZRANGE', queue.waiting, low, high, 'BYSCORE', 'LIMIT', 0, MOST)) do
+      gone = gone + call('ZREM', queue.waiting, id)
+      call('DEL', waiting_job(queue, id))
+    end
+    for _, member in ipairs(state == 'all' and call('ZRANGE', queue.active, 0, MOST - 1) or {}) do
+      call('DEL', active_job(queue, (split(queue, member))))
+      gone = gone + call('ZREM', queue.active, member)
+    end
+    left = left + count(queue, state) + (state == 'all' and count(queue, 'leased') or 0)
+  end
+  return gone, left
+end

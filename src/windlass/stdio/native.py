@@ -1,0 +1,158 @@
+"""The same protocol on native queues: a job that is dispatched is leased to its worker.
+
+Who holds a job is in the server, not here, so a worker may go on through another service. There is no place for a job
+that is dispatched and not accepted: this service remembers those of its own, and releases them when they are not
+accepted in time, which charges nothing. If it dies, their leases end, which counts as a stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic, time
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from windlass.ids import random_id
+from windlass.job import JobRecord, Lease, State, Status
+from windlass.layout import Call, Layout
+from windlass.layouts.processor import LOST_AFTER, TICK
+from windlass.outcome import Uncaught
+from windlass.queue import Queue
+from windlass.stdio.dispatcher import Assignment
+from windlass.stdio.messages import JobList, KnownWorker, QueuedJob, RunningJob, What, WorkerList, iso
+from windlass.worker.hand_back import all_held
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+T = TypeVar("T")
+_MOST = 1000
+
+
+class _Pending(Struct, frozen=True):
+    """A job that was dispatched here and is not accepted yet."""
+
+    lease: Lease
+    until: float
+
+
+class NativeDispatcher:
+    """Native queues. `patience` is how many seconds a worker has to accept a job."""
+
+    def __init__(self, app: Windlass, patience: float = LOST_AFTER) -> None:
+        self._app = app
+        self._patience = patience
+        self._waiters: dict[str, str] = {}
+        self._pending: dict[tuple[str, str], _Pending] = {}  # by queue and uuid
+        self._seen: dict[str, dict[str, float]] = {}  # by queue and worker, while it is idle
+
+    def layout(self, queue: str) -> Layout:
+        return self._app.layout(queue, "native")
+
+    def waiter(self, queue: str) -> str:
+        return self._waiters.setdefault(queue, random_id())
+
+    async def add(self, queue: str, uuid: str, priority: int, payload: bytes) -> bool:
+        receipt = await self._queue(queue).aenqueue(payload, id=uuid, priority=priority, if_exists="keep")
+        return receipt.status is Status.ADDED
+
+    async def idle(self, queue: str, worker: str, ago: int) -> bool:
+        if await self._held(queue, worker):  # what it has must first be finished, or be lost
+            return False
+        self._seen.setdefault(queue, {})[worker] = time() - ago / 1000
+        return True
+
+    async def dispatch(self, queue: str, workers: Sequence[str]) -> list[Assignment]:
+        layout, found = self.layout(queue), []
+        for worker in workers:
+            # A lease that ends by itself would count as a stall: it has a tick more than it needs.
+            call = layout.turn(want=1, seconds=self._patience + TICK, holder=worker, waiter=self.waiter(queue))
+            turn = await self._perform(call)
+            if not turn.leases:
+                break
+            (lease,) = turn.leases
+            if lease.caught:  # for a failure handler in Python
+                await self._perform(layout.turn([Uncaught(lease)]))
+                continue
+            self._pending[queue, lease.id] = _Pending(lease, monotonic() + self._patience)
+            self._seen.get(queue, {}).pop(worker, None)
+            found.append(Assignment(worker, lease.id, lease.data, lease.priority, iso(time() * 1000)))
+        return found
+
+    async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:
+        return await self.busy(queue, worker, ago, uuid, 0.0)
+
+    async def busy(self, queue: str, worker: str, ago: int, uuid: str | None, progress: float | None) -> bool:
+        self._seen.get(queue, {}).pop(worker, None)
+        if uuid is None:
+            held = await self._held(queue, worker)
+        else:
+            held = [job for job in [await self._find(queue, worker, uuid)] if job]
+            if not held:
+                return False
+        kept = True
+        for record in held:
+            lease = _lease(record)
+            self._pending.pop((queue, record.id), None)
+            kept = await self._queue(queue).aextend(lease, LOST_AFTER) and kept
+            if progress is not None and kept:
+                kept = await self._queue(queue).aprogress(lease, progress)
+        return kept
+
+    async def finish(self, queue: str, worker: str, ago: int, uuid: str, finished_at: str, payload: bytes) -> bool:
+        record = await self._find(queue, worker, uuid)
+        if record is None:
+            return False
+        self._pending.pop((queue, uuid), None)
+        return await self._queue(queue).acomplete(_lease(record))
+
+    async def tick(self, queue: str) -> int:
+        back = 0
+        for key, pending in list(self._pending.items()):
+            if key[0] == queue and pending.until <= monotonic():
+                del self._pending[key]
+                back += await self._queue(queue).arelease(pending.lease)
+        return back + (await self._queue(queue).aclean()).recovered
+
+    async def look(self, queue: str, what: What) -> JobList | WorkerList:
+        if what == "queued":
+            page = await self._queue(queue).ajobs(State.READY, limit=_MOST)
+            total = (await self._queue(queue).acounts()).ready
+            return JobList(queue, total, [QueuedJob(job.id, job.priority) for job in page.jobs])
+        leased = (await self._queue(queue).ajobs(State.LEASED, limit=_MOST)).jobs
+        if what == "workers":
+            known = [KnownWorker(worker, "idle", iso(at * 1000)) for worker, at in self._seen.get(queue, {}).items()]
+            known += [KnownWorker(worker, "busy") for worker in sorted({job.holder for job in leased if job.holder})]
+            return WorkerList(queue, len(known), known[:_MOST])
+        # Who accepts a job says that it is at 0; of what other workers do nothing else is known.
+        chosen = [job for job in leased if (job.progress is None) == (what == "dispatched")]
+        return JobList(queue, len(chosen), [RunningJob(job.id, job.holder, progress=job.progress) for job in chosen])
+
+    async def forget(self, queue: str, worker: str) -> None:
+        self._seen.get(queue, {}).pop(worker, None)
+        for key, pending in list(self._pending.items()):
+            if key[0] == queue and pending.lease.holder == worker:  # it will not be accepted any more, not here
+                del self._pending[key]
+                await self._queue(queue).arelease(pending.lease)
+        await self._perform(self.layout(queue).retire(worker))
+
+    async def _find(self, queue: str, worker: str, uuid: str) -> JobRecord | None:
+        """The job, if that worker has it."""
+        record = await self._queue(queue).aget(uuid)
+        return record if record and record.state is State.LEASED and record.holder == worker else None
+
+    async def _held(self, queue: str, worker: str) -> list[JobRecord]:
+        layout = self.layout(queue)
+        return await self._app.arun(lambda session: all_held(session, layout, worker))
+
+    def _queue(self, queue: str) -> Queue:
+        return self._app.queue(queue, layout="native")
+
+    async def _perform(self, call: Call[T]) -> T:
+        return await self._app.arun(lambda session: session.perform(call))
+
+
+def _lease(record: JobRecord) -> Lease:
+    assert record.fence is not None, "a leased job has a fence"
+    return Lease(record.queue, record.id, record.data, record.fence, record.priority, holder=record.holder)

@@ -1,0 +1,1 @@
+"""The layout of Processor Job Queue: its keys, and its rows."""

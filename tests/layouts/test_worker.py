@@ -1,0 +1,110 @@
+"""The worker on every layout: whatever of it is killed, nothing is lost, and what it cannot do there is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.layouts import LAYOUTS
+from tests.support.server import Server
+from tests.support.workers import Worker, Workshop
+from windlass import Windlass
+from windlass.errors import UnsupportedByLayout
+
+QUEUES = ("loops", "threads", "processes")
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All queues have it, here and in the workers."""
+    monkeypatch.setenv("WINDLASS_LAYOUTS", request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def shop(layout: str, server: Server, tmp_path: Path) -> Iterator[Workshop]:
+    """A workshop whose queues have that layout."""
+    with Workshop(server, tmp_path) as shop:
+        yield shop
+
+
+def start(shop: Workshop) -> Worker:
+    return shop.start("spoken", lease=2.0, processes=2, threads=2, concurrency=4)
+
+
+def numbers(shop: Workshop, what: str) -> set[int]:
+    return {entry.more["number"] for entry in shop.journal.all(what)}
+
+
+def send(shop: Workshop, count: int, seconds: float) -> None:
+    calls = [
+        shop.call(f"{queue.rstrip('s').removesuffix('e')}_work", number, seconds, queue=queue)
+        for number, queue in enumerate(QUEUES * count)
+    ]
+    shop.send_many(calls)
+
+
+@pytest.mark.speaks("queasy", "Q6", "Q1")
+@pytest.mark.speaks("worqr", "W1", "W11", "W14")
+def test_nothing_is_lost_whatever_is_killed(shop: Workshop) -> None:
+    first = start(shop)
+    send(shop, 30, 0.05)
+    child, runner = (shop.journal.wait(1, "start", task=f"{way}_work")[0].pid for way in ("process", "loop"))
+    # A child, then the runner, then the keeper, then a whole worker at a stroke.
+    os.kill(child, signal.SIGKILL)
+    shop.journal.wait(20, "end")
+    os.kill(runner, signal.SIGKILL)
+    shop.journal.wait(30, "end")
+    second = start(shop)
+    os.kill(first.keeper, signal.SIGKILL)
+    shop.journal.wait(45, "end")
+    start(shop)
+    second.signal_all(signal.SIGSTOP)
+    second.signal_all(signal.SIGKILL)
+    shop.wait(lambda: len(numbers(shop, "end")) == 90, "all of them to end", timeout=30)
+    shop.wait_empty(*QUEUES)
+    assert not shop.journal.overlaps()
+
+
+@pytest.mark.speaks("queasy", "Q7", "Q2")
+@pytest.mark.speaks("hworker", "H2")
+def test_what_fails_or_takes_too_long_is_tried_again(shop: Workshop) -> None:
+    start(shop)
+    shop.send_many([shop.call("loop_stumble", 1, queue="loops"), shop.call("process_hang", 2, queue="processes")])
+    shop.wait(lambda: numbers(shop, "end") == {1, 2}, "both to end", timeout=20)
+    assert [entry.more["number"] for entry in shop.journal.all("start")].count(2) == 2
+    shop.wait_empty(*QUEUES)
+
+
+@pytest.mark.speaks("worqr", "W12", "W9")
+def test_a_worker_that_stops_gives_back_what_it_had(shop: Workshop) -> None:
+    worker = shop.start("spoken", lease=2.0, grace=0.5, processes=1, threads=1, concurrency=2)
+    send(shop, 4, 30)
+    shop.journal.wait(4, "start")
+    assert worker.stop() == 0
+    counts = [shop.queue(name).counts() for name in QUEUES]
+    assert [(count.ready + count.scheduled, count.leased) for count in counts] == [(4, 0)] * 3, worker.log
+
+
+@pytest.mark.speaks("queasy", "Q12")
+def test_concurrency_adapts_here_too(shop: Workshop) -> None:
+    worker = shop.start("spoken", lease=2.0, auto=True, concurrency=50)
+    send(shop, 20, 0.01)
+    shop.wait(lambda: len(numbers(shop, "end")) == 60, "all of them to end")
+    assert "up to 50 coroutines" in worker.log
+
+
+def test_what_a_layout_cannot_do_is_refused_when_it_is_declared(layout: str, server: Server) -> None:
+    with Windlass(server.url) as app:
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*results and events.*native"):
+            app.task(queue="loops", keep_result="1h", name="kept")(lambda: None)
+        if layout not in ("queasy",):
+            with pytest.raises(UnsupportedByLayout, match="limits of failures"):
+                app.handler("raw", max_failures=3)(lambda data: None)
+            handler = app.handler("raw")(lambda data: None)
+            with pytest.raises(UnsupportedByLayout, match="failure handlers"):
+                handler.on_failure(lambda data: None)
