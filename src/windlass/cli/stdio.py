@@ -46,7 +46,7 @@ def _tick(given: str) -> float | None:
 )
 @url_option
 def stdio(layout: str, tick: float | None, url: str | None) -> None:
-    """Serve jobs and workers by lines of JSON on standard input and output.
+    """Serve jobs and workers by lines of JSON, on a pipe.
 
     It reads one message a line: add_job, worker_idle, job_accepted, worker_progress, worker_busy, job_finished, tick
     and list requests. It writes job_assignment and the answers to list requests, and JSON log lines on standard
@@ -59,14 +59,14 @@ def stdio(layout: str, tick: float | None, url: str | None) -> None:
 
     \b
       windlass stdio < messages.jsonl
+      mkfifo back; my-worker < back | windlass stdio --layout native > back
       mosquitto_sub -t 'default/#' | windlass stdio | my-publisher
-      my-worker <> pipe | windlass stdio --layout native --tick 1s > pipe
-
     \b
       {"topic": "default/job_queue/add_job",
-       "payload": {"uuid": "7b0e…", "queue_name": "ffmpeg", "args": ["-i", "a.mp4"]}}
-      {"topic": "default/job_queue/workers/91ce…/worker_idle", "service_uuid": "91ce…",
-       "created_at": "2026-11-16T05:00:00.000Z", "payload": {"queue_name": "ffmpeg"}}
+       "payload": {"uuid": "7b0e…", "queue_name": "ffmpeg", "args": ["-i", 1]}}
+      {"topic": "default/job_queue/workers/91ce…/worker_idle",
+       "service_uuid": "91ce…", "created_at": "2026-11-16T05:00:00.000Z",
+       "payload": {"queue_name": "ffmpeg"}}
     """
     from windlass.stdio.logs import set_up_logs
 

@@ -214,11 +214,11 @@ def _as_many_as_fit(outcomes: list[Outcome]) -> int:
     """How many can be settled in one turn: bounded in number, and in what they hand over and leave behind."""
     children = size = 0
     for count, outcome in enumerate(outcomes[:MOST]):
-        if isinstance(outcome, Completed):
-            children += len(outcome.children)
-            size += sum(len(child.job.data) for child in outcome.children) + (
-                len(outcome.result.data) if outcome.result else 0
-            )
+        if not isinstance(outcome, Completed) or not (outcome.children or outcome.result):
+            continue
+        children += len(outcome.children)
+        size += sum(len(child.job.data) for child in outcome.children)
+        size += len(outcome.result.data) if outcome.result else 0
         if count and (children > MOST_CHILDREN or size > MOST_BYTES):
             return count
     return min(len(outcomes), MOST)

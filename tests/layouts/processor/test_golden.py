@@ -185,7 +185,7 @@ def test_a_cancelled_job_is_gone(queue: Queue, look: Look) -> None:
 
 
 def test_dispatch_and_acceptance_as_the_service_does_them(
-    queue: Queue, layout: ProcessorLayout, perform: Perform, look: Look
+    queue: Queue, layout: ProcessorLayout, perform: Perform, look: Look, client: Any
 ) -> None:
     add(queue)
     assert perform(layout.hail("w", 0, busy=False))
@@ -205,6 +205,8 @@ def test_dispatch_and_acceptance_as_the_service_does_them(
     assert perform(layout.finish("w", 0, "a", "2026-01-02T03:04:06.007Z", end))
     finished = started | {"json": end.decode(), "finished_at": "2026-01-02T03:04:06.007Z"}
     assert look() == {"a": finished, "jobs_finished": {"a": "now"}} | idle
+    notes = client.hkeys(f"windlass:{{{QUEUE}}}:processor:state")
+    assert not [note for note in notes if not note.startswith((b"lane:", b"fence", b"swept"))]
     perform(layout.retire("w"))
     assert set(look()) == {"a", "jobs_finished"}
 

@@ -99,17 +99,22 @@ def test_what_a_peer_loses_comes_back(queue: Queue, peer: Peer, later: Callable[
 
 @pytest.mark.speaks("processor", "P9")
 def test_a_peers_assignment_can_be_accepted_and_finished_through_windlass(
-    queue: Queue, peer: Peer, layout: ProcessorLayout, perform: Perform
+    queue: Queue, peer: Peer, layout: ProcessorLayout, perform: Perform, look: Look
 ) -> None:
     peer.add_job("a")
     peer.worker_idle("w")
     assert peer.dispatch() == ("w", "a")
+    peer.worker_idle("w")  # it crossed its assignment
     assert perform(layout.accept("w", 0, "a", "now"))
+    assert look()["workers_busy"] == {"w"}
+    assert "workers_idle" not in look()
     assert not perform(layout.accept("other", 0, "a", "now"))
     assert perform(layout.finish("w", 0, "a", "now", b"{}"))
 
 
-def test_a_peer_may_queue_a_job_twice_but_it_runs_once_at_a_time(queue: Queue, peer: Peer, look: Look) -> None:
+def test_a_peer_may_queue_a_job_twice_but_it_runs_once_at_a_time(
+    queue: Queue, peer: Peer, look: Look, client: redis.Redis
+) -> None:
     peer.add_job("a")
     peer.add_job("a")
     lease = take(queue)
@@ -118,6 +123,7 @@ def test_a_peer_may_queue_a_job_twice_but_it_runs_once_at_a_time(queue: Queue, p
     peer.add_job("a")  # again, after it was finished
     again = take(queue)
     assert "jobs_finished" not in look()
+    assert client.ttl("a") == -1
     assert queue.complete(again)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,8 @@ def test_only_idle_workers_get_a_job_and_are_idle_no_more(
     assert look()["workers_busy"] == {"w1", "w2", "w3"}
     assert "workers_idle" not in look()
     assert perform(layout.dispatch(["w1", "w2"])) == []
+    assert perform(layout.hail("w3", 0, busy=False))
+    assert (look()["workers_busy"], look()["workers_idle"]) == ({"w1", "w2"}, {"w3"})
 
 
 @pytest.mark.speaks("processor", "P3")
@@ -136,14 +139,14 @@ def test_who_works_on_a_job_has_accepted_it(
 def test_what_is_not_accepted_within_three_ticks_is_queued_again_at_the_front(
     queue: Queue, assign: Any, later: Later, look: Look
 ) -> None:
-    add(queue, "a", "b", "c", "d")
-    assert assign("w1", "w2", "w3") == [("w1", "a"), ("w2", "b"), ("w3", "c")]
+    add(queue, *"zmaq")
+    assert assign("w1", "w2", "w3") == [("w1", "z"), ("w2", "m"), ("w3", "a")]
     later(8.5)
     assert queue.clean() == Cleaned(0)
     later(0.6)
     assert queue.clean() == Cleaned(3)
     assert look()["a"].keys() == {"json"}
-    assert drain(queue) == ["a", "b", "c", "d"]
+    assert drain(queue) == list("zmaq")
 
 
 @pytest.mark.speaks("processor", "P6")
@@ -200,6 +203,42 @@ def test_two_that_recover_a_dead_worker_at_once_do_it_once(
         assert sum(pool.map(clean, range(4))) == 200
     assert client.llen(f"jobs_queued:{QUEUE}") == 200
     assert drain(queue) == ids
+
+
+def test_every_word_of_a_worker_keeps_it_and_its_jobs(
+    queue: Queue, layout: ProcessorLayout, perform: Perform, assign: Any, later: Later, client: redis.Redis
+) -> None:
+    add(queue, "a")
+    assign("w")
+    later(6)
+    for word in (
+        layout.accept("w", 0, "a", "now"),
+        layout.hail("w", 0, busy=True, job="a"),
+        layout.hail("w", 0, busy=True),
+        layout.hail("w", 0, busy=True, job="a", progress=0.5),
+    ):
+        assert perform(word)
+        assert cast(float, client.zscore(f"jobs_processing:{QUEUE}", "a")) > time.time() - 1
+        later(8.5)
+        assert queue.clean() == Cleaned(0)
+    later(0.6)
+    assert queue.clean() == Cleaned(1)
+
+
+@pytest.mark.parametrize(("beats", "order"), [(0, "zmaqb"), (3, "qzmab")])
+def test_jobs_come_back_by_their_last_sign_of_life_even_if_the_ledger_is_lost(
+    queue: Queue, later: Later, client: redis.Redis, beats: int, order: str
+) -> None:
+    add(queue, *"zmaqb")
+    queue.lease_many(3, 9, holder="w1")
+    queue.lease_many(1, 9, holder="w2")
+    for _ in range(beats):
+        assert queue.beat("w1", 9)
+    client.delete(*client.keys("windlass:*"))
+    assert queue.clean() == Cleaned(0)
+    later(9.1)
+    assert queue.clean() == Cleaned(4)
+    assert drain(queue) == list(order)
 
 
 def test_a_worker_that_says_it_is_idle_has_dropped_its_job(

@@ -61,7 +61,7 @@ end
 -- the sign had come earlier or later, so that it ends for all at the same time.
 local moved = 0
 local function sign(ends)
-  return (ends - LOST) * 1000
+  return (ends - LOST) * 1000 + now_us % 1000
 end
 
 -- -- jobs ------------------------------------------------------------------------------------------

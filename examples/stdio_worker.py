@@ -1,0 +1,61 @@
+"""A worker over a pipe. It speaks lines of JSON with `windlass stdio`, as a program in any language could.
+
+    python examples/stdio_worker.py
+
+The jobs are those of a plain Windlass queue; only the first and the last line of `main` need Python at all.
+"""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+from windlass import Windlass
+
+QUEUE, WORKER = "example-thumbnails", "worker-1"
+SERVICE = [sys.executable, "-m", "windlass", "stdio", "--layout", "native"]
+
+
+def say(service: subprocess.Popen[str], word: str, **payload: object) -> None:
+    """Send one message: an object on a line."""
+    assert service.stdin
+    message = {
+        "topic": f"default/job_queue/workers/{WORKER}/{word}",
+        "service_uuid": WORKER,
+        "created_at": datetime.now(UTC).isoformat(),
+        "payload": {"queue_name": QUEUE, **payload},
+    }
+    print(json.dumps(message), file=service.stdin, flush=True)
+
+
+def work(jobs: int) -> None:
+    """Work on so many jobs, then hang up."""
+    with subprocess.Popen(
+        SERVICE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as service:
+        assert service.stdin
+        assert service.stdout
+        say(service, "worker_idle")  # while there is no job, again every 3 seconds
+        for line in service.stdout:
+            job = json.loads(line)["payload"]
+            say(service, "job_accepted", uuid=job["uuid"])
+            print("making a thumbnail of", job["path"])
+            say(service, "worker_progress", uuid=job["uuid"], progress=0.5)  # again every 3 seconds
+            say(service, "job_finished", uuid=job["uuid"])  # the next job comes by itself
+            jobs -= 1
+            if not jobs:
+                service.stdin.close()
+
+
+def main() -> None:
+    with Windlass() as app:
+        queue = app.queue(QUEUE)
+        queue.enqueue_json({"path": "a.png"})
+        queue.enqueue_json({"path": "b.png"}, priority=1)
+        work(jobs=2)
+        counts = queue.counts()
+        print("left", counts.waiting + counts.leased)
+
+
+if __name__ == "__main__":
+    main()
