@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.support.faces import FACES, Face
+from tests.support.proxy import FaultProxy
 from tests.support.server import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
 from windlass.errors import UnsupportedByLayout
@@ -52,6 +53,13 @@ def client(server: Server) -> Iterator[redis.Redis]:
         for key in new:
             client.delete(key)
         assert not left, f"keys left behind: {sorted(left)}"
+
+
+@pytest.fixture
+def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
+    """What stands between a program and that server, and loses what it is told to lose."""
+    with FaultProxy(server.address) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -191,12 +191,6 @@ def test_many_children_of_one_parent(source: Queue, target: Queue, app: Windlass
 
 
 @pytest.fixture
-def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
-    with FaultProxy(server.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def lossy(proxy: FaultProxy) -> Iterator[Windlass]:
     """An app behind the proxy."""
     with Windlass(proxy.url, retry_for=30) as app:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tests.layouts.hworker.conftest import Lose
 from tests.layouts.hworker.peer import Peer
@@ -156,12 +155,6 @@ def test_beside_peers_every_job_is_done_with_crashes_on_both_sides(
 
 
 # -- lost replies ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
-    with FaultProxy(server.address) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-import redis
 
 from tests.layouts.processor.conftest import QUEUE, Look
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth
-from tests.support.server import Server
 from windlass import Cleaned, Lease, Queue, RawJob, Receipt, Status, Windlass
 from windlass.layout import Call
 from windlass.layouts.processor import ProcessorLayout
@@ -49,12 +47,6 @@ class Desk:
     def accepted(self) -> None:
         self.dispatched()
         assert self.do(self.layout.accept("w", 0, "a", "now"))
-
-
-@pytest.fixture
-def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
-    with FaultProxy(server.address) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -8,22 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tests.contract.leasing import take
 from tests.contract.performing import perform
 from tests.layouts.queasy.conftest import NAME
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from tests.support.server import Server
 from windlass import Cleaned, Lease, Limits, Queue, Receipt, Status, Windlass
 
 SCRIPT_CALLS = {"EVALSHA"}
-
-
-@pytest.fixture
-def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
-    with FaultProxy(server.address) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -14,18 +14,11 @@ import redis
 from tests.layouts.workqueue.conftest import PREFIX, Look, lease_keys
 from tests.support.faces import FACES, Blocking
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from tests.support.server import Server
 from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
 
 SCRIPT_CALLS = {"EVALSHA"}
 OPERATIONS = int(os.environ.get("WINDLASS_LOSSY_OPERATIONS", "1000"))
 SEED = int(os.environ.get("WINDLASS_LOSSY_SEED", "20"))
-
-
-@pytest.fixture
-def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
-    with FaultProxy(server.address) as proxy:
-        yield proxy
 
 
 @pytest.fixture(params=FACES)

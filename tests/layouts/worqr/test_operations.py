@@ -12,16 +12,9 @@ import redis
 
 from tests.layouts.worqr.conftest import NAME, contents
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from tests.support.server import Server
 from windlass import Cleaned, Lease, Queue, Status, Windlass
 
 SCRIPT_CALLS = {"EVALSHA"}
-
-
-@pytest.fixture
-def proxy(server: Server, client: redis.Redis) -> Iterator[FaultProxy]:
-    with FaultProxy(server.address) as proxy:
-        yield proxy
 
 
 @pytest.fixture
