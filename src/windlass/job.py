@@ -100,12 +100,16 @@ PLAIN = Change()
 
 
 class NewJob(Struct, frozen=True):
-    """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet."""
+    """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet.
+
+    `updates`: it was said how to change a job of the same id, which not every layout can.
+    """
 
     id: str
     data: bytes
     change: Change = PLAIN
     fresh: bool = False
+    updates: bool = False
 
 
 class Receipt(Struct, frozen=True):

@@ -76,6 +76,9 @@ class RawJob:
         object.__setattr__(self, "options", options)
 
 
+_UPDATES = frozenset(name for name in JobOptions.__annotations__ if name.startswith("update_")) | {"reset_counts"}
+
+
 def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | None = None) -> NewJob:
     """A job that can be enqueued; it has an id of its own choice, or a random one."""
     payload = check_payload(data, max_payload)
@@ -99,7 +102,8 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         limits_given=_gives_limits(options),
     )
     id = check_id(given_id) if given_id is not None else spare_id or random_id()
-    return NewJob(id, payload, PLAIN if change == PLAIN else change, fresh=given_id is None)
+    updates = not _UPDATES.isdisjoint(options) or options.get("if_exists") == "update"
+    return NewJob(id, payload, PLAIN if change == PLAIN else change, fresh=given_id is None, updates=updates)
 
 
 def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:

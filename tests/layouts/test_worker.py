@@ -108,3 +108,13 @@ def test_what_a_layout_cannot_do_is_refused_when_it_is_declared(layout: str, ser
             handler = app.handler("raw")(lambda data: None)
             with pytest.raises(UnsupportedByLayout, match="failure handlers"):
                 handler.on_failure(lambda data: None)
+
+
+def test_a_queue_that_the_app_does_not_name_may_lack_what_its_tasks_have(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_LAYOUTS", "thumbs=worqr")
+    with Workshop(server, tmp_path) as shop:
+        worker = shop.start("catching", queues={"thumbs": 1})  # its tasks have failure handlers, on other queues
+        assert worker.stop() == 0
+        assert "failure handler" not in worker.log

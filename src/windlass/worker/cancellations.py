@@ -20,11 +20,13 @@ log = logging.getLogger("windlass.worker")
 PATIENCE = 30.0
 PAUSE = 1.0
 
-OnCancel = Callable[[str, str], Awaitable[None]]
+OnCancel = Callable[[str, str, int | None], Awaitable[None]]
 
 
 async def hear_cancellations(app: Windlass, queues: Iterable[str], holder: str, on_cancel: OnCancel) -> None:
     """Call `on_cancel` with queue and id of each running job of a holder that is cancelled, for ever.
+
+    With a fence where only that attempt is meant: its job was taken away, and others may run it by now.
 
     One connection hears of all queues, in a cluster too: every node passes messages on to all others.
     """
@@ -50,7 +52,7 @@ async def _look(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel)
     """What was cancelled of the jobs that a holder has now."""
     for record in await app.arun(lambda session: all_held(session, layout, holder)):
         if record.cancelled:
-            await on_cancel(record.queue, record.id)
+            await on_cancel(record.queue, record.id, None)
 
 
 async def _hear(
@@ -64,8 +66,16 @@ async def _hear(
         if channel in peers:  # then we are told on our own channel, if it concerns us
             await _obey(app, peers[channel].obey_cancel(holder, message))
         else:
-            queue, _, id = message.decode(errors="replace").partition(" ")
-            await on_cancel(queue, id)
+            await on_cancel(*_read(message.decode(errors="replace")))
+
+
+def _read(message: str) -> tuple[str, str, int | None]:
+    """A queue and an id, and in front of them `!` and a fence where only one attempt is meant."""
+    mark, _, rest = message.partition(" ")
+    if not mark.startswith("!") or not mark[1:].isdecimal():
+        return mark, rest, None
+    queue, _, id = rest.partition(" ")
+    return queue, id, int(mark[1:])
 
 
 async def _obey(app: Windlass, call: Call[bool]) -> None:

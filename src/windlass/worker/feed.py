@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from windlass.ids import random_id
 from windlass.layout import Capability, Layout, Turn
-from windlass.outcome import Broken, Completed, Outcome, Retried, Unknown
+from windlass.outcome import Broken, Completed, Crashed, Outcome, Retried, Unknown
 from windlass.scheduler import TickReport, declare, tick
 from windlass.worker.settings import lease_on
 
@@ -23,6 +23,7 @@ MOST_BYTES = 8 * 1024 * 1024
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
 TICK_PAUSE = 1.0  # seconds, when nothing is due here
 MOST_KEPT = 1000  # jobs that wait in our hands
+KEEP_CRASHED = 2.0
 KEEP_FOREIGN = 30.0  # seconds for which a job that nobody here understands is kept from coming back
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
@@ -205,6 +206,8 @@ def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:
     match outcome:
         case Retried(when=(kind, ms)):
             return ms / 1000 - (time() if kind == "at" else 0)
+        case Crashed() if Capability.LIMITS not in can:
+            return KEEP_CRASHED  # nobody counts its crashes: it must not crash all the time
         case Unknown() | Broken():
             return 0.0 if Capability.BROKEN in can else KEEP_FOREIGN
     return 0.0

@@ -20,7 +20,7 @@ from windlass.app import Windlass
 from windlass.envelope import read_envelope
 from windlass.errors import InvalidOption, KeyConflict, Undecodable, WindlassError
 from windlass.fleet import WorkerRecord, show_up
-from windlass.job import JobRecord, Lease
+from windlass.job import JobRecord, Lease, Limits
 from windlass.layout import Beat, Capability
 from windlass.limits import shortened
 from windlass.machine import awake
@@ -239,8 +239,11 @@ class Keeper:
     async def _follow(self, crew: Crew) -> None:
         """From the hiring of a crew to its end, and what comes after."""
 
-        async def cancel(queue: str, id: str) -> None:
-            crew.cancel(queue, id, await self._cancelled(crew.holder, queue, id))
+        async def cancel(queue: str, id: str, fence: int | None) -> None:
+            if fence is not None:
+                crew.drop(fence)
+            else:
+                crew.cancel(queue, id, await self._cancelled(crew.holder, queue, id))
 
         hearing = asyncio.create_task(hear_cancellations(self._app, crew.settings.queues, crew.holder, cancel))
         ending = await asyncio.shield(crew.runner.exited)
@@ -390,10 +393,15 @@ class Keeper:
 
     async def _beat(self, crew: Crew, queue: str, *, register: bool = False) -> Beat:
         call = self._app.layout(queue).beat(
-            crew.holder, self._lease_on(queue), register=register, catcher=crew.facts.of(queue).catcher
+            crew.holder, self._lease_on(queue), register=register, catcher=self._catcher(crew, queue)
         )
         patience = None if register else self._lease_on(queue) / BEATS
         return await self._app.arun(lambda session: session.perform(call, patience))
+
+    def _catcher(self, crew: Crew, queue: str) -> Limits | None:
+        """A queue that the app does not name has what the app has for any; not every layout can do that."""
+        able = Capability.FAILURE_HANDLERS in self._app.layout(queue).can
+        return crew.facts.of(queue).catcher if able else None
 
     def _lease_on(self, queue: str) -> float:
         return lease_on(self._app.layout(queue), self.settings.lease)

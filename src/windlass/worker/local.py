@@ -112,9 +112,12 @@ class Worker:
         )
 
     def _listen(self) -> None:
-        async def cancel(queue: str, id: str) -> None:
+        async def cancel(queue: str, id: str, fence: int | None) -> None:
             assert self._runner is not None
-            self._runner.cancel(queue, id)
+            if fence is not None:
+                self._runner.drop(fence)
+            else:
+                self._runner.cancel(queue, id)
 
         if self._hearing is not None:
             self._hearing.cancel()

@@ -341,6 +341,12 @@ class Runner:
         for feed in self.feeds.values():
             feed.holder = holder
 
+    def drop(self, fence: int) -> None:
+        """One attempt has lost its job to another."""
+        for executor in self.executors.values():
+            if fence in executor.running:
+                executor.stop(fence, Stop.LOST)
+
     def cancel(self, queue: str, id: str) -> None:
         """A running job was cancelled: stop it if it is here."""
         for executor in self.executors.values():

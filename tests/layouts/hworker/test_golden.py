@@ -80,7 +80,7 @@ def test_a_job_that_runs_is_a_field_with_its_time(mail: Queue, client: redis.Red
         ("release", {"hworker-jobs-mail": [b'["b",2]', b'["a",1]']}),
         ("retry", {"hworker-jobs-mail": [b'["a",1]', b'["b",2]']}),
         ("fail", {"hworker-failed-mail": [b'["a",1]']}),
-        ("crash", {"hworker-jobs-mail": [b'["b",2]', b'["a",1]']}),
+        ("crash", {"hworker-jobs-mail": [b'["a",1]', b'["b",2]']}),
         ("broken", {"hworker-broken-mail": {b'["a",1]': ...}}),
         ("unknown", {"hworker-broken-mail": {b'["a",1]': ...}}),
     ],

@@ -11,9 +11,10 @@ import redis
 
 from tests.layouts.hworker.peer import Peer, moment
 from tests.support.server import Server
-from windlass import Lease, Queue, State, Windlass
+from windlass import Cleaned, Lease, Queue, State, Windlass
 from windlass.errors import UnsupportedByLayout
 from windlass.layouts.hworker import HworkerLayout
+from windlass.outcome import Crashed
 
 
 def take(mail: Queue) -> Lease:
@@ -49,6 +50,46 @@ def test_retry_goes_to_the_back_and_what_is_given_back_to_the_front(mail: Queue,
     assert mail.retry(take(mail), delay=0)
     assert mail.release(take(mail))
     assert peer.waiting() == [b'["b",2]', b'["c",3]', b'["a",1]']
+
+
+def crash(app: Windlass, leases: list[Lease], alone: bool) -> None:
+    outcomes = [Crashed(lease, "killed", alone=alone) for lease in leases]
+    turn = app.run(lambda session: session.perform(app.layout("mail").turn(outcomes)))
+    assert turn.settled == (True,) * len(leases)
+
+
+@pytest.mark.speaks("hworker", "H3")
+def test_a_job_that_crashes_each_time_lets_the_others_run(app: Windlass, mail: Queue, peer: Peer) -> None:
+    peer.queue('["poison",0]', '["a",1]', '["b",2]')
+    seen = []
+    for _ in range(5):
+        lease = take(mail)
+        seen.append(lease.id)
+        if lease.id == "poison":
+            crash(app, [lease], alone=True)
+        else:
+            mail.complete(lease)
+    assert seen == ["poison", "a", "b", "poison", "poison"]
+
+
+@pytest.mark.speaks("hworker", "H3")
+@pytest.mark.parametrize(("alone", "order"), [(True, "dabc"), (False, "abcd")])
+def test_several_that_crashed_come_back_in_their_order(
+    app: Windlass, mail: Queue, peer: Peer, alone: bool, order: str
+) -> None:
+    """Who did it goes to the back, and who only may have done it to the front."""
+    peer.queue(*(f'["{id}",0]' for id in "abcd"))
+    crash(app, mail.lease_many(3), alone)
+    assert peer.waiting() == [f'["{id}",0]'.encode() for id in order]
+    assert [lease.suspect for lease in mail.lease_many(4)] == [id != "d" for id in order]
+
+
+@pytest.mark.speaks("hworker", "H3")
+def test_a_deep_clean_is_the_monitors_work(mail: Queue, client: redis.Redis, peer: Peer) -> None:
+    client.hset(peer.progress, mapping={'["a",1]': moment(500), '["b",2]': moment(), '["c",3]': "some day"})
+    assert mail.clean(deep=True) == Cleaned(recovered=1, mended=0)
+    assert peer.waiting() == [b'["a",1]']
+    assert all(value.startswith(b'"20') for value in peer.running().values())
 
 
 @pytest.mark.speaks("hworker", "H3")
@@ -160,6 +201,38 @@ def test_broken_jobs_are_listed_the_latest_first_page_by_page(mail: Queue, clien
     ]
     (last,) = mail.jobs(State.BROKEN, limit=3, cursor=page.cursor).jobs
     assert (last.data, last.died_at) == (b"undated", None)
+
+
+def calls(client: redis.Redis, command: str) -> int:
+    """How often the server has run a command, in scripts too."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize("state", [State.BROKEN, State.LEASED])
+def test_of_very_many_a_page_is_listed_without_reading_all(
+    mail: Queue, client: redis.Redis, peer: Peer, state: State
+) -> None:
+    texts = [f'["{n}",{n}]' for n in range(10_500)]
+    key = peer.broken if state is State.BROKEN else peer.progress
+    client.hset(key, mapping=dict.fromkeys(texts, moment()))
+    whole, paged = (calls(client, command) for command in ("hgetall", "hscan"))
+    first = mail.jobs(state, limit=1000)
+    assert len(first.jobs) == 1000
+    assert calls(client, "hscan") - paged <= 2
+    assert Counter(job.id for job in mail.all_jobs(state)) == Counter(f"{n}" for n in range(10_500))
+    assert calls(client, "hgetall") == whole
+
+
+@pytest.mark.speaks("hworker", "H4", "H5")
+def test_jobs_come_back_from_among_thousands(mail: Queue, client: redis.Redis, peer: Peer) -> None:
+    client.hset(peer.broken, mapping=dict.fromkeys([f'["{n}",{n}' for n in range(2500)] + ["nothing"], moment()))
+    client.rpush(peer.failed, *(f'["{n}",{n}]' for n in range(1000, 3500)))
+    (name,) = [job.id for job in mail.all_jobs(State.BROKEN) if job.data == b"nothing"]
+    assert mail.revive(["7", "3499", name, "3500", "7"]) == [True, True, True, False, False]
+    assert mail.revive(["1500"]) == [True]
+    assert peer.waiting() == [b'["7",7', b'["3499",3499]', b"nothing", b'["1500",1500]', b'["1500",1500']
+    assert (client.hlen(peer.broken), client.llen(peer.failed)) == (2498, 2498)
 
 
 @pytest.mark.speaks("hworker", "H5")

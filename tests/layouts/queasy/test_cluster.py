@@ -57,7 +57,7 @@ def test_a_queue_lives_in_one_slot(cluster: Cluster, queue: Queue) -> None:
     braced = b"{" + queue.name.encode() + b"}"
     assert kinds == {
         *(braced + part for part in (b":waiting", b":active", b"-fail:waiting", b"-fail:active")),
-        *(b"windlass:" + braced + b":queasy:" + name for name in (b"state", b"runs", b"holders")),
+        *(b"windlass:" + braced + b":queasy:" + name for name in (b"state", b"runs", b"holders", b"held")),
     }
     client.close()
 

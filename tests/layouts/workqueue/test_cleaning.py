@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from typing import Any
 
 import pytest
 import redis
 
 from tests.contract.leasing import drain, take
-from tests.layouts.workqueue.conftest import CLEANING, PREFIX, PROCESSING, QUEUE, Look, add, lease_keys
+from tests.layouts.workqueue.conftest import CLEANING, PREFIX, PROCESSING, QUEUE, Look, add, lease_keys, names
 from tests.support.layouts import pass_time
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -156,3 +158,110 @@ def test_a_sweep_looks_at_a_bounded_number_and_comes_to_all(queue: Queue, client
     assert lease is not None
     assert lease.id == "1200"
     client.delete(*(f"{PREFIX}:lease:{id}" for id in ids))
+
+
+# -- much to clean -------------------------------------------------------------------------------
+
+
+def commands(client: redis.Redis) -> Counter[str]:
+    """How often the server has run each command, those in scripts included."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()})
+
+
+def abandon(client: redis.Redis, ids: list[str], where: str = PROCESSING) -> None:
+    """Peers left these there, the first one first."""
+    client.mset({f"{PREFIX}:item:{id}": "x" for id in ids})
+    client.lpush(where, *ids)
+
+
+@pytest.mark.speaks("workqueue", "R5")
+def test_many_abandoned_items_come_back_in_bounded_steps(app: Windlass, queue: Queue, client: redis.Redis) -> None:
+    """Each step walks through the lists a few times, not once for each item."""
+    waiting, left = [f"w{n}" for n in range(300)], [f"{n}" for n in range(2500)]
+    abandon(client, waiting, QUEUE)
+    abandon(client, [*left, "done", *left[:300], "works"])
+    client.delete(f"{PREFIX}:item:done")
+    client.set(lease_keys("works")[0], "f" * 32, ex=60)
+    before = commands(client)
+    layout = app.layout(PREFIX, "workqueue")
+    steps = [app.run(lambda session: session.perform(layout.turn())).recovered for _ in range(4)]
+    assert steps == [1000, 1000, 500, 0]
+    ran = commands(client) - before
+    assert ran["lpos"] + ran["lrem"] <= 20
+    assert ran["lrange"] < 30
+    assert client.lrange(PROCESSING, 0, -1) == [b"works"]
+    assert drain(queue) == [*waiting, *left]
+    client.delete(f"{PREFIX}:item:works", lease_keys("works")[0])
+
+
+@pytest.mark.speaks("workqueue", "R5")
+def test_a_clean_goes_on_past_many_that_wait_already(queue: Queue, client: redis.Redis) -> None:
+    twice = [f"{n}" for n in range(1500)]
+    abandon(client, twice)
+    client.lpush(QUEUE, *twice)
+    abandon(client, ["last"])
+    assert queue.clean() == Cleaned(recovered=1)
+    assert client.llen(PROCESSING) == 0
+    assert drain(queue) == [*twice, "last"]
+
+
+@pytest.mark.speaks("workqueue", "R5")
+def test_many_that_a_dead_cleaner_had_come_back(queue: Queue, client: redis.Redis) -> None:
+    """Of a hundred some wait again, some are worked on, some are done, and the rest is nowhere else."""
+    ids = [f"{n}" for n in range(100)]
+    abandon(client, ids, CLEANING)
+    client.lpush(QUEUE, *ids[:20])
+    client.lpush(PROCESSING, *ids[20:40])
+    client.mset({lease_keys(id)[1]: "f" * 32 for id in ids[20:40]})
+    client.delete(*(f"{PREFIX}:item:{id}" for id in ids[40:60]))
+    assert queue.clean() == Cleaned(0, 0)
+    assert wait_until(lambda: queue.clean().recovered, "the rest", timeout=5) == 40
+    assert client.llen(CLEANING) == 0
+    assert sorted(drain(queue)) == sorted(ids[:20] + ids[60:])
+    assert client.lrange(PROCESSING, 0, -1) == [id.encode() for id in reversed(ids[20:40])]
+    client.delete(*(f"{PREFIX}:item:{id}" for id in ids), *(lease_keys(id)[1] for id in ids))
+
+
+@pytest.mark.speaks("workqueue", "R5")
+def test_a_deep_clean_reads_no_list_where_all_items_are_worked_on(
+    app: Windlass, queue: Queue, client: redis.Redis
+) -> None:
+    queue.enqueue_many([b""] * 100)
+    queue.lease_many(100)
+    before = commands(client)
+    audit = app.layout(PREFIX, "workqueue").audit("items", "0")
+    assert app.run(lambda session: session.perform(audit))[1] == 0
+    ran = commands(client) - before
+    assert ran["scan"] == 1
+    assert (ran["lrange"], ran["lpos"]) == (0, 0)
+
+
+# -- whose it was --------------------------------------------------------------------------------
+
+
+@pytest.mark.speaks("workqueue", "R4", "R5")
+@pytest.mark.parametrize("holder", ["worker-1", None])
+@pytest.mark.parametrize("lists", [(PROCESSING,), (), (QUEUE,)], ids=["abandoned", "in no list", "waits already"])
+def test_what_was_taken_back_can_be_settled_only_by_who_has_it_next(
+    queue: Queue, client: redis.Redis, holder: str | None, lists: tuple[str, ...]
+) -> None:
+    """A peer has moved it to `processing` and has not set its lease yet: in this moment it looks as if it were ours."""
+    queue.enqueue(b"", id="a")
+    (lease,) = queue.lease_many(1, 60, holder=holder)
+    client.delete(*lease_keys("a"))
+    if PROCESSING not in lists:
+        client.delete(PROCESSING)
+    if QUEUE in lists:
+        client.lpush(PROCESSING, "a")
+        client.lpush(QUEUE, "a")
+    queue.clean(deep=True)
+    ledger = f"windlass:{{{PREFIX}}}:workqueue"
+    assert not client.exists(f"{ledger}:runs", f"{ledger}:held")
+    assert len(names(client, f"{ledger}:holders")) == (1 if holder else 0)
+    assert client.lmove(QUEUE, PROCESSING, "RIGHT", "LEFT") == b"a"
+    for settle in (queue.complete, queue.release, queue.fail, lambda lease: queue.retry(lease, delay=0)):
+        assert not settle(lease)
+    assert not queue.extend(lease, 60)
+    assert client.lrange(PROCESSING, 0, -1) == [b"a"]
+    assert client.exists(f"{PREFIX}:item:a")

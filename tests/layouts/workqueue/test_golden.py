@@ -145,11 +145,43 @@ def test_a_purge_leaves_nothing(queue: Queue, look: Look, client: redis.Redis) -
     assert look() == {}
 
 
+def test_a_purge_takes_along_what_a_dead_cleaner_had(queue: Queue, look: Look, client: redis.Redis) -> None:
+    three(queue)
+    assert client.lmove(f"{PREFIX}:queue", f"{PREFIX}:cleaning", "RIGHT", "LEFT") == b"a"
+    assert queue.purge() == 3
+    assert look() == {}
+
+
+@pytest.mark.parametrize("in_work", [True, False], ids=["in processing", "taken back too early"])
+def test_a_purge_of_what_waits_spares_an_item_in_work(
+    queue: Queue, look: Look, client: redis.Redis, in_work: bool
+) -> None:
+    """It has an entry among those that wait: a second one, or, by a cleaner that saw no lease yet, the only one."""
+    three(queue)
+    lease = take(queue)
+    client.rpush(f"{PREFIX}:queue", "a")
+    if not in_work:
+        client.delete(f"{PREFIX}:processing")
+    assert queue.purge("ready") == 2
+    session = look()["lease:a"]
+    assert look() == {"item:a": b"1", "processing": [b"a"], "lease:a": session, "leased_by_session:a": session}
+    assert queue.complete(lease)
+    assert look() == {}
+
+
+def test_a_purge_of_what_waits_comes_to_the_end_past_items_in_work(queue: Queue, client: redis.Redis) -> None:
+    queue.enqueue_many([b""] * 1100)
+    leases = queue.lease_many(1000)
+    client.rpush(f"{PREFIX}:queue", *(lease.id for lease in leases))
+    assert queue.purge("ready") == 100
+    assert (queue.counts().ready, queue.counts().leased) == (0, 1000)
+
+
 def test_beside_them_lies_only_the_ledger(queue: Queue, client: redis.Redis) -> None:
     three(queue)
     take(queue)
     others = {key for key in names(client, "*") if not key.startswith(PREFIX)}
-    assert others == {f"windlass:{{{PREFIX}}}:workqueue:{name}" for name in ("state", "runs", "holders")}
+    assert others == {f"windlass:{{{PREFIX}}}:workqueue:{name}" for name in ("state", "runs", "holders", "held")}
     queue.purge()
     assert set(names(client, "*")) <= {f"windlass:{{{PREFIX}}}:workqueue:state"}
 

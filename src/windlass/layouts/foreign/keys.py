@@ -11,6 +11,11 @@ def ledger_keys(layout: str, queue: str) -> tuple[str, str, str]:
     return state, runs, holders
 
 
+def held_key(layout: str, queue: str) -> str:
+    """What each holder has: the last key of every script."""
+    return f"{PREFIX}:{{{queue}}}:{layout}:held"
+
+
 def wake_channel(layout: str, queue: str) -> str:
     """Where Windlass programs tell each other that a queue has work; peers of another make do not speak here."""
     return f"{PREFIX}:wake:{{{queue}}}:{layout}"

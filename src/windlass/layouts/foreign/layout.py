@@ -22,6 +22,12 @@ from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Releas
 
 T = TypeVar("T")
 _NAME = re.compile(r"[^\s{}\x00-\x1f\x7f]{1,128}")
+_KEEPING: dict[State | None, Capability] = {
+    State.SCHEDULED: Capability.RUN_TIME,
+    State.BLOCKED: Capability.SINGLETON,
+    State.DEAD: Capability.DEAD,
+    State.BROKEN: Capability.BROKEN,
+}
 _STATUSES = {"a": Status.ADDED, "u": Status.UPDATED, "k": Status.KEPT, "b": Status.BLOCKED, "m": None}
 
 
@@ -45,7 +51,7 @@ class ForeignLayout:
             )
         self.queue = queue
         self.max_dead = max_dead
-        self._keys = keys.ledger_keys(self.name, queue) + self.own_keys()
+        self._keys = (*keys.ledger_keys(self.name, queue), *self.own_keys(), keys.held_key(self.name, queue))
         self._holders: set[str] = set()
 
     # -- what a subclass says --------------------------------------------------------------------
@@ -100,6 +106,8 @@ class ForeignLayout:
             self._need(Capability.UPDATE, "update")
         if not job.fresh:
             self._need(Capability.IDS, "enqueue with an id")
+        if job.updates:
+            self._need(Capability.UPDATE, "enqueue that changes a job which is there")
         if change.when is not None:
             self._need(Capability.RUN_TIME, "enqueue with a run time")
         if change.priority != 5:
@@ -145,8 +153,8 @@ class ForeignLayout:
                 return ("retry", *pack_when(when), message)
             case Failed(message=message):
                 return ("fail", 0, 0, message)
-            case Crashed(message=message):
-                return ("crash", 0, 0, message)
+            case Crashed(message=message, alone=alone, allowed=allowed):
+                return ("crash", int(alone), allowed, message)
             case Broken(message=message):
                 return ("broken", 0, 0, message)
             case Unknown(task=task):
@@ -188,7 +196,11 @@ class ForeignLayout:
         return self._write("beat", "beat", args, lambda reply: Beat(reply == 1, 0))
 
     def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
-        return self._read("held", "held", [holder], lambda rows: Page(tuple(map(self._read_row, rows)), None))
+        def read(reply: list[Any]) -> Page:
+            following, rows = reply
+            return Page(tuple(map(self._read_row, rows)), following.decode() or None)
+
+        return self._read("held", "held", [holder, after or "", limit], read)
 
     def progress(self, lease: Lease, value: float) -> Call[bool]:
         self._need(Capability.PROGRESS, "progress")
@@ -210,6 +222,8 @@ class ForeignLayout:
         self._cannot(Capability.PAUSE, "pause" if paused else "resume")
 
     def purge(self, state: State | None) -> Call[tuple[int, int]]:
+        if state in _KEEPING:
+            self._need(_KEEPING[state], f"purge {state} jobs")
         what = state.value if state else "all"
         return self._write("purge", "purge", [what], lambda reply: (int(reply[0]), int(reply[1])))
 

@@ -4,6 +4,7 @@ local JOBS, PROGRESS, BROKEN, FAILED = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local TIMEOUT = 120000 -- ms in progress after which a job counts as abandoned
 local MOST = 1000
 local PAGES = 10 -- of running jobs that one sweep looks at
+local SORTED = 10000 -- running or broken jobs, at most, that are listed in order
 local LONGEST_ID = 512
 expect('list', JOBS, FAILED)
 expect('hash', PROGRESS, BROKEN)
@@ -119,10 +120,16 @@ local function beginning(ends)
 end
 
 -- Peers see this time; by our copy of it we see whether one of them has the job now.
-local function sign(text, began)
+local function sign(text, began, copy)
   local value = write_time(began)
   call('HSET', PROGRESS, text, value)
-  call('HSET', RUNS, note(text), value)
+  call('HSET', RUNS, copy, value)
+end
+
+-- Where that copy is. Texts may be long: it is found out once.
+local function copy_of(run)
+  run.copy = run.copy or note(run.token)
+  return run.copy
 end
 
 local looks = MOST -- at texts that are none, in one call
@@ -132,7 +139,7 @@ function layout.take(_, ends)
     local text = call('RPOP', JOBS)
     if not text then return nil end
     if is_job(text) then
-      sign(text, beginning(ends))
+      sign(text, beginning(ends), note(text))
       return text
     end
     put_aside(text)
@@ -147,13 +154,13 @@ end
 
 function layout.holds(run)
   local began = call('HGET', PROGRESS, run.token)
-  return began and began == call('HGET', RUNS, note(run.token))
+  return began and began == call('HGET', RUNS, copy_of(run))
 end
 
 function layout.extend(run, ends, never_less)
   local began = beginning(ends)
   if never_less and read_time(call('HGET', PROGRESS, run.token)) * 1000 >= began then return end
-  sign(run.token, began)
+  sign(run.token, began, copy_of(run))
 end
 
 -- How it ends -------------------------------------------------------------------------------------------------------
@@ -177,12 +184,15 @@ function layout.release(run)
   to_front(run.token)
 end
 
-layout.stall, layout.crash = layout.release, layout.release
+layout.stall = layout.release
 
 function layout.retry(run)
   call('HDEL', PROGRESS, run.token)
   to_back(run.token)
 end
+
+-- No crash is counted here, so a job may crash for ever: at the front it would be all that is ever run.
+layout.crash = layout.retry
 
 function layout.fail(run)
   call('HDEL', PROGRESS, run.token)
@@ -234,20 +244,34 @@ end
 
 -- Orders ------------------------------------------------------------------------------------------------------------
 
-local graves -- public id → texts of dead and broken jobs; found out once in a call
+-- Shows all of a hash, page by page, until it has seen enough: texts may be long, and many. One may come twice.
+local function walk(key, has_enough)
+  local cursor = '0'
+  repeat
+    local found = call('HSCAN', key, cursor, 'COUNT', MOST)
+    cursor = found[1]
+    for i = 1, #found[2], 2 do
+      if has_enough(found[2][i], found[2][i + 1]) then return end
+    end
+  until cursor == '0'
+end
+
+local graves -- public id that is asked for → texts of dead and broken jobs; found out once in a call
 
 local function texts_of(id)
   if not graves then
     graves = {}
-    for _, texts in ipairs({ call('LRANGE', FAILED, 0, -1), call('HKEYS', BROKEN) }) do
-      for _, text in ipairs(texts) do
-        local name = public_id(text)
-        graves[name] = graves[name] or {}
-        table.insert(graves[name], text)
-      end
+    for at = 4, #ARGV do graves[ARGV[at]] = {} end
+    local function look_at(text)
+      local texts = graves[public_id(text)]
+      if texts then texts[#texts + 1] = text end
     end
+    for at = 0, call('LLEN', FAILED) - 1, MOST do
+      for _, text in ipairs(call('LRANGE', FAILED, at, at + MOST - 1)) do look_at(text) end
+    end
+    walk(BROKEN, look_at)
   end
-  return graves[id] or {}
+  return graves[id]
 end
 
 function layout.revive(id)
@@ -295,12 +319,19 @@ function layout.counts()
   return { call('LLEN', JOBS), 0, 0, call('HLEN', PROGRESS), call('LLEN', FAILED), call('HLEN', BROKEN) }
 end
 
--- Some texts of a hash with their times. A hash has no order of its own, so all of it is read.
+-- Some texts of a hash with their times. A hash has no order of its own: for one by time all of it is read, and where
+-- that is too much they are listed as they come.
 local function by_time(key, latest_first, offset, limit)
-  local all, dated = call('HGETALL', key), {}
-  for i = 1, #all, 2 do
-    dated[#dated + 1] = { text = all[i], time = read_time(all[i + 1]) or 0 }
+  local dated, passed_over = {}, 0
+  local function put_down(text, time) dated[#dated + 1] = { text = text, time = read_time(time) or 0 } end
+  if call('HLEN', key) > SORTED then
+    walk(key, function(text, time)
+      if passed_over == offset then put_down(text, time) else passed_over = passed_over + 1 end
+      return #dated == limit
+    end)
+    return dated
   end
+  walk(key, put_down)
   table.sort(dated, function(a, b)
     if a.time ~= b.time then return (a.time > b.time) == latest_first end
     return a.text < b.text

@@ -10,8 +10,11 @@
 Decided where the document leaves it open:
 
 * "Retry" goes to the back, at once; a worker that is to wait before it does so with the job in its hands. What the
-  monitor takes back, what a lost worker held, what a crashed process ran and what is given back unharmed goes to the
-  front. Nothing is charged, for there is nowhere to count.
+  monitor takes back, what a lost worker held and what is given back unharmed goes to the front. Nothing is charged, for
+  there is nowhere to count.
+* A job that was seen to kill its process goes to the back like a retry: that is no lost worker, and at the front a job
+  that does so each time would be all that is ever run. Where it was one of several, all of them go to the front, to be
+  run alone.
 * A running job of ours has the time of its last sign of life as its beginning, so that the monitors of peers leave long
   jobs alone. A lease that is longer than the timeout is written as begun so much later that it lasts to its end.
 * A job is ours while the time there is the one that we wrote: a peer that took it over has put its own.
@@ -25,6 +28,9 @@ Decided where the document leaves it open:
 * The messages of retries and failures are logged by the worker; the keys have no place for them.
 * A dead or broken job comes back by the id in its array (all that carry it); one in which no id can be read, by
   `sha1:` and the SHA-1 of its text.
+* Running and broken jobs are listed by their times; where there are more than 10,000, as the server has them.
+* `clean(deep=True)` does what `clean()` does. A job is one text in one place, with nothing beside it that could differ,
+  and the monitor sees to all that can be wrong there.
 """
 
 from __future__ import annotations

@@ -313,14 +313,7 @@ local function catches(holder)
   return call('ZSCORE', FAILURES.waiting, placeholder(holder))
 end
 
--- What a worker has lives as long as the worker: its peers must not see a deadline before that.
-local function deadline(holder, ends)
-  local alive = not is_raw(holder) and tonumber(call('ZSCORE', HOLDERS, holder))
-  return alive and math.max(ends, alive) or ends
-end
-
 function layout.take(holder, ends)
-  ends = deadline(holder, ends)
   return catches(holder) and take_from(FAILURES, holder, ends) or take_from(JOBS, holder, ends)
 end
 
@@ -351,8 +344,7 @@ end
 -- A peer has taken a job away: its worker stops it as one that was cancelled.
 function layout.lost(run)
   local queue, id = place_of(run)
-  if is_raw(run.holder) then return end
-  call('PUBLISH', 'windlass:cancel:' .. run.holder, string.match(STATE, '{(.*)}') .. ' ' .. queue.prefix .. id)
+  drop_run(run, queue.prefix .. id)
 end
 
 local function leave_active(run)

@@ -25,6 +25,7 @@ Decided where the document leaves it open:
   takes an item without a lease back only when it finds it so for a second; `clean()` does at once.
 * An id in the queue that has a lease was added twice, or a cleaner took it back too early. It is not leased again but
   put to `processing`, where who works on it can complete it, and from where it comes back when that lease ends.
+  A purge of what waits does the same: its data and its lease belong to who works on it.
 * A cleaner of the packages that dies leaves ids in `cleaning`. The sweep takes back what is nowhere else, and takes
   away what is done, which the next such cleaner would put on the queue again.
 * There is no place for what failed: `fail` completes the item, as the document advises, and the worker logs why.

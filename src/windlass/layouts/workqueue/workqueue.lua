@@ -3,6 +3,7 @@
 local QUEUE, PROCESSING, CLEANING = KEYS[4], KEYS[5], KEYS[6]
 local PREFIX = string.sub(QUEUE, 1, -6)
 local MOST = 1000
+local FEW = 20 -- ids that are looked for one by one; to find more, a list is read as a whole
 expect('list', QUEUE, PROCESSING, CLEANING)
 layout.sweep_every = 1000
 layout.returns_to_back = true
@@ -97,67 +98,135 @@ end
 layout.stall, layout.crash, layout.unknown, layout.broken = layout.retry, layout.retry, layout.retry, layout.retry
 layout.fail = layout.complete
 
+local function set_of(ids)
+  local set = {}
+  for _, id in ipairs(ids) do set[id] = true end
+  return set
+end
+
+-- Those of some ids that are not in a list, each once. To look for one is to walk through the list, so many are looked
+-- for in one walk.
+local function unlisted(key, ids)
+  local listed, rest = {}, {}
+  if #ids <= FEW then
+    for _, id in ipairs(ids) do listed[id] = call('LPOS', key, id) end
+  else
+    local wanted = set_of(ids)
+    for at = 0, call('LLEN', key) - 1, MOST do
+      for _, id in ipairs(call('LRANGE', key, at, at + MOST - 1)) do
+        if wanted[id] then listed[id] = true end
+      end
+    end
+  end
+  for _, id in ipairs(ids) do
+    if not listed[id] then
+      listed[id] = true
+      rest[#rest + 1] = id
+    end
+  end
+  return rest
+end
+
+-- All entries of some ids leave a list. To remove one is to walk through the list; for many, all entries go round once,
+-- from its left end to its right, but for these.
+local function take_out(key, ids)
+  if #ids <= FEW then
+    for _, id in ipairs(ids) do call('LREM', key, 0, id) end
+    return
+  end
+  local goes, ahead = set_of(ids), call('LLEN', key)
+  while ahead > 0 do
+    local entries, stay = call('LPOP', key, math.min(ahead, MOST)), {}
+    for _, id in ipairs(entries) do
+      if not goes[id] then stay[#stay + 1] = id end
+    end
+    if #stay > 0 then call('RPUSH', key, unpack(stay)) end
+    ahead = ahead - #entries
+  end
+end
+
+-- What comes back is nobody's. Else a fence of ours that had it could settle it once a peer has moved it to
+-- `processing`, in the moment before the peer's lease is there.
+local function disown(id)
+  local fence = call('HGET', RUNS, pointer(id))
+  local text = fence and call('HGET', RUNS, fence)
+  if not text then return end
+  local run = read_run(fence, text)
+  forget(run)
+  if is_raw(run.holder) then dismiss(run.holder) end
+end
+
+-- Those of some abandoned ids that do not wait already go to the back; how many.
+local function bring_back(ids)
+  for _, id in ipairs(ids) do disown(id) end
+  local back = unlisted(QUEUE, ids)
+  for _, id in ipairs(back) do call('LPUSH', QUEUE, id) end
+  came = came + #back
+  return #back
+end
+
 -- Light clean. An item without a lease may be one that a peer is just about to lease, and one in `cleaning` may be in
 -- the hands of a peer's cleaner: it is taken back when it has been so for a second; from `processing` at once when
--- somebody asks. Who asks has all looked at; else it is some at a time, the oldest first, and others when there is
--- nothing left to decide about them.
+-- somebody asks. Who asks has as many looked at as it takes to bring some back, and asks again until none comes; else
+-- it is some at a time, the oldest first, and others when there is nothing left to decide about them.
 function layout.sweep(asked)
-  local before, waiting, taken_back = cmsgpack.unpack(call('HGET', STATE, 'bare') or '\128'), {}, 0
+  local before, waiting = cmsgpack.unpack(call('HGET', STATE, 'bare') or '\128'), {}
   local function is_due(id)
     waiting[id] = math.min(before[id] or now, now)
     if now - waiting[id] < layout.sweep_every then return false end
     waiting[id] = nil
     return true
   end
-  local function take_back(id)
-    if call('LPOS', QUEUE, id) then return end
-    call('LPUSH', QUEUE, id)
-    came = came + 1
-    taken_back = taken_back + 1
-  end
 
   local offset, length = asked and 0 or tonumber(call('HGET', STATE, 'looked') or 0), call('LLEN', PROCESSING)
   if offset >= length then offset = 0 end
   local some = asked and math.max(length, 1) or MOST
   local ids = call('LRANGE', PROCESSING, -offset - some, -offset - 1)
-  for i = #ids, 1, -1 do -- the oldest first, so that they are in their old order at the back
-    local id = ids[i]
-    if not exists(id) then
-      call('LREM', PROCESSING, 0, id)
-    elseif not is_leased(id) and (asked or is_due(id)) then
-      call('LREM', PROCESSING, 0, id)
-      take_back(id)
+  local at, gone, taken_back = #ids, 0, 0
+  repeat -- the oldest first, so that they are in their old order at the back
+    local out, due = {}, {}
+    while at > 0 and #due < MOST do
+      local id = ids[at]
+      local lives = exists(id)
+      if not lives or not is_leased(id) and (asked or is_due(id)) then
+        out[#out + 1] = id
+        due[#due + 1] = lives and id or nil
+      end
+      at = at - 1
     end
-  end
+    take_out(PROCESSING, out)
+    gone = gone + #out
+    taken_back = bring_back(due)
+  until at == 0 or taken_back > 0
+  local passed = asked and 0 or math.max(0, offset + #ids - gone)
+
+  local out, due = {}, {}
   for _, id in ipairs(call('LRANGE', CLEANING, 0, MOST - 1)) do
-    if not exists(id) then
-      call('LREM', CLEANING, 0, id) -- its cleaner would bring back what is done
-    elseif is_due(id) then
-      call('LREM', CLEANING, 0, id)
-      if not is_leased(id) and not call('LPOS', PROCESSING, id) then take_back(id) end
+    local lives = exists(id)
+    if not lives or is_due(id) then -- of what is done too: its cleaner would bring it back
+      out[#out + 1] = id
+      due[#due + 1] = lives and not is_leased(id) and id or nil
     end
   end
-  call('HSET', STATE, 'bare', cmsgpack.pack(waiting), 'looked', next(waiting) and offset or offset + some)
+  take_out(CLEANING, out)
+  taken_back = taken_back + bring_back(unlisted(PROCESSING, due))
+  call('HSET', STATE, 'bare', cmsgpack.pack(waiting), 'looked', next(waiting) and offset or passed)
   return taken_back
 end
 
--- Deep clean: items that are in no list at all, because somebody died between two commands.
+-- Deep clean: items that are in no list at all, because somebody died between two commands. The lists are read only for
+-- items that nobody works on; the longer they are, the more items in one step.
 function layout.deep_clean(cursor)
-  local listed, mended = {}, 0
-  for _, key in ipairs({ QUEUE, PROCESSING, CLEANING }) do
-    for _, id in ipairs(call('LRANGE', key, 0, -1)) do listed[id] = true end
-  end
+  local listed = call('LLEN', QUEUE) + call('LLEN', PROCESSING) + call('LLEN', CLEANING)
   local pattern = string.gsub(item(''), '[%[%]%?%*\\]', '\\%0') .. '*'
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', MOST, 'TYPE', 'string')
+  local some = math.max(MOST, math.ceil(listed / 50))
+  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', some, 'TYPE', 'string')
+  local ids = {}
   for _, key in ipairs(found[2]) do
     local id = string.sub(key, #item('') + 1)
-    if not listed[id] and not is_leased(id) then
-      call('LPUSH', QUEUE, id)
-      came = came + 1
-      mended = mended + 1
-    end
+    if not is_leased(id) then ids[#ids + 1] = id end
   end
-  return found[1], mended
+  return found[1], bring_back(unlisted(CLEANING, unlisted(PROCESSING, unlisted(QUEUE, ids))))
 end
 
 function layout.cancel(id)
@@ -194,17 +263,32 @@ function layout.list(state, offset, limit)
   return rows
 end
 
-function layout.purge(state)
-  local gone, left = 0, 0
-  for key, name in pairs({ [QUEUE] = 'ready', [PROCESSING] = 'leased' }) do
-    if state == 'all' or state == name then
-      for _, id in ipairs(call('RPOP', key, MOST) or {}) do
+-- A second entry of an item that is worked on is no item that waits; like `take` it leaves the item in `processing`.
+local function purge_ready()
+  local gone = 0
+  repeat
+    local ids = call('RPOP', QUEUE, MOST) or {}
+    for _, id in ipairs(ids) do
+      if not is_leased(id) then
         gone = gone + call('DEL', item(id))
-        call('DEL', leases(id))
+      elseif exists(id) and not call('LPOS', PROCESSING, id) then
+        call('LPUSH', PROCESSING, id)
       end
-      left = left + call('LLEN', key)
     end
+  until gone > 0 or #ids == 0
+  return gone, call('LLEN', QUEUE)
+end
+
+function layout.purge(state)
+  if state == 'ready' then return purge_ready() end
+  if state ~= 'all' then return 0, 0 end
+  local gone, left = 0, 0
+  for _, key in ipairs({ QUEUE, PROCESSING, CLEANING }) do
+    for _, id in ipairs(call('RPOP', key, MOST) or {}) do
+      gone = gone + call('DEL', item(id))
+      call('DEL', leases(id))
+    end
+    left = left + call('LLEN', key)
   end
-  if state == 'all' then call('DEL', CLEANING) end
   return gone, left
 end

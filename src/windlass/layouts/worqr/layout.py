@@ -41,21 +41,25 @@ Decided where the document leaves it open:
 * Our workers drop what a peer cancels (`obey_cancel`). A cancellation of our own has told them already, and must not
   hit a task that was enqueued after it: for 3 s they do not listen when it is said again.
 * The mark of a unique task goes when the task is finished, as with the published package; also when it is cancelled
-  and runs nowhere else, unless its id is a hash. Purging a queue leaves marks alone.
+  and runs nowhere else, which costs 1 ms for each KB of a task whose id is a hash. One of more than 64 KB keeps its
+  mark until whoever runs it has ended it: for ever if that is lost. Purging a queue leaves marks alone.
 * The published package cannot take an empty task: it leaves it to others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from hashlib import md5, sha1
+from typing import TypeVar
 
-from windlass.job import JobRecord, NewJob
-from windlass.layout import Argument, Call
+from windlass.job import JobRecord, Lease, Limits, NewJob
+from windlass.layout import Argument, Beat, Call, Turn
 from windlass.layouts.foreign import ForeignLayout
 from windlass.limits import MAX_ID_BYTES
 from windlass.outcome import Outcome
 
+T = TypeVar("T")
 PREFIX = "worqr"
 
 
@@ -69,7 +73,27 @@ class WorqrLayout(ForeignLayout):
     def own_keys(self) -> tuple[str, ...]:
         of_queue = (f"{PREFIX}:{name}:{self.queue}" for name in ("queues", "workingProcesses"))
         of_all = (f"{PREFIX}:{name}" for name in ("workers", "expiringWorkers", "permanentWorkers"))
-        return (*of_queue, *of_all)
+        return (*of_queue, *of_all, f"windlass:{{{self.queue}}}:worqr:tokens")
+
+    def turn(
+        self,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        want: int = 0,
+        seconds: float = 0,
+        holder: str | None = None,
+        waiter: str | None = None,
+        registered: bool = False,
+    ) -> Call[Turn]:
+        call = super().turn(outcomes, want=want, seconds=seconds, holder=holder, waiter=waiter, registered=registered)
+        return _with_workers(call, [holder] if holder else [])
+
+    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
+        return _with_workers(super().beat(holder, seconds, register=register, catcher=catcher), [holder])
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
+        holders = dict.fromkeys(lease.holder or f".{lease.fence}" for lease in leases)
+        return _with_workers(super().extend(leases, seconds), holders)
 
     def id_of(self, job: NewJob) -> str:
         """A task is called what it says."""
@@ -77,9 +101,9 @@ class WorqrLayout(ForeignLayout):
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """The verb; then the task's MD5, by which the mark of a unique task is found, and whether it is text."""
-        verb, *_ = super()._pack_outcome(outcome)
+        verb, a, b, _ = super()._pack_outcome(outcome)
         task = outcome.lease.data
-        return (verb, 0, 0, _md5(task) + ("t" if _is_text(task) else "b"))
+        return (verb, a, b, _md5(task) + ("t" if _is_text(task) else "b"))
 
     def cancel(self, ids: Sequence[str], *, running: bool) -> Call[list[bool]]:
         """Every waiting copy of these tasks goes; those who run one, of any make, are told if asked for."""
@@ -92,7 +116,7 @@ class WorqrLayout(ForeignLayout):
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
         """A peer said that a task is cancelled: what this holder runs of it is cancelled, which it hears as always."""
-        return self._write("obey", "cancel", [holder, message], lambda reply: reply == 1)
+        return self._write("obey", "cancel", [holder, message, _md5(message)], lambda reply: reply == 1)
 
     def get(self, id: str) -> Call[JobRecord | None]:
         """A task by its text or hash: one that runs, else one that waits."""
@@ -101,6 +125,12 @@ class WorqrLayout(ForeignLayout):
     def wake_channel(self, waiter: str) -> str:
         """Where peers of any make announce work."""
         return f"{PREFIX}_{self.queue}_work"
+
+
+def _with_workers(call: Call[T], workers: Iterable[str]) -> Call[T]:
+    """The same, with the keys of these workers: what holds something else is found out before anything is written."""
+    names = [f"{PREFIX}:{name}:{worker}" for worker in workers for name in ("workingQueues", "workerTimers")]
+    return replace(call, keys=(*call.keys[:-1], *names, call.keys[-1]))
 
 
 def name_of(task: bytes) -> str:

@@ -1,13 +1,24 @@
--- Worqr's own part; layout.py has its key map. The token of a run is its process id: the queue, "_", a UUID.
+-- Worqr's own part; layout.py has its key map. The token of a run is its process id: the queue, "_", a UUID. Ours begin
+-- with the SHA-1 of the task, so TOKENS, a sorted set of them with all scores 0, tells who of us works on a task.
+--
+-- KEYS   [4…8] of its peers  [9] TOKENS  then what its peers know of each worker that the call is for: its queues, its timer
 
 local QUEUE, PROCESSES, WORKERS, EXPIRING, PERMANENT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local TOKENS = KEYS[9]
 local PREFIX = string.match(WORKERS, '^(.*):workers$')
 local NAME = string.sub(QUEUE, #PREFIX + #':queues:' + 1)
 local room = 1000 -- tasks that this call may still take back
 local LONGEST_ID = 512
+local MOST = 1000
+local MOST_HASHED = 65536 -- bytes: for each 1000 of them it takes 1 ms to find their MD5 here
 local ECHO = 3000 -- ms in which we may hear what we said ourselves
 expect('list', QUEUE)
 expect('set', PROCESSES, WORKERS, EXPIRING, PERMANENT)
+expect('zset', TOKENS)
+for at = 10, #KEYS - 1, 2 do
+  expect('set', KEYS[at])
+  expect('string', KEYS[at + 1])
+end
 layout.sweep_every = 1000
 
 local function process(token) return PREFIX .. ':processes:' .. token end
@@ -67,10 +78,46 @@ local function task_in(token, id)
   return task and id_of(task) == id and task or nil
 end
 
+-- How the process ids of our own begin for a task of this SHA-1: a UUID, all but its last part.
+local function beginning(sha1)
+  local parts = {
+    string.sub(sha1, 1, 8), string.sub(sha1, 9, 12), '4' .. string.sub(sha1, 13, 15), 'a' .. string.sub(sha1, 16, 18), '',
+  }
+  return NAME .. '_' .. table.concat(parts, '-')
+end
+
+local function first_first(a, b)
+  return tonumber(a.fence or 'inf') < tonumber(b.fence or 'inf')
+end
+
+-- All that works on a task of this id: our own runs in their order, then the processes of others as { token = … }; and
+-- the task. Of ours there is an index; of others each one is looked at.
+local function works_on(id)
+  local found, task = {}, nil
+  local function look(tokens)
+    for _, token in ipairs(tokens) do
+      local one = task_in(token, id)
+      local fence = one and call('HGET', RUNS, pointer(token))
+      local text = fence and call('HGET', RUNS, fence)
+      if one then
+        task = one
+        found[#found + 1] = text and read_run(fence, text) or { token = token }
+      end
+    end
+  end
+  for _, sha1 in ipairs({ redis.sha1hex(id), is_hash(id) and string.sub(id, 6) or nil }) do
+    local from = beginning(sha1)
+    look(call('ZRANGE', TOKENS, '[' .. from, '(' .. from .. 'g', 'BYLEX'))
+  end
+  look(call('ZDIFF', 2, PROCESSES, TOKENS))
+  table.sort(found, first_first)
+  return found, task
+end
+
 -- All that is worked on: our own runs in their order, then the processes of others as { token = … }.
 local function processes()
   local found, ours = {}, {}
-  local runs = runs_of()
+  local runs = all_runs()
   for i = #runs, 1, -1 do
     if holds_a('list', process(runs[i].token)) then found[#found + 1] = runs[i] end
     ours[runs[i].token] = true
@@ -89,6 +136,13 @@ function layout.knows(worker)
   return call('EXISTS', timer(worker)) == 1
 end
 
+-- The index goes by itself some time after the last run of ours.
+local function keep_tokens(ends)
+  local ms = whole(math.max(DAY, 2 * (ends - now)))
+  call('PEXPIRE', TOKENS, ms, 'NX')
+  call('PEXPIRE', TOKENS, ms, 'GT')
+end
+
 -- Registers a worker that begins, or prolongs the time of one that is known; it is never shortened.
 local beaten = {} -- in this call
 function layout.beat(worker, ends, register)
@@ -98,6 +152,7 @@ function layout.beat(worker, ends, register)
     call('SADD', EXPIRING, worker)
     call('SADD', working_queues(worker), NAME)
   end
+  keep_tokens(ends)
   if call('PTTL', timer(worker)) < ends - now then call('SET', timer(worker), 'RUN', 'PX', whole(ends - now)) end
   beaten[worker] = true
   return true
@@ -105,13 +160,15 @@ end
 
 local function remove_worker(worker)
   for _, key in ipairs({ WORKERS, EXPIRING, PERMANENT }) do call('SREM', key, worker) end
-  call('DEL', timer(worker), working_queues(worker))
+  if holds_a('string', timer(worker)) then call('DEL', timer(worker)) end
 end
 
--- Stops work on this queue; a worker without any queue is none any more.
+-- Stops work on this queue; a worker without any queue is none any more. Where its queues should be and something else
+-- is, nobody knows which they are: it stays until somebody has mended that.
 function layout.retire(worker)
-  call('SREM', working_queues(worker), NAME)
-  if call('EXISTS', working_queues(worker)) == 0 then remove_worker(worker) end
+  local key = working_queues(worker)
+  if holds_a('set', key) then call('SREM', key, NAME) end
+  if call('EXISTS', key) == 0 then remove_worker(worker) end
 end
 
 -- -- the life of a task ------------------------------------------------------------------------------
@@ -128,30 +185,34 @@ end
 
 -- Process ids are random to the peers; the number of the last lease makes ours unique.
 local made = 0
-local function new_token()
+local function new_token(sha1)
   repeat
     made = made + 1
     local seed = table.concat({ STATE, call('HGET', STATE, 'fence') or '', whole(now_us), made }, ' ')
-    local hex = redis.sha1hex(seed)
-    local parts = {
-      string.sub(hex, 1, 8), string.sub(hex, 9, 12), '4' .. string.sub(hex, 13, 15), 'a' .. string.sub(hex, 16, 18),
-      string.sub(hex, 19, 30),
-    }
-    local token = NAME .. '_' .. table.concat(parts, '-')
+    local token = beginning(sha1) .. string.sub(redis.sha1hex(seed), 1, 12)
     if call('EXISTS', process(token)) == 0 then return token end
   until false
 end
 
+-- A task is the same whatever its process is called: a suspect stays one.
+function layout.same(run)
+  return string.sub(run.token, 1, -13)
+end
+
+local taken = {} -- in this call: token → task
 function layout.take()
-  if call('LLEN', QUEUE) == 0 then return nil end
-  local token = new_token()
+  local task = call('LINDEX', QUEUE, -1)
+  if not task then return nil end
+  local token = new_token(redis.sha1hex(task))
   call('LMOVE', QUEUE, process(token), 'RIGHT', 'LEFT')
   call('SADD', PROCESSES, token)
+  call('ZADD', TOKENS, 0, token)
+  taken[token] = task
   return token
 end
 
 function layout.describe(run)
-  local task = call('LINDEX', process(run.token), 0)
+  local task = taken[run.token] or call('LINDEX', process(run.token), 0)
   return id_of(task), task, ''
 end
 
@@ -165,15 +226,26 @@ function layout.extend(run)
   call('SADD', PROCESSES, run.token)
 end
 
-local function end_process(token)
-  call('DEL', process(token))
+local function unlist(token)
   call('SREM', PROCESSES, token)
+  call('ZREM', TOKENS, token)
+end
+
+local function end_process(token)
+  unlist(token)
+  call('HDEL', RUNS, suspicion({ token = token }))
+  return holds_a('list', process(token)) and call('DEL', process(token)) or 0
 end
 
 -- To the front is to the right, where the next one is taken.
 local function put_back(token, side)
   while call('LMOVE', process(token), QUEUE, 'LEFT', side) do came = came + 1 end
-  call('SREM', PROCESSES, token)
+  unlist(token)
+end
+
+-- A peer took it back.
+function layout.lost(run)
+  call('ZREM', TOKENS, run.token)
 end
 
 -- Finish. `hash` is the MD5 of the task, which only Python can make, and "t" if it is text or "b" for other bytes.
@@ -207,19 +279,23 @@ layout.fail, layout.crash, layout.unknown, layout.broken = layout.complete, layo
 
 -- Does something as if this call were for another queue: a dead worker may have served several.
 local function visit(queue, work, ...)
-  local mine = { STATE, RUNS, HOLDERS, QUEUE, PROCESSES, NAME, came }
+  local mine = { STATE, RUNS, HOLDERS, HELD, TOKENS, QUEUE, PROCESSES, NAME, came }
   local ledger = 'windlass:{' .. queue .. '}:worqr:'
-  STATE, RUNS, HOLDERS = ledger .. 'state', ledger .. 'runs', ledger .. 'holders'
+  STATE, RUNS, HOLDERS, HELD = ledger .. 'state', ledger .. 'runs', ledger .. 'holders', ledger .. 'held'
+  TOKENS = ledger .. 'tokens'
   QUEUE, PROCESSES = PREFIX .. ':queues:' .. queue, PREFIX .. ':workingProcesses:' .. queue
   NAME, came = queue, 0
   work(...)
   if came > 0 then layout.announce(came) end
-  STATE, RUNS, HOLDERS, QUEUE, PROCESSES, NAME, came = unpack(mine)
+  STATE, RUNS, HOLDERS, HELD, TOKENS, QUEUE, PROCESSES, NAME, came = unpack(mine)
 end
 
 -- Nothing must fail in the midst of it: a queue whose keys hold something else is left alone.
 local function is_sound()
-  for key, kind in pairs({ [QUEUE] = 'list', [PROCESSES] = 'set', [RUNS] = 'hash', [HOLDERS] = 'zset' }) do
+  local kinds = {
+    [QUEUE] = 'list', [PROCESSES] = 'set', [RUNS] = 'hash', [HOLDERS] = 'zset', [HELD] = 'zset', [TOKENS] = 'zset',
+  }
+  for key, kind in pairs(kinds) do
     if not holds_a(kind, key) and call('EXISTS', key) == 1 then return false end
   end
   return true
@@ -230,17 +306,18 @@ end
 -- for one call the workers stay on the list of the dead.
 local function recover(dead)
   if not is_sound() then return 0 end
-  local before, known, strangers = came, {}, false
-  for _, run in ipairs(runs_of()) do
-    if dead[run.holder] then
-      if room == 0 then return came - before end
-      room, known[run.holder] = room - 1, true
-      forget(run)
-      if layout.holds(run) then layout.stall(run) end
-    end
-  end
+  local before, theirs, strangers = came, {}, false
   for worker in pairs(dead) do
-    strangers = strangers or not (known[worker] or call('ZSCORE', HOLDERS, worker))
+    local runs = runs_of(worker)
+    for _, run in ipairs(runs) do theirs[#theirs + 1] = run end
+    strangers = strangers or (#runs == 0 and not call('ZSCORE', HOLDERS, worker))
+  end
+  table.sort(theirs, latest_first)
+  for _, run in ipairs(theirs) do
+    if room == 0 then return came - before end
+    room = room - 1
+    forget(run)
+    if layout.holds(run) then layout.stall(run) else layout.lost(run) end
   end
   for _, token in ipairs(strangers and call('SMEMBERS', PROCESSES) or {}) do
     if call('HEXISTS', RUNS, pointer(token)) == 0 and layout.holds({ token = token }) then
@@ -256,17 +333,30 @@ local function recover(dead)
   return came - before
 end
 
--- Any peer recovers any other, on all queues that it worked on: on this one first, for its tasks are asked for.
+-- An index entry of what a peer took back before its worker was lost: some are looked at now and then.
+local function prune_tokens()
+  if call('ZCARD', TOKENS) <= call('ZCARD', HELD) then return end
+  for _, token in ipairs(call('ZRANDMEMBER', TOKENS, 100)) do
+    if call('EXISTS', process(token)) == 0 then call('ZREM', TOKENS, token) end
+  end
+end
+
+-- Any peer recovers any other, on all queues that it worked on: on this one first, for its tasks are asked for. Where
+-- very many are dead it is some of them, from another place on each time: those of a damaged queue stay dead.
 function layout.sweep()
-  local dead, queues = {}, { [NAME] = {} }
-  for _, worker in ipairs(call('SDIFF', WORKERS, PERMANENT)) do
+  prune_tokens()
+  local dead, count, queues = {}, 0, { [NAME] = {} }
+  local workers = call('SDIFF', WORKERS, PERMANENT)
+  for i = 1, #workers do
+    local worker = workers[(now + i) % #workers + 1]
     local key = working_queues(worker)
     if not layout.knows(worker) and (holds_a('set', key) or call('EXISTS', key) == 0) then
-      dead[worker] = true
+      dead[worker], count = true, count + 1
       for _, queue in ipairs(call('SMEMBERS', key)) do
         queues[queue] = queues[queue] or {}
         queues[queue][worker] = true
       end
+      if count == MOST then break end
     end
   end
   if not next(dead) then return 0 end
@@ -304,27 +394,60 @@ local function echo(task)
   return 'windlass:{' .. NAME .. '}:worqr:cancelled:' .. redis.sha1hex(task)
 end
 
--- `order` is the MD5 of the id, which only Python can make, and the id.
+-- The MD5 of a task that is known by its hash, unless it is too long to be found here.
+local function md5_of(text)
+  if #text > MOST_HASHED then return nil end
+  local band, bor, bxor, bnot, rol, tobit = bit.band, bit.bor, bit.bxor, bit.bnot, bit.rol, bit.tobit
+  local turns = { 7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21 }
+  local sines = {}
+  for i = 0, 63 do sines[i] = tobit(math.floor(math.abs(math.sin(i + 1)) * 4294967296)) end
+  local padded = text .. '\128' .. string.rep('\0', (55 - #text) % 64) .. struct.pack('<I4I4', 8 * #text, 0)
+  local sum = { tobit(0x67452301), tobit(0xefcdab89), tobit(0x98badcfe), tobit(0x10325476) }
+  for at = 1, #padded, 64 do
+    local words = { struct.unpack('<' .. string.rep('i4', 16), padded, at) }
+    local a, b, c, d = unpack(sum)
+    for i = 0, 63 do
+      local mixed, word
+      if i < 16 then
+        mixed, word = bxor(d, band(b, bxor(c, d))), i
+      elseif i < 32 then
+        mixed, word = bxor(c, band(d, bxor(b, c))), 5 * i + 1
+      elseif i < 48 then
+        mixed, word = bxor(b, c, d), 3 * i + 5
+      else
+        mixed, word = bxor(c, bor(b, bnot(d))), 7 * i
+      end
+      local turn = turns[math.floor(i / 16) * 4 + i % 4 + 1]
+      a, d, c, b = d, c, b, tobit(b + rol(tobit(a + mixed + sines[i] + words[word % 16 + 1]), turn))
+    end
+    for i, part in ipairs({ a, b, c, d }) do sum[i] = tobit(sum[i] + part) end
+  end
+  local hex = {}
+  for i = 1, 4 do hex[i] = bit.tohex(bit.bswap(sum[i])) end
+  return table.concat(hex)
+end
+
+-- `order` is the MD5 of the id, which Python makes faster, and the id.
 function layout.cancel(order, running)
   local md5, id = string.sub(order, 1, 32), string.sub(order, 33)
-  local task, told, stays = waiting_task(id), false, false
-  local waited = task ~= nil
-  for _, run in ipairs(processes()) do
-    local found = task_in(run.token, id)
-    if found and running then
-      task, told = found, told or not run.cancelled
-      if run.fence and not run.cancelled then cancel_run(run, id) end
-    elseif found then
-      stays = true
-    end
+  local waiting = waiting_task(id)
+  local found, task = works_on(id)
+  local told = false
+  task = waiting or task
+  for _, run in ipairs(running and found or {}) do
+    told = told or not run.cancelled
+    if run.fence and not run.cancelled then cancel_run(run, id) end
   end
-  if waited then call('LREM', QUEUE, 0, task) end
-  if task == id and not stays then call('DEL', unique_task(md5)) end
+  if waiting then call('LREM', QUEUE, 0, waiting) end
+  if task and (running or #found == 0) then
+    if task ~= id then md5 = md5_of(task) end
+    if md5 then call('DEL', unique_task(md5)) end
+  end
   if running and (task or not is_hash(id)) then
     call('PUBLISH', channel('cancel'), task or id)
     call('SET', echo(task or id), '', 'PX', ECHO)
   end
-  return waited or told
+  return waiting ~= nil or told
 end
 
 -- -- questions ---------------------------------------------------------------------------------------
@@ -340,9 +463,8 @@ end
 
 -- One that runs before one that waits: who asks for an id often wants to know where it is.
 function layout.find(id)
-  for _, run in ipairs(processes()) do
-    if task_in(run.token, id) then return describe_leased(run) end
-  end
+  local found = works_on(id)
+  if found[1] then return describe_leased(found[1]) end
   local task = waiting_task(id)
   return task and row('ready', id, task)
 end
@@ -360,20 +482,19 @@ function layout.list(state, offset, limit)
 end
 
 function layout.purge(state)
-  local gone = 0
+  local gone, left = 0, 0
   if state == 'ready' or state == 'all' then
     gone = call('LLEN', QUEUE)
     call('UNLINK', QUEUE)
   end
   if state == 'all' then
-    local tokens = {}
-    for _, run in ipairs(runs_of()) do tokens[run.token] = true end
-    for _, token in ipairs(call('SMEMBERS', PROCESSES)) do tokens[token] = true end
-    for token in pairs(tokens) do
-      gone = gone + call('DEL', process(token))
-      call('SREM', PROCESSES, token)
+    for _, token in ipairs(call('SRANDMEMBER', PROCESSES, MOST)) do gone = gone + end_process(token) end
+    left = call('SCARD', PROCESSES)
+    if left == 0 then
+      for _, run in ipairs(all_runs()) do gone = gone + end_process(run.token) end -- what a peer forgot
+      call('DEL', TOKENS)
+      call('PUBLISH', channel('delete'), '')
     end
-    call('PUBLISH', channel('delete'), '')
   end
-  return gone, 0
+  return gone, left
 end

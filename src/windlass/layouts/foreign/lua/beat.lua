@@ -17,4 +17,5 @@ if known or register then
   if known or register then keep_alive(holder, ends) end
 end
 close(known and '1' or '0')
+keep_for(2 * tonumber(ARGV[5]))
 return known and 1 or 0

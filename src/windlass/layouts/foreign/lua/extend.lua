@@ -16,8 +16,12 @@ for at = 5, #ARGV do
   if run and (run.cancelled or layout.knows and not layout.knows(run.holder)) then run = nil end
   digits[#digits + 1] = run and '1' or '0'
   if run then
-    layout.extend(run, ends)
-    keep_alive(run.holder, ends)
+    layout.extend(run, deadline(run.holder, ends))
+    if is_raw(run.holder) then
+      call('ZADD', HOLDERS, 'GT', whole(ends), run.holder) -- it has this one job
+    else
+      keep_alive(run.holder, ends)
+    end
     if layout.beat then layout.beat(run.holder, ends, false) end
   end
 end

@@ -3,9 +3,11 @@
 -- KEYS   [1] STATE    hash: `fence`, the last number given out; `swept`, when the layout was last swept;
 --                     `lane:<name>` → the last operation of each lane, with its answer
 --        [2] RUNS     hash: fence → holder, NUL, token of a job that runs here, with a "!" before it once it was cancelled;
---                     "=" and the SHA-1 of a token → its fence; "@" and that → what the layout notes of its run
+--                     "=" and the SHA-1 of a token → its fence; "@" and that → what the layout notes of its run;
+--                     "?" and that → that it ran in a process that died, and is to be run alone
 --        [3] HOLDERS  zset: holder → when its leases end, in ms
 --        [4…] the layout's own
+--        the last: HELD  zset: holder, NUL, fence; all scores 0, so what a holder has is a range of names
 -- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the layout's setting; then the script's own.
 --        Of one that only reads: [1] the layout's setting; then the script's own.
 --
@@ -13,7 +15,7 @@
 -- peers know no other; the ledger adds what they do not have: a number that only rises, and whose job it is.
 -- The layout follows in its own part: a table of functions, which the scripts behind it call.
 
-local STATE, RUNS, HOLDERS = KEYS[1], KEYS[2], KEYS[3]
+local STATE, RUNS, HOLDERS, HELD = KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS]
 local call = redis.call
 local layout = {}
 local came = 0 -- jobs that became ready in this call
@@ -41,11 +43,11 @@ local function expect(kind, ...)
 end
 
 expect('hash', STATE, RUNS)
-expect('zset', HOLDERS)
+expect('zset', HOLDERS, HELD)
 
 -- The ledger of a queue that nobody uses any more goes by itself.
 local function keep_for(ms)
-  for _, key in ipairs({ STATE, RUNS, HOLDERS }) do
+  for _, key in ipairs({ STATE, RUNS, HOLDERS, HELD }) do
     call('PEXPIRE', key, whole(ms), 'NX')
     call('PEXPIRE', key, whole(ms), 'GT')
   end
@@ -94,11 +96,24 @@ local function read_run(fence, text)
   return { fence = fence, holder = holder, token = string.sub(text, zero + 1), cancelled = cancelled }
 end
 
+-- Where it is marked that a job is one of those that may have killed their process. Where each run has a token of its own,
+-- the layout says by same(run) what a job is known by.
+local function suspicion(run)
+  return '?' .. redis.sha1hex(layout.same and layout.same(run) or run.token)
+end
+
 -- A run that was cancelled keeps its lease, but its layout lets it go however its attempt ends. No name begins with "!".
 local function cancel_run(run, id)
   run.cancelled = true
   call('HSET', RUNS, run.fence, '!' .. run.holder .. '\0' .. run.token)
   call('PUBLISH', 'windlass:cancel:' .. run.holder, string.match(STATE, '{(.*)}') .. ' ' .. id)
+end
+
+-- Somebody else has taken a job away: whoever runs it here stops this attempt, and no later one.
+local function drop_run(run, id)
+  if string.sub(run.holder, 1, 1) == '.' then return end -- a raw lease: nobody listens
+  local message = '!' .. run.fence .. ' ' .. string.match(STATE, '{(.*)}') .. ' ' .. id
+  call('PUBLISH', 'windlass:cancel:' .. run.holder, message)
 end
 
 -- The running job of a fence, if ledger and layout agree that it still is.
@@ -114,21 +129,35 @@ local function latest_first(a, b)
   return tonumber(a.fence) > tonumber(b.fence)
 end
 
--- All jobs that run here, or those of one holder, the latest first: put back one after the other, the first is in front.
-local function runs_of(holder)
+-- The jobs that run under some index entries, the latest first: put back one after the other, the first is in front.
+local function read_runs(members)
   local found = {}
-  local all = call('HGETALL', RUNS)
-  for i = 1, #all, 2 do
-    if string.find(all[i], '^%d') then
-      local run = read_run(all[i], all[i + 1])
-      if not holder or run.holder == holder then found[#found + 1] = run end
+  for _, member in ipairs(members) do
+    local fence = string.match(member, '%d+$')
+    local text = call('HGET', RUNS, fence)
+    if text then
+      found[#found + 1] = read_run(fence, text)
+    else
+      call('ZREM', HELD, member) -- an index entry with no run behind it
     end
   end
   table.sort(found, latest_first)
   return found
 end
 
+-- What one holder has.
+local function runs_of(holder)
+  return read_runs(call('ZRANGE', HELD, '[' .. holder .. '\0', '(' .. holder .. '\1', 'BYLEX'))
+end
+
+-- All that runs here: for what is rare.
+local function all_runs()
+  return read_runs(call('ZRANGE', HELD, 0, -1))
+end
+
 local function forget(run)
+  local text = call('HGET', RUNS, run.fence)
+  if text then call('ZREM', HELD, read_run(run.fence, text).holder .. '\0' .. run.fence) end
   call('HDEL', RUNS, run.fence)
   local mark = pointer(run.token)
   if call('HGET', RUNS, mark) == run.fence then call('HDEL', RUNS, mark, note(run.token)) end
@@ -137,12 +166,15 @@ end
 local function remember(run)
   local mark = pointer(run.token)
   local older = call('HGET', RUNS, mark)
-  if older then
-    local text = layout.lost and call('HGET', RUNS, older)
-    if text then layout.lost(read_run(older, text)) end
+  local text = older and call('HGET', RUNS, older)
+  if text then
+    local before = read_run(older, text)
+    if layout.lost then layout.lost(before) end
     call('HDEL', RUNS, older)
+    call('ZREM', HELD, before.holder .. '\0' .. older)
   end
   call('HSET', RUNS, run.fence, run.holder .. '\0' .. run.token, mark, run.fence)
+  call('ZADD', HELD, 0, run.holder .. '\0' .. run.fence)
 end
 
 local function is_known(holder)
@@ -160,6 +192,11 @@ local function dismiss(holder)
   if layout.retire then layout.retire(holder) end
 end
 
+-- A named holder's leases last as long as it does.
+local function deadline(holder, ends)
+  return math.max(ends, not is_raw(holder) and tonumber(call('ZSCORE', HOLDERS, holder) or 0) or 0)
+end
+
 -- A holder has time until then, or for as long as it had. What it does not hold any more is forgotten.
 local function keep_alive(holder, ends)
   call('ZADD', HOLDERS, 'GT', whole(ends), holder)
@@ -171,6 +208,19 @@ local function keep_alive(holder, ends)
       if layout.lost then layout.lost(run) end
     end
   end
+end
+
+-- META of a lease with the mark SUSPECT, so that its worker runs it alone (see layouts/packing.py).
+local function as_suspect(meta)
+  if meta == '' then return struct.pack('>BBBI4I4I4I4I8I8I8', 2, 1, 5, 10, 3, 0, 0, 2000, 300000, 0) end
+  local marks = string.byte(meta, 2)
+  return string.sub(meta, 1, 1) .. string.char(marks % 2 == 0 and marks + 1 or marks) .. string.sub(meta, 3)
+end
+
+local function describe(run)
+  local id, data, meta = layout.describe(run)
+  if call('HEXISTS', RUNS, suspicion(run)) == 1 then meta = as_suspect(meta) end
+  return id, data, meta
 end
 
 -- What the queue is called in messages to other Windlass programs.

@@ -14,7 +14,7 @@ if replayed then
 end
 local gone, left = layout.purge(ARGV[4])
 if ARGV[4] == 'all' and left == 0 then
-  call('DEL', RUNS)
+  call('DEL', RUNS, HELD)
   for _, holder in ipairs(call('ZRANGE', HOLDERS, 0, -1)) do
     if is_raw(holder) then dismiss(holder) end
   end

@@ -6,7 +6,8 @@
 --          [8] "1": sweep now, whenever it was done last
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
 -- layout   holds(run): nobody else has it or may take it · describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep(asked) → how many came back
---          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text)
+--          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text);
+--          crash only where it certainly was this job: a is 1, b the crashes that its task allows, or -1
 --          settings: sweep_every in ms; returns_to_back: where stall(run) puts a job; due() → ms until something happens by itself, or nil
 -- returns  { a digit for each outcome: 1 it was still ours, fence before the first lease, ids, data, META records,
 --            ms until something happens by itself or -1, jobs taken back, 1 when the holder is not known }
@@ -26,7 +27,7 @@ if replayed then
   for i = 1, tonumber(count) do
     local run = run_of(whole(tonumber(base) + i))
     if run then
-      ids[i], data[i], metas[i] = layout.describe(run)
+      ids[i], data[i], metas[i] = describe(run)
     else
       ids[i], data[i], metas[i] = '', false, '' -- not ours any more
     end
@@ -42,11 +43,18 @@ for at = 9, #ARGV, 5 do
   if run then
     forget(run)
     if is_raw(run.holder) then dismiss(run.holder) end
-    if ARGV[at + 1] == 'release' then
+    local verb = ARGV[at + 1]
+    local crashed = verb == 'crash'
+    if crashed then
+      call('HSET', RUNS, suspicion(run), 1)
+    elseif verb ~= 'release' then
+      call('HDEL', RUNS, suspicion(run)) -- it came to an end by itself
+    end
+    if verb == 'release' or (crashed and ARGV[at + 2] == '0') then -- one of several suspects is charged nothing
       run.at = at
       releases[#releases + 1] = run
     else
-      layout[ARGV[at + 1]](run, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4])
+      layout[verb](run, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4])
     end
   end
 end
@@ -55,13 +63,13 @@ for _, run in ipairs(releases) do layout.release(run, 0, 0, ARGV[run.at + 4]) en
 
 -- What lost holders had goes back, in the old order; then what the layout itself finds abandoned.
 local taken_back = 0
-local lost = call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+local lost = call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST)
 if #lost > 0 then
-  local is_lost, theirs = {}, {}
-  for _, name in ipairs(lost) do is_lost[name] = true end
-  for _, run in ipairs(runs_of()) do
-    if is_lost[run.holder] then theirs[#theirs + 1] = run end
+  local theirs = {}
+  for _, name in ipairs(lost) do
+    for _, run in ipairs(runs_of(name)) do theirs[#theirs + 1] = run end
   end
+  table.sort(theirs, latest_first)
   -- The first to be put back is the last to be taken where they go to the front, and the first where they go to the back.
   local count = math.min(#theirs, MOST)
   for i = 1, count do
@@ -91,14 +99,14 @@ local bytes = 0
 while not unknown and #ids < wanted and bytes < MOST_BYTES do
   local fence = whole(base + #ids + 1)
   local name = holder ~= '' and holder or '.' .. fence
-  local token = layout.take(name, now + lease_ms)
+  local token = layout.take(name, deadline(name, now + lease_ms))
   if not token then break end
   local run = { fence = fence, holder = name, token = token }
   remember(run)
   call('ZADD', HOLDERS, 'GT', whole(now + lease_ms), name)
   if layout.beat then layout.beat(name, now + lease_ms, true) end
   local at = #ids + 1
-  ids[at], data[at], metas[at] = layout.describe(run)
+  ids[at], data[at], metas[at] = describe(run)
   bytes = bytes + #data[at]
 end
 if #ids > 0 then
