@@ -65,5 +65,8 @@ class Dispatcher(Protocol):
         ...
 
     async def forget(self, queue: str, worker: str) -> None:
-        """A worker was not heard of for long, or the service ends: it is known no more, unless it holds a job."""
+        """A worker was not heard of for long, or the service ends: it is known no more, unless it holds a job.
+
+        Nor if it goes on through another service.
+        """
         ...

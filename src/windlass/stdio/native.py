@@ -111,8 +111,7 @@ class NativeDispatcher:
         back = 0
         for key, pending in list(self._pending.items()):
             if key[0] == queue and pending.until <= monotonic():
-                del self._pending[key]
-                back += await self._queue(queue).arelease(pending.lease)
+                back += await self._take_back(key)
         return back + (await self._queue(queue).aclean()).recovered
 
     async def look(self, queue: str, what: What) -> JobList | WorkerList:
@@ -133,9 +132,17 @@ class NativeDispatcher:
         self._seen.get(queue, {}).pop(worker, None)
         for key, pending in list(self._pending.items()):
             if key[0] == queue and pending.lease.holder == worker:  # it will not be accepted any more, not here
-                del self._pending[key]
-                await self._queue(queue).arelease(pending.lease)
+                await self._take_back(key)
         await self._perform(self.layout(queue).retire(worker))
+
+    async def _take_back(self, key: tuple[str, str]) -> bool:
+        """A job that was not accepted here is queued again, unless it was accepted through another service."""
+        queue, uuid = key
+        lease = self._pending.pop(key).lease
+        record = await self._queue(queue).aget(uuid)
+        if record and record.fence == lease.fence and record.progress is not None:
+            return False
+        return await self._queue(queue).arelease(lease)
 
     async def _find(self, queue: str, worker: str, uuid: str) -> JobRecord | None:
         """The job, if that worker has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from windlass.ids import random_id
 from windlass.job import Status
 from windlass.layout import Call
 from windlass.layouts.processor import ProcessorLayout
@@ -22,6 +23,7 @@ class ProcessorDispatcher:
 
     def __init__(self, app: Windlass) -> None:
         self._app = app
+        self._name = random_id()
 
     def layout(self, queue: str) -> ProcessorLayout:
         return cast(ProcessorLayout, self._app.layout(queue, "processor"))
@@ -34,20 +36,21 @@ class ProcessorDispatcher:
         return receipt.status is Status.ADDED
 
     async def idle(self, queue: str, worker: str, ago: int) -> bool:
-        return await self._perform(self.layout(queue).hail(worker, ago, busy=False))
+        return await self._perform(self.layout(queue).hail(worker, ago, busy=False, service=self._name))
 
     async def dispatch(self, queue: str, workers: Sequence[str]) -> list[Assignment]:
         found = await self._perform(self.layout(queue).dispatch(workers))
         return [Assignment(job.worker, job.id, job.json, job.priority, job.at) for job in found]
 
     async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:
-        return await self._perform(self.layout(queue).accept(worker, ago, uuid, started_at))
+        return await self._perform(self.layout(queue).accept(worker, ago, uuid, started_at, self._name))
 
     async def busy(self, queue: str, worker: str, ago: int, uuid: str | None, progress: float | None) -> bool:
-        return await self._perform(self.layout(queue).hail(worker, ago, busy=True, job=uuid, progress=progress))
+        call = self.layout(queue).hail(worker, ago, busy=True, job=uuid, progress=progress, service=self._name)
+        return await self._perform(call)
 
     async def finish(self, queue: str, worker: str, ago: int, uuid: str, finished_at: str, payload: bytes) -> bool:
-        return await self._perform(self.layout(queue).finish(worker, ago, uuid, finished_at, payload))
+        return await self._perform(self.layout(queue).finish(worker, ago, uuid, finished_at, payload, self._name))
 
     async def tick(self, queue: str) -> int:
         return (await self._app.queue(queue, layout="processor").aclean()).recovered
@@ -70,7 +73,7 @@ class ProcessorDispatcher:
                 return WorkerList(queue, total, [KnownWorker(_text(w), _text(s), _time(at)) for w, s, at in rows])
 
     async def forget(self, queue: str, worker: str) -> None:
-        await self._perform(self.layout(queue).retire(worker))
+        await self._perform(self.layout(queue).forget(worker, self._name))
 
     async def _perform(self, call: Call[T]) -> T:
         return await self._app.arun(lambda session: session.perform(call))

@@ -2,14 +2,15 @@
 -- A worker's word, which came by a message: that it is idle, or that it is busy, perhaps with which job and how far.
 --
 -- ARGV     [4] worker  [5] how many ms ago  [6] "idle" or "busy"  [7] job, or ""  [8] progress from 0 to 1, or ""
+--          [9] the service that heard it
 -- returns  1; 0 when it was said too long ago, when an idle worker has an assignment that it has not accepted yet (the two
 --          messages may have crossed), or when a job is not that worker's
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
-local worker, at, id, progress = ARGV[4], now - tonumber(ARGV[5]), ARGV[7], ARGV[8]
+local worker, at, id, progress, service = ARGV[4], now - tonumber(ARGV[5]), ARGV[7], ARGV[8], ARGV[9]
 
 local function say_idle()
-  if not hear(worker, at) then return 0 end
+  if not hear(worker, at, service) then return 0 end
   local assigned = call('HGET', STATE, 'assigned:' .. worker)
   if assigned and call('ZSCORE', DISPATCHED, assigned) then return 0 end
   call('SREM', BUSY, worker)
@@ -25,7 +26,7 @@ end
 
 local function say_busy()
   local where = id ~= '' and standing(id, worker)
-  if (id ~= '' and not where) or not hear(worker, at) then return 0 end
+  if (id ~= '' and not where) or not hear(worker, at, service) then return 0 end
   call('SREM', IDLE, worker)
   call('SADD', BUSY, worker)
   keep_workers()

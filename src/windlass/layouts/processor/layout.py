@@ -28,7 +28,8 @@ Decided where the document leaves it open:
   have crossed.
 * The published service puts the text of `job_accepted` in place of `json`. Here that stays as it was added, for the
   job may have to be assigned again; only `job_finished` puts its own there.
-* Finished jobs are kept as peers may want to read them: the last `max_dead` of them, for a day. With 0 nothing is kept.
+* Finished jobs are kept as peers may want to read them: the last `max_dead` of them and up to a tenth more,
+  for a day. With 0 nothing is kept. What a peer adds again is none of them any more.
 * There is no place for what failed: `fail` finishes the job, and the worker logs why.
 * A uuid may be any text that is no name of another key, and is one job on the whole server: added again, it is kept as
   it is, in whatever queue, until it is finished.
@@ -47,7 +48,7 @@ import msgspec
 
 from windlass.errors import InvalidId, InvalidOption, InvalidPayload
 from windlass.job import NewJob, Page, State
-from windlass.layout import Call
+from windlass.layout import Argument, Call
 from windlass.layouts.foreign import ForeignLayout
 
 TICK = 3.0  # seconds
@@ -139,13 +140,20 @@ class ProcessorLayout(ForeignLayout):
         position = b"" if cursor is None else _read_cursor(state, cursor)
         return self._read("page", "jobs", [state.value, position, limit], read)
 
-    # -- for the service: workers that speak through messages ----------------------------------------
+    # -- for a service, which has a name: workers that speak through messages -------------------------
 
     def hail(
-        self, worker: str, ago: int, *, busy: bool, job: str | None = None, progress: float | None = None
+        self,
+        worker: str,
+        ago: int,
+        *,
+        busy: bool,
+        job: str | None = None,
+        progress: float | None = None,
+        service: str = "",
     ) -> Call[bool]:
         """A worker's word, so many ms ago: idle, or busy with a job. False when it does not count; see hail.lua."""
-        said = ["busy" if busy else "idle", job or "", "" if progress is None else repr(float(progress))]
+        said = ["busy" if busy else "idle", job or "", "" if progress is None else repr(float(progress)), service]
         return self._write("hail", "hear a worker", [worker, ago, *said], lambda reply: reply == 1)
 
     def dispatch(self, workers: Sequence[str]) -> Call[list[Dispatched]]:
@@ -159,13 +167,18 @@ class ProcessorLayout(ForeignLayout):
 
         return self._write("dispatch", "dispatch", list(workers), read)
 
-    def accept(self, worker: str, ago: int, job: str, started_at: str) -> Call[bool]:
+    def accept(self, worker: str, ago: int, job: str, started_at: str, service: str = "") -> Call[bool]:
         """A worker accepts what was dispatched to it."""
-        return self._write("accept", "accept", [worker, ago, job, started_at], lambda reply: reply == 1)
+        return self._write("accept", "accept", [worker, ago, job, started_at, service], lambda reply: reply == 1)
 
-    def finish(self, worker: str, ago: int, job: str, finished_at: str, json: bytes) -> Call[bool]:
+    def finish(self, worker: str, ago: int, job: str, finished_at: str, json: bytes, service: str = "") -> Call[bool]:
         """A worker has finished its job."""
-        return self._write("finish", "finish", [worker, ago, job, finished_at, json], lambda reply: reply == 1)
+        args: list[Argument] = [worker, ago, job, finished_at, json, service]
+        return self._write("finish", "finish", args, lambda reply: reply == 1)
+
+    def forget(self, worker: str, service: str) -> Call[bool]:
+        """A worker is known no more, if it has no job and nobody heard of it since this service did."""
+        return self._write("forget", "forget a worker", [worker, service], lambda reply: reply == 1)
 
     def look(self, what: Listing) -> Call[tuple[int, list[list[Any]]]]:
         """How many there are, and some of them with what is known; see look.lua."""

@@ -1,14 +1,17 @@
 -- Processor Job Queue's own part; layout.py has its key map. The token of a run is the job's uuid.
 --
--- In STATE it notes: `busy:<worker>`, how many jobs a worker processes, and `assigned:<worker>`, the job that was dispatched
--- to it and that it has not accepted yet. SETTING is how many finished jobs are kept.
+-- In STATE it notes: `busy:<worker>`, how many jobs a worker processes; `assigned:<worker>`, the job that was dispatched
+-- to it and that it has not accepted yet; `heard:<worker>`, which service heard of it last, and its last sign of life then;
+-- `looked`, how far those that wait were looked at. SETTING is how many finished jobs are kept.
 
 local QUEUED, DISPATCHED, PROCESSING, PROGRESS, FINISHED = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local LAST_SEEN, IDLE, BUSY = KEYS[9], KEYS[10], KEYS[11]
 local LISTS = { KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], QUEUED, KEYS[17], KEYS[18], KEYS[19], KEYS[20] }
 local PLAIN = 5
 local TICK, LOST = 3000, 9000 -- ms
-local MOST, MOST_DROPPED = 1000, 100
+local MOST = 1000
+local FEW = 5 -- uuids that are looked for one by one; to find more, a list is read as a whole
+local LONGEST_READ = 100000 -- entries of a list
 expect('list', unpack(LISTS))
 expect('zset', DISPATCHED, PROCESSING, PROGRESS, FINISHED, LAST_SEEN)
 expect('set', IDLE, BUSY)
@@ -87,6 +90,15 @@ function layout.add(id, data, change)
   return 'a'
 end
 
+-- A peer may add a job again that is finished: then it is not any more, and must not go as one.
+local function call_back(id)
+  call('ZREM', FINISHED, id)
+  if field(id, 'finished_at') and call('HEXISTS', id, 'json') == 1 then
+    call('HDEL', id, 'finished_at')
+    call('PERSIST', id)
+  end
+end
+
 -- The next job, off its list. A uuid without a job is dropped, and so is a second entry of one that somebody has.
 local first = 1
 local function next_job()
@@ -98,10 +110,7 @@ local function next_job()
       if not id then first = first + 1 end
     end
     if field(id, 'json') and not call('ZSCORE', PROCESSING, id) and not call('ZSCORE', DISPATCHED, id) then
-      if call('ZREM', FINISHED, id) == 1 then -- a peer added it again
-        call('HDEL', id, 'finished_at')
-        call('PERSIST', id)
-      end
+      call_back(id)
       return id
     end
   end
@@ -141,7 +150,36 @@ local function put_back(id, side)
   came = came + 1
 end
 
--- Its peers keep what is finished for ever; here it is the last of them, for a day.
+-- Which of these wait in the list where peers put jobs. To look for one is to walk through all of it.
+local function waiting_among(ids)
+  local found = {}
+  if #ids <= FEW then
+    for _, id in ipairs(ids) do found[id] = call('LPOS', QUEUED, id) end
+  else
+    for _, id in ipairs(call('LRANGE', QUEUED, 0, -1)) do found[id] = true end
+  end
+  return found
+end
+
+-- Its peers keep what is finished for ever; here it is the last of them, for a day. They go some at a time, and none while
+-- so many wait that it takes long to see whether one was added again.
+local function drop_finished(most)
+  local beyond = call('ZCARD', FINISHED) - most
+  if beyond <= math.min(most / 10, MOST) then beyond = 0 end
+  beyond = math.min(MOST, math.max(beyond, call('ZCOUNT', FINISHED, '-inf', seconds(now_us - DAY * 1000))))
+  if beyond == 0 or call('LLEN', QUEUED) > LONGEST_READ then return end
+  local ids = call('ZRANGE', FINISHED, 0, beyond - 1)
+  local waits = waiting_among(ids)
+  for _, id in ipairs(ids) do
+    call('ZREM', FINISHED, id)
+    if waits[id] or call('ZSCORE', PROCESSING, id) or call('ZSCORE', DISPATCHED, id) then
+      call_back(id)
+    elseif field(id, 'finished_at') and field(id, 'json') then
+      call('DEL', id)
+    end
+  end
+end
+
 local function finish(id, at, finished_at, json)
   leave(id)
   local most = tonumber(SETTING)
@@ -154,12 +192,18 @@ local function finish(id, at, finished_at, json)
   call('PEXPIRE', id, DAY)
   call('ZADD', FINISHED, seconds(at), id)
   call('PEXPIRE', FINISHED, DAY)
-  local beyond = math.max(call('ZCARD', FINISHED) - most, call('ZCOUNT', FINISHED, '-inf', seconds(now_us - DAY * 1000)))
-  if beyond > 0 then
-    for _, old in ipairs(call('ZRANGE', FINISHED, 0, math.min(beyond, MOST_DROPPED) - 1)) do
-      call('ZREM', FINISHED, old)
-      if field(old, 'finished_at') then call('DEL', old) end
-    end
+  drop_finished(most)
+end
+
+-- Some of those that wait are looked at, others each time, from where they are added on: what peers added again stays.
+local function call_some_back()
+  local from = tonumber(call('HGET', STATE, 'looked') or 0)
+  local ids = call('LRANGE', QUEUED, from, from + MOST - 1)
+  for _, id in ipairs(ids) do call_back(id) end
+  if #ids == MOST then
+    call('HSET', STATE, 'looked', from + MOST)
+  elseif from > 0 then
+    call('HDEL', STATE, 'looked')
   end
 end
 
@@ -205,7 +249,7 @@ function layout.retire(holder)
   call('ZREM', LAST_SEEN, holder)
   call('SREM', IDLE, holder)
   call('SREM', BUSY, holder)
-  call('HDEL', STATE, 'busy:' .. holder, 'assigned:' .. holder)
+  call('HDEL', STATE, 'busy:' .. holder, 'assigned:' .. holder, 'heard:' .. holder)
 end
 
 local function tell_progress(id, value)
@@ -243,6 +287,7 @@ end
 -- What was dispatched and not accepted, workers that were not seen, and what they, or peers of another make, were processing.
 -- A worker that says it is idle has dropped what it was processing. The latest first: the first is in front in the end.
 function layout.sweep()
+  call_some_back()
   local back, limit = 0, seconds((now - LOST) * 1000)
   for _, id in ipairs(call('ZRANGE', DISPATCHED, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST)) do
     put_back(id, 'RPUSH')
@@ -264,7 +309,7 @@ end
 
 function layout.cancel(id)
   for _, list in ipairs({ LISTS[priority_of(id) + 1], QUEUED }) do -- peers put all back to one list
-    if call('LREM', list, 0, id) > 0 then return call('DEL', id) == 1 end
+    if call('LREM', list, 0, id) > 0 then return field(id, 'json') ~= nil and call('DEL', id) == 1 end
   end
   return false
 end
@@ -297,19 +342,23 @@ function layout.find(id)
   return nil
 end
 
+-- A key that is named there and is no job is somebody's.
 local function drop_all(ids)
+  local gone = 0
   for _, id in ipairs(ids) do
     leave(id)
-    call('DEL', id)
+    if field(id, 'json') then gone = gone + call('DEL', id) end
   end
-  return #ids
+  return gone
 end
 
 function layout.purge(state)
-  local gone, left = 0, 0
+  local gone, left, room = 0, 0, MOST
   if state == 'all' or state == 'ready' then
     for _, list in ipairs(LISTS) do
-      if gone < MOST then gone = gone + drop_all(call('RPOP', list, MOST - gone) or {}) end
+      local ids = room > 0 and call('RPOP', list, room) or {}
+      room = room - #ids
+      gone = gone + drop_all(ids)
       left = left + call('LLEN', list)
     end
   end
@@ -328,12 +377,13 @@ end
 
 -- -- what the service asks for: workers that speak through messages ----------------------------------
 
--- A worker was heard of, at that time in ms. Whether it still counts as alive.
-local function hear(worker, at)
+-- A worker was heard of by a service, at that time in ms. Whether it still counts as alive.
+local function hear(worker, at, service)
   local ends = at + LOST
   if ends <= now then return false end
   call('ZADD', HOLDERS, 'GT', whole(ends), worker)
   layout.beat(worker, ends)
+  call('HSET', STATE, 'heard:' .. worker, service .. ' ' .. call('ZSCORE', LAST_SEEN, worker))
   return true
 end
 

@@ -41,8 +41,8 @@ Decided where the document leaves it open:
 * Our workers drop what a peer cancels (`obey_cancel`). A cancellation of our own has told them already, and must not
   hit a task that was enqueued after it: for 3 s they do not listen when it is said again.
 * The mark of a unique task goes when the task is finished, as with the published package; also when it is cancelled
-  and runs nowhere else, which costs 1 ms for each KB of a task whose id is a hash. One of more than 64 KB keeps its
-  mark until whoever runs it has ended it: for ever if that is lost. Purging a queue leaves marks alone.
+  and runs nowhere else, unless its id is a hash: the server has no MD5. Then the mark stays until whoever runs the task
+  has ended it. Purging a queue leaves marks alone.
 * The published package cannot take an empty task: it leaves it to others.
 """
 

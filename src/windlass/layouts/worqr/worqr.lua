@@ -10,7 +10,6 @@ local NAME = string.sub(QUEUE, #PREFIX + #':queues:' + 1)
 local room = 1000 -- tasks that this call may still take back
 local LONGEST_ID = 512
 local MOST = 1000
-local MOST_HASHED = 65536 -- bytes: for each 1000 of them it takes 1 ms to find their MD5 here
 local ECHO = 3000 -- ms in which we may hear what we said ourselves
 expect('list', QUEUE)
 expect('set', PROCESSES, WORKERS, EXPIRING, PERMANENT)
@@ -394,40 +393,7 @@ local function echo(task)
   return 'windlass:{' .. NAME .. '}:worqr:cancelled:' .. redis.sha1hex(task)
 end
 
--- The MD5 of a task that is known by its hash, unless it is too long to be found here.
-local function md5_of(text)
-  if #text > MOST_HASHED then return nil end
-  local band, bor, bxor, bnot, rol, tobit = bit.band, bit.bor, bit.bxor, bit.bnot, bit.rol, bit.tobit
-  local turns = { 7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21 }
-  local sines = {}
-  for i = 0, 63 do sines[i] = tobit(math.floor(math.abs(math.sin(i + 1)) * 4294967296)) end
-  local padded = text .. '\128' .. string.rep('\0', (55 - #text) % 64) .. struct.pack('<I4I4', 8 * #text, 0)
-  local sum = { tobit(0x67452301), tobit(0xefcdab89), tobit(0x98badcfe), tobit(0x10325476) }
-  for at = 1, #padded, 64 do
-    local words = { struct.unpack('<' .. string.rep('i4', 16), padded, at) }
-    local a, b, c, d = unpack(sum)
-    for i = 0, 63 do
-      local mixed, word
-      if i < 16 then
-        mixed, word = bxor(d, band(b, bxor(c, d))), i
-      elseif i < 32 then
-        mixed, word = bxor(c, band(d, bxor(b, c))), 5 * i + 1
-      elseif i < 48 then
-        mixed, word = bxor(b, c, d), 3 * i + 5
-      else
-        mixed, word = bxor(c, bor(b, bnot(d))), 7 * i
-      end
-      local turn = turns[math.floor(i / 16) * 4 + i % 4 + 1]
-      a, d, c, b = d, c, b, tobit(b + rol(tobit(a + mixed + sines[i] + words[word % 16 + 1]), turn))
-    end
-    for i, part in ipairs({ a, b, c, d }) do sum[i] = tobit(sum[i] + part) end
-  end
-  local hex = {}
-  for i = 1, 4 do hex[i] = bit.tohex(bit.bswap(sum[i])) end
-  return table.concat(hex)
-end
-
--- `order` is the MD5 of the id, which Python makes faster, and the id.
+-- `order` is the MD5 of the id, for there is none here, and the id. That of a task whose id is a hash is not known.
 function layout.cancel(order, running)
   local md5, id = string.sub(order, 1, 32), string.sub(order, 33)
   local waiting = waiting_task(id)
@@ -439,10 +405,7 @@ function layout.cancel(order, running)
     if run.fence and not run.cancelled then cancel_run(run, id) end
   end
   if waiting then call('LREM', QUEUE, 0, waiting) end
-  if task and (running or #found == 0) then
-    if task ~= id then md5 = md5_of(task) end
-    if md5 then call('DEL', unique_task(md5)) end
-  end
+  if task == id and (running or #found == 0) then call('DEL', unique_task(md5)) end
   if running and (task or not is_hash(id)) then
     call('PUBLISH', channel('cancel'), task or id)
     call('SET', echo(task or id), '', 'PX', ECHO)

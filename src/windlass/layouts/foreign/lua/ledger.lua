@@ -135,11 +135,7 @@ local function read_runs(members)
   for _, member in ipairs(members) do
     local fence = string.match(member, '%d+$')
     local text = call('HGET', RUNS, fence)
-    if text then
-      found[#found + 1] = read_run(fence, text)
-    else
-      call('ZREM', HELD, member) -- an index entry with no run behind it
-    end
+    if text then found[#found + 1] = read_run(fence, text) end
   end
   table.sort(found, latest_first)
   return found
@@ -189,6 +185,7 @@ end
 
 local function dismiss(holder)
   call('ZREM', HOLDERS, holder)
+  call('ZREMRANGEBYLEX', HELD, '[' .. holder .. '\0', '(' .. holder .. '\1') -- entries with no run behind them
   if layout.retire then layout.retire(holder) end
 end
 
