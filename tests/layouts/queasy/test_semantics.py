@@ -154,7 +154,8 @@ def test_who_lost_a_lock_hears_of_it_at_the_next_heartbeat(emails: Queue, client
     assert not emails.extend(lease, 10)
     assert emails.beat("worker-1"), "it lives; it has only lost a job"
     told = [listener.get_message(timeout=5) for _ in range(2)]
-    assert [message and message["data"] for message in told] == [None, b"!%d emails a" % lease.fence], "this attempt, and no later one"
+    # This attempt, and no later one.
+    assert [message and message["data"] for message in told] == [None, b"!%d emails a" % lease.fence]
     assert not emails.complete(lease)
     listener.close()
 
