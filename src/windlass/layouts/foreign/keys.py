@@ -7,13 +7,13 @@ PREFIX = "windlass"
 
 def ledger_keys(layout: str, queue: str) -> tuple[str, str, str]:
     """State, runs and holders. The braces put them into the slot of a queue that is named in braces itself."""
-    state, runs, holders = (f"{PREFIX}:{{{queue}}}:{layout}:{name}" for name in ("state", "runs", "holders"))
+    state, runs, holders = (ledger_key(layout, queue, name) for name in ("state", "runs", "holders"))
     return state, runs, holders
 
 
-def held_key(layout: str, queue: str) -> str:
-    """What each holder has: the last key of every script."""
-    return f"{PREFIX}:{{{queue}}}:{layout}:held"
+def ledger_key(layout: str, queue: str, name: str) -> str:
+    """One key of ours beside those of a queue."""
+    return f"{PREFIX}:{{{queue}}}:{layout}:{name}"
 
 
 def wake_channel(layout: str, queue: str) -> str:

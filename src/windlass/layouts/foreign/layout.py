@@ -51,7 +51,7 @@ class ForeignLayout:
             )
         self.queue = queue
         self.max_dead = max_dead
-        self._keys = (*keys.ledger_keys(self.name, queue), *self.own_keys(), keys.held_key(self.name, queue))
+        self._keys = (*keys.ledger_keys(self.name, queue), *self.own_keys(), keys.ledger_key(self.name, queue, "held"))
         self._holders: set[str] = set()
 
     # -- what a subclass says --------------------------------------------------------------------

@@ -56,6 +56,7 @@ from typing import TypeVar
 from windlass.job import JobRecord, Lease, Limits, NewJob
 from windlass.layout import Argument, Beat, Call, Turn
 from windlass.layouts.foreign import ForeignLayout
+from windlass.layouts.foreign.keys import ledger_key
 from windlass.limits import MAX_ID_BYTES
 from windlass.outcome import Outcome
 
@@ -73,7 +74,7 @@ class WorqrLayout(ForeignLayout):
     def own_keys(self) -> tuple[str, ...]:
         of_queue = (f"{PREFIX}:{name}:{self.queue}" for name in ("queues", "workingProcesses"))
         of_all = (f"{PREFIX}:{name}" for name in ("workers", "expiringWorkers", "permanentWorkers"))
-        return (*of_queue, *of_all, f"windlass:{{{self.queue}}}:worqr:tokens")
+        return (*of_queue, *of_all, ledger_key(self.name, self.queue, "tokens"))
 
     def turn(
         self,

@@ -5,10 +5,12 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
 --          [8] "1": sweep now, whenever it was done last
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
--- layout   holds(run): nobody else has it or may take it · describe(run) → id, data, meta · take(holder, until) → token · stall(run) · sweep(asked) → how many came back
+-- layout   holds(run): nobody else has it or may take it · describe(run) → id, data, meta
+--          take(holder, until) → token · stall(run) · sweep(asked) → how many came back
 --          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text);
 --          crash only where it certainly was this job: a is 1, b the crashes that its task allows, or -1
---          settings: sweep_every in ms; returns_to_back: where stall(run) puts a job; due() → ms until something happens by itself, or nil
+--          due() → ms until something happens by itself, or nil
+--          settings: sweep_every in ms; returns_to_back: where stall(run) puts a job
 -- returns  { a digit for each outcome: 1 it was still ours, fence before the first lease, ids, data, META records,
 --            ms until something happens by itself or -1, jobs taken back, 1 when the holder is not known }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
