@@ -18,6 +18,7 @@ PROOFS = (
     "tests/native/test_torn_log.py",
     "tests/native/test_scripts_fuzz.py",
     "tests/native/test_operations.py",
+    "tests/layouts/test_random_lives.py",
     "tests/worker/test_kills.py",
     "tests/worker/test_hostile.py",
     "tests/worker/test_stopping.py",
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=1_000, help="places at which the log is cut (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=400, help="damaged queues for each script (default %(default)s)")
     parser.add_argument("--operations", type=int, default=25_000, help="lossy operations a face (default %(default)s)")
+    parser.add_argument("--lives", type=int, default=2_000, help="steps on each other layout (default %(default)s)")
     parser.add_argument("--poison", type=int, default=10_000, help="jobs, 1 %% of them poison (default %(default)s)")
     parser.add_argument("--kills", type=int, default=200, help="jobs that ignore SIGTERM (default %(default)s)")
     parser.add_argument("--stops", type=int, default=20, help="SIGTERMs under load (default %(default)s)")
@@ -51,6 +53,8 @@ def main() -> int:
         "WINDLASS_FUZZ_ROUNDS": chosen.rounds,
         "WINDLASS_LOSSY_OPERATIONS": chosen.operations,
         "WINDLASS_LOSSY_SEED": chosen.seed,
+        "WINDLASS_LIVES_STEPS": chosen.lives,
+        "WINDLASS_LIVES_SEED": chosen.seed,
         "WINDLASS_POISON_JOBS": chosen.poison,
         "WINDLASS_KILL_ROUNDS": chosen.runners,
         "WINDLASS_LOST_LEASE": chosen.lease,

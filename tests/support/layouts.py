@@ -101,7 +101,7 @@ def _pass_hworker(client: redis.Redis, queue: str, ms: int) -> None:
         text = begun.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         client.hset(key, field, json.dumps(text))
         runs, note = f"windlass:{{{queue}}}:hworker:runs", f"@{sha1(cast(bytes, field)).hexdigest()}"
-        if client.hexists(runs, note):  # our own copy of it, by which it is known as ours
+        if client.hget(runs, note) == value:  # our own copy of it, by which it is known as ours
             client.hset(runs, note, json.dumps(text))
 
 

@@ -40,8 +40,8 @@ async def test_a_runner_takes_more_jobs_that_wait_and_fewer_that_compute(
 ) -> None:
     monkeypatch.setattr(concurrency, "EVERY", 0.1)
     # Others may want the processor as well: a part of a core counts as a whole one here.
-    monkeypatch.setattr(concurrency, "BUSY", 0.35)
-    monkeypatch.setattr(concurrency, "ROOM", 0.25)
+    monkeypatch.setattr(concurrency, "BUSY", 0.12)
+    monkeypatch.setattr(concurrency, "ROOM", 0.08)
     done = asyncio.Event()
 
     @app.task(queue="waiting")

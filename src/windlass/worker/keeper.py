@@ -144,7 +144,8 @@ class Keeper:
         if not begun.done():
             begun.cancel()
             await asyncio.wait([begun])
-            return False
+            if begun.cancelled():
+                return False
         await begun
         return True
 
@@ -221,7 +222,11 @@ class Keeper:
         crew = Crew(self._nursery, self._facts, self.settings, f"{self.settings.name}.{self._incarnation}")
         try:
             await self._register(crew)
-            await crew.start()
+            starting = asyncio.create_task(crew.start())
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:  # too late: the runner may have jobs already, and has to be told to end
+                await starting
         except BaseException:
             crew.discard()
             raise

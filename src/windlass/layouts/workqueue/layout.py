@@ -28,6 +28,8 @@ Decided where the document leaves it open:
   A purge of what waits does the same: its data and its lease belong to who works on it.
 * A cleaner of the packages that dies leaves ids in `cleaning`. The sweep takes back what is nowhere else, and takes
   away what is done, which the next such cleaner would put on the queue again.
+* A lease of ours that ran out unnoticed is good again when the item was meanwhile taken back, leased and given up by
+  others, and no Windlass program saw anything of it: `complete` is then true for us, and still only once.
 * There is no place for what failed: `fail` completes the item, as the document advises, and the worker logs why.
 """
 

@@ -247,7 +247,7 @@ end
 function layout.find(id)
   local data = call('GET', item(id))
   if not data then return nil end
-  return is_leased(id) and describe_leased(id) or row('ready', id, data)
+  return (is_leased(id) or call('LPOS', PROCESSING, id)) and describe_leased(id) or row('ready', id, data)
 end
 
 -- From the right, where the next one is taken.

@@ -18,7 +18,7 @@ for at = 5, #ARGV do
   if run then
     layout.extend(run, deadline(run.holder, ends))
     if is_raw(run.holder) then
-      call('ZADD', HOLDERS, 'GT', whole(ends), run.holder) -- it has this one job
+      call('ZADD', HOLDERS, whole(ends), run.holder) -- it has this one job
     else
       keep_alive(run.holder, ends)
     end

@@ -4,7 +4,7 @@
 --                     `lane:<name>` → the last operation of each lane, with its answer
 --        [2] RUNS     hash: fence → holder, NUL, token of a job that runs here, with a "!" before it once it was cancelled;
 --                     "=" and the SHA-1 of a token → its fence; "@" and that → what the layout notes of its run;
---                     "?" and that → that it ran in a process that died, and is to be run alone
+--                     "?" and that → until when it is to be run alone, for it ran in a process that died
 --        [3] HOLDERS  zset: holder → when its leases end, in ms
 --        [4…] the layout's own
 --        the last: HELD  zset: holder, NUL, fence; all scores 0, so what a holder has is a range of names
@@ -216,7 +216,7 @@ end
 
 local function describe(run)
   local id, data, meta = layout.describe(run)
-  if call('HEXISTS', RUNS, suspicion(run)) == 1 then meta = as_suspect(meta) end
+  if tonumber(call('HGET', RUNS, suspicion(run)) or 0) > now then meta = as_suspect(meta) end
   return id, data, meta
 end
 

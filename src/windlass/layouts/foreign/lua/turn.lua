@@ -16,6 +16,7 @@
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
+local SUSPECTED = 3600000 -- ms for which a job is suspected that nobody here sees the end of
 local MOST = 1000 -- jobs that are taken back from lost holders in one turn
 
 local holder = ARGV[4]
@@ -48,7 +49,7 @@ for at = 9, #ARGV, 5 do
     local verb = ARGV[at + 1]
     local crashed = verb == 'crash'
     if crashed then
-      call('HSET', RUNS, suspicion(run), 1)
+      call('HSET', RUNS, suspicion(run), whole(now + SUSPECTED))
     elseif verb ~= 'release' then
       call('HDEL', RUNS, suspicion(run)) -- it came to an end by itself
     end
@@ -91,6 +92,11 @@ local swept = tonumber(call('HGET', STATE, 'swept') or 0)
 if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
   taken_back = taken_back + layout.sweep(ARGV[8] == '1')
   call('HSET', STATE, 'swept', whole(now))
+  -- Marks of jobs that were cancelled, or ended by others: a bounded sample of them.
+  local some = call('HRANDFIELD', RUNS, 20, 'WITHVALUES')
+  for i = 1, #some, 2 do
+    if string.sub(some[i], 1, 1) == '?' and tonumber(some[i + 1]) <= now then call('HDEL', RUNS, some[i]) end
+  end
   keep_for(DAY) -- of a queue that is only looked at, nothing else would
 end
 
