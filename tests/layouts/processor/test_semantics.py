@@ -314,3 +314,12 @@ def test_priority_0_comes_first_and_9_last_also_for_what_comes_back(
     assert queue.clean() == Cleaned(3)
     assert [job.id for job in queue.jobs(State.READY).jobs] == ["0a", "0b", "3a", "3b", "5a", "5b", "9a", "9b"]
     assert drain(queue) == ["0a", "0b", "3a", "3b", "5a", "5b", "9a", "9b"]
+
+
+def test_a_page_goes_on_behind_a_score_that_is_written_with_an_exponent(queue: Queue, client: redis.Redis) -> None:
+    add(queue, "a", "b", "c")
+    queue.lease_many(3)
+    client.zadd(f"jobs_processing:{QUEUE}", {"a": 1.7948131507157831e9, "b": 1.7948131507157833e9, "c": 1.8e9})
+    first = queue.jobs(State.LEASED, limit=1)
+    second = queue.jobs(State.LEASED, limit=1, cursor=first.cursor)
+    assert [job.id for page in (first, second) for job in page.jobs] == ["a", "b"]
