@@ -22,16 +22,21 @@ app = Windlass()
 def _hold_the_gil(seconds: float) -> None:
     """One call into C that lets nobody else run: a regular expression that goes back and forth.
 
-    Each further letter doubles the time; the number of letters was chosen by whoever sends the job.
+    Each further letter doubles the time. How long a short one takes is measured by the processor's clock, for others
+    may want the processor, too.
     """
     letters = 18
-    began = time.perf_counter()
-    re.match(r"(a+)+$", "a" * letters + "b")
-    took = time.perf_counter() - began
+    took = min(_match(letters) for _ in range(3))
     while took < seconds:
         letters += 1
         took *= 2
+    _match(letters)
+
+
+def _match(letters: int) -> float:
+    began = time.thread_time()
     re.match(r"(a+)+$", "a" * letters + "b")
+    return time.thread_time() - began
 
 
 @app.task(queue="gil")
