@@ -162,6 +162,7 @@ class Layout(Protocol):
     queue: str
     can: frozenset[Capability]
     heartbeat: float | None  # seconds after which its peers call a silent worker lost, where they say so
+    rewinds: int  # how often the server was found to have forgotten something that it had said before
     schedules: ScheduleBook | None
 
     @property

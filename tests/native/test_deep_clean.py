@@ -278,7 +278,7 @@ def test_a_dead_entry_with_no_grave_is_dropped(queue: Queue, client: redis.Redis
 def test_lanes_and_waiters_of_long_ago_are_dropped(queue: Queue, client: redis.Redis, keys: Keys) -> None:
     queue.enqueue(b"")
     clock = int(client.hget(keys.state, "clock") or 0)
-    client.hset(keys.state, mapping={"lane:old": f"7 {clock - 601_000} a", "lane:young": f"7 {clock - 500_000} a"})
+    client.hset(keys.state, mapping={"lane:old": f"7 {clock - 601_000} 1 a", "lane:young": f"7 {clock - 500_000} 1 a"})
     client.zadd(keys.idle, {"old": clock - 1, "young": clock + 30_000})
     mend(queue, mended=2)
     assert client.hexists(keys.state, "lane:young")

@@ -287,7 +287,7 @@ def test_thousands_of_abandoned_lanes_are_forgotten(server: Server, client: redi
         queue = app.queue(NAME)
         queue.enqueue(b"")
         clock = int(client.hget(state, "clock") or 0)
-        client.hset(state, mapping={f"lane:gone{number}": f"3 {clock - 700_000} a" for number in range(2000)})
+        client.hset(state, mapping={f"lane:gone{number}": f"3 {clock - 700_000} 1 a" for number in range(2000)})
         assert queue.clean(deep=True).mended == 2000
         assert client.hlen(state) < 15
         drain(queue)

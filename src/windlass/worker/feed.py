@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from windlass.ids import random_id
 from windlass.layout import Capability, Layout, Turn
-from windlass.outcome import Broken, Completed, Crashed, Outcome, Retried, Unknown
+from windlass.outcome import Broken, Completed, Crashed, Outcome, Released, Retried, Unknown
 from windlass.scheduler import TickReport, declare, tick
+from windlass.worker.hand_back import all_held, lease_of
 from windlass.worker.settings import lease_on
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Feed:
         self._look_at = 0.0
         self._trouble = 0.0
         self._rest_until = 0.0
+        self._in_hand: set[int] = set()  # fences of leases that are not settled yet
+        self._last_fence = 0
+        self._rewinds = self.layout.rewinds
 
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
@@ -182,8 +186,37 @@ class Feed:
             raise
         finally:
             self.in_flight -= 1
+        self._in_hand.difference_update(outcome.lease.fence for outcome in sent)
+        self._in_hand.update(lease.fence for lease in turn.leases)
+        self._last_fence = max(self._last_fence, *(lease.fence for lease in turn.leases), 0)
         self._note(turn, want)
         return sent, turn
+
+    @property
+    def rewound(self) -> bool:
+        """Whether the server has forgotten something, and we have not yet compared what it knows with what we have."""
+        return self.layout.rewinds != self._rewinds
+
+    async def compare_notes(self) -> set[int]:
+        """After the server was rewound: give back what it says we hold and we do not; the fences that we only think we hold.
+
+        A job that was done and came back with an old backup would else stay ours for as long as we live.
+        """
+        self._rewinds = self.layout.rewinds
+        latest, in_hand = self._last_fence, set(self._in_hand)  # what is leased from now on is not in question
+        try:
+            held = await self._app.arun(lambda session: all_held(session, self.layout, self.holder))
+            ghosts = [record for record in held if (record.fence or 0) <= latest and record.fence not in self._in_hand]
+            turn = self.layout.turn([Released(lease_of(record)) for record in ghosts[:MOST]])
+            await self._app.arun(lambda session: session.perform(turn))
+            more = len(ghosts) > MOST
+        except BaseException:
+            more = True
+            raise
+        finally:
+            if more:
+                self._rewinds = -1  # once more with the next turn
+        return (in_hand & self._in_hand) - {record.fence for record in held}
 
     def _note(self, turn: Turn, want: int) -> None:
         now = monotonic()

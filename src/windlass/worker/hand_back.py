@@ -25,7 +25,7 @@ async def hand_back(app: Windlass, queue: str, holder: str, verdict: Verdict) ->
 
 def _hand_back(session: Session, layout: Layout, holder: str, verdict: Verdict) -> Flow[list[Outcome]]:
     found = yield from all_held(session, layout, holder)
-    outcomes = [verdict(_lease(record), record) for record in found]
+    outcomes = [verdict(lease_of(record), record) for record in found]
     for batch in _batches(outcomes):
         yield from session.perform(layout.turn(batch))
     yield from session.perform(layout.retire(holder))
@@ -45,7 +45,8 @@ def all_held(session: Session, layout: Layout, holder: str) -> Flow[list[JobReco
             return found
 
 
-def _lease(record: JobRecord) -> Lease:
+def lease_of(record: JobRecord) -> Lease:
+    """The lease that a leased job's record tells of."""
     assert record.fence is not None
     return Lease(
         record.queue,

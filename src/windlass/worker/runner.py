@@ -422,6 +422,8 @@ class Runner:
     # -- errands: what a turn found to do beside jobs ------------------------------------------------
 
     def _run_errands(self, feed: Feed) -> None:
+        if feed.rewound:
+            self._errand(self._compare_notes(feed))
         if feed.outbox and not feed.emptying:
             feed.emptying = True
             self._errand(self._empty_outbox(feed))
@@ -466,6 +468,18 @@ class Runner:
         task = asyncio.create_task(work)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+
+    async def _compare_notes(self, feed: Feed) -> None:
+        log.error(
+            "%s: the server has forgotten something (it was flushed, an old copy was restored, or a replica took over that "
+            "was behind): jobs may be gone, or run again",
+            feed.queue,
+        )
+        try:
+            for fence in await feed.compare_notes():
+                self.drop(fence)
+        except WindlassError as error:
+            log.warning("%s; comparing again with the next turn", error)
 
     async def _empty_outbox(self, feed: Feed) -> None:
         try:

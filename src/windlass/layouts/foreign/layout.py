@@ -37,6 +37,7 @@ class ForeignLayout:
     name = ""
     can: frozenset[Capability] = frozenset()
     heartbeat: float | None = None
+    rewinds = 0  # its keys have no number by which that could be seen
     audit_parts: tuple[str, ...] = ()
     schedules: ScheduleBook | None = None
     setting: Argument = ""  # what its part in Lua must know beside the keys

@@ -37,6 +37,7 @@ from windlass.outcome import (
 )
 
 T = TypeVar("T")
+_NO_EPOCH = b"0"
 _STATUSES = {
     "a": Status.ADDED,
     "u": Status.UPDATED,
@@ -78,6 +79,9 @@ class NativeLayout:
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._vouched)
         # The queue's clock as last heard, and when that was by our own clock: what we can vouch for.
         self._heard: tuple[bytes, float] | None = None
+        # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
+        self._reached: tuple[bytes, int] | None = None
+        self.rewinds = 0
         # Names that the server knows from us, to be taken back when we leave.
         self._waiters: set[str] = set()
         self._holders: set[str] = set()
@@ -293,11 +297,26 @@ class NativeLayout:
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
         """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""
 
+        reached = self._reached
+
         def hear(reply: list[Any]) -> T:
-            self._heard = (reply[0], monotonic())
+            self._hear(reply[0], reached)
             return read(reply)
 
         return Call(script, self._keys, (self._vouched(), *args), hear, True, self._about(verb))
+
+    def _hear(self, reading: bytes, reached: tuple[bytes, int] | None) -> None:
+        """Remember what the clock says, and see whether the server is behind what it had `reached` before the call."""
+        self._heard = (reading, monotonic())
+        _, _, _, epoch, step = reading.split()
+        reply = (epoch, int(step))
+        if epoch == _NO_EPOCH and reached is None:
+            return  # nothing was ever written
+        if reached is not None and (epoch != reached[0] or reply[1] < reached[1]):
+            self.rewinds += 1
+            self._reached = reply
+        elif self._reached is None or reply > self._reached:  # answers may come in another order
+            self._reached = reply
 
     def _call(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
         return Call(script, self._keys, tuple(args), read, False, self._about(verb))
@@ -310,7 +329,7 @@ class NativeLayout:
         now = due = belief = 0
         if self._heard is not None:
             reading, heard_at = self._heard
-            now, due, belief = map(int, reading.split())
+            now, due, belief = map(int, reading.split()[:3])
             passed = int((monotonic() - heard_at) * 1000)
             now, due = now + passed, due + passed
         return f"{now} {due} {belief} {MACHINE} {uptime_ms()}"

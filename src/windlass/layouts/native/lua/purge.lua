@@ -25,8 +25,11 @@ if what == 'all' then
   end
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES,
     INBOX, IDLE, PARKED, OUTBOX, WATCHED)
-  -- Only the answer to this call is kept, for a repeat; without a clock the queue counts as new.
-  call('HSET', STATE, lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. deleted .. ' 0')
+  -- Only the answer to this call is kept, for a repeat, and the number of steps; without a clock the queue counts as new.
+  state.step = state.step + 1
+  state.epoch = state.epoch or string.format('%.0f', wall_us)
+  call('HSET', STATE, 'epoch', state.epoch, 'step', state.step, lane_field, write_record(state.step, deleted .. ' 0'))
+  take_reading(state.step)
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end
   return { reading, deleted, 0 }
 end

@@ -11,7 +11,9 @@ local BELIEVE_AFTER = 300000 -- ms after which a jumped clock is believed
 local SILENCE = 5000 -- ms without any sign of life that make named holders worth a grace
 
 local wall, wall_us, now, due
-local reading -- what a caller is told, to vouch with the next time: now, due, how often a jump was believed
+-- What a caller is told. To vouch with the next time: now, due, how often a jump was believed. To know what came first, and
+-- whether the server has forgotten anything since: the queue's epoch, and the number of the step (see operations.lua).
+local reading
 local state = {}
 local lane_field
 
@@ -35,6 +37,10 @@ local function vouched(said)
     heard_due = state.wall - state.skew + passed
   end
   return heard_now, heard_due
+end
+
+local function take_reading(step)
+  reading = string.format('%.0f %.0f %.0f %s %.0f', now, due, state.belief, state.epoch or '0', step)
 end
 
 local function advance_clock(said)
@@ -65,7 +71,7 @@ local function advance_clock(said)
     end
     due = wall - state.skew
   end
-  reading = string.format('%.0f %.0f %.0f', now, due, state.belief)
+  take_reading(state.step)
 end
 
 -- A run time so many ms from now: never early, whichever way the server's clock is put right later.
@@ -75,8 +81,8 @@ end
 
 local function read_state(extra)
   local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'grace_from', 'belief',
-    'paused', 'witness', 'format', 'catcher', extra or 'lane')
-  if f[12] and f[12] ~= '2' then
+    'paused', 'witness', 'format', 'catcher', 'epoch', 'step', extra or 'lane')
+  if f[12] and f[12] ~= '3' then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
   end
   state.known = f[3] and true or false
@@ -92,5 +98,7 @@ local function read_state(extra)
   state.paused = f[10] == '1'
   state.last_witness = f[11] or ''
   state.catcher = f[13]
-  return f[14]
+  state.epoch = f[14]
+  state.step = tonumber(f[15]) or 0
+  return f[16]
 end

@@ -2,12 +2,20 @@
 -- the last operation of each lane with its answer. The same number again is a repeat whose first
 -- reply was lost: it gets the first answer and changes nothing. A lower one comes from a connection that
 -- was given up long ago and is refused.
+--
+-- Every step that writes has a number, which rises by one. The epoch is made with the queue's state, so epoch and number
+-- together put all that ever happened to a queue in order; and a number lower than one that was told before means that
+-- the server has forgotten something: a backup was restored, or a replica took over that was behind.
 
 local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane may be dropped
 local OUTBOX_FORGOTTEN = 86400000 -- the same for what came from another queue's outbox: its workers may be away for long
 
 local function is_forgotten(field, heard)
   return now - tonumber(heard) > (string.sub(field, 1, 10) == 'lane:from:' and OUTBOX_FORGOTTEN or LANE_FORGOTTEN)
+end
+
+local function write_record(step, answer)
+  return ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. step .. ' ' .. answer
 end
 
 -- Reads the state, advances the clock. Returns the recorded answer when this operation was done before.
@@ -17,9 +25,13 @@ local function open()
   advance_clock(ARGV[3])
   state.newcomer = not record
   if record then
-    local number, _, answer = string.match(record, '^(%d+) (%d+) (.*)$')
+    local number, _, step, answer = string.match(record, '^(%d+) (%d+) (%d+) (.*)$')
     number = tonumber(number)
     if number == tonumber(ARGV[2]) then
+      take_reading(tonumber(step))
+      -- Written again: who waits for replicas or for the disk waits for the last write of its own connection,
+      -- and the first answer may have gone to another.
+      call('HSET', STATE, lane_field, write_record(step, answer))
       return answer
     elseif number > tonumber(ARGV[2]) then
       return redis.error_reply('STALEOP a later operation of this lane was applied before')
@@ -30,15 +42,18 @@ end
 
 -- Writes the state and the answer. Called once, after the other writes.
 local function close(answer)
+  state.step = state.step + 1
   call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall, 'witness', state.witness,
-    lane_field, ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. answer)
+    'step', state.step, lane_field, write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
     call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'belief', state.belief,
       'grace', state.grace, 'grace_from', state.grace_from)
   end
   if not state.known then
-    call('HSET', STATE, 'format', 2, 'epoch', string.format('%.0f', wall_us))
+    state.epoch = state.epoch or string.format('%.0f', wall_us)
+    call('HSET', STATE, 'format', 3, 'epoch', state.epoch)
   end
+  take_reading(state.step)
   if state.newcomer then
     call('PERSIST', STATE) -- the last goodbye may have set its end
     -- A lane's first call on a queue pays for lanes that ended without a goodbye: a bounded sample of them.
