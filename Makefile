@@ -6,10 +6,10 @@ READY  := $(VENV)/.ready
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench chaos docs clean
+.PHONY: help demo test lint types bench chaos simulate mutants topologies docs clean
 
 help: ## Show what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Windlass needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 1; }
@@ -35,8 +35,17 @@ types: $(READY) ## Check types, strictly
 bench: $(READY) ## Measure raw queues beside bare LPUSH/RPOP on the same server
 	@$(BIN)/python -m bench $(ARGS)
 
-chaos: $(READY) ## Long fault runs: model steps, torn logs, lost replies, killed workers
+chaos: $(READY) ## Kill and cut off everything under load, and account for every job (ARGS="--help" for more)
 	@$(BIN)/python -m chaos $(ARGS)
+
+simulate: $(READY) ## Programs, network and time from a seed, on a real server (ARGS="--seed 7")
+	@$(BIN)/python -m chaos.simulation $(ARGS)
+
+mutants: $(READY) ## Bugs on purpose, one line each: all must be caught (ARGS="--only fence")
+	@$(BIN)/python -m chaos.mutants $(ARGS)
+
+topologies: $(READY) ## The contract on every kind of server: embedded, Redis 7, Valkey, Sentinel, Cluster (ARGS="--only cluster")
+	@$(BIN)/python -m tests.topology $(ARGS)
 
 docs: $(READY) ## Check that the docs are true: conformance table, links, snippets
 	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)

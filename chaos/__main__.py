@@ -1,70 +1,60 @@
-"""`make chaos`: the random proofs of the test suite with longer runs and other seeds.
+"""`make chaos`: runs in which everything goes wrong, and what came of them.
 
-Each is a test that `make test` runs in a short form: random lives against the model, the log cut at random places,
-damaged queues, lost replies; workers that are killed, poisoned, held up and stopped. The seed is printed and can be
-given again.
+    python -m chaos                 the run by which Windlass is judged: real processes, killed again and again
+    python -m chaos smoke | long    the same, shorter or longer
+    python -m chaos NAME …          another of the runs that are listed below; NAME --help tells about it
+
+Options go to the run that is chosen: `python -m chaos smoke --seed 7`; from make: `make chaos ARGS="smoke --seed 7"`.
+Each prints its seed, and exits with 1 if anything was found.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import random
-import subprocess
+import ast
+import runpy
 import sys
+from pathlib import Path
 
-PROOFS = (
-    "tests/model/test_model.py",
-    "tests/native/test_torn_log.py",
-    "tests/native/test_scripts_fuzz.py",
-    "tests/native/test_operations.py",
-    "tests/layouts/test_random_lives.py",
-    "tests/worker/test_kills.py",
-    "tests/worker/test_hostile.py",
-    "tests/worker/test_stopping.py",
-    "tests/worker/test_attempts.py::test_children_come_once_though_runners_are_killed_all_the_time",
-)
+from chaos import run
+
+FOLDER = Path(__file__).parent
+SIZES = {"smoke": run.SMOKE, "long": run.LONG}
 
 
-def main() -> int:
-    """Run the proofs; the exit code is theirs."""
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60_000, help="model steps at least (default %(default)s)")
-    parser.add_argument("--cuts", type=int, default=1_000, help="places at which the log is cut (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=400, help="damaged queues for each script (default %(default)s)")
-    parser.add_argument("--operations", type=int, default=25_000, help="lossy operations a face (default %(default)s)")
-    parser.add_argument("--lives", type=int, default=2_000, help="steps on each other layout (default %(default)s)")
-    parser.add_argument("--poison", type=int, default=10_000, help="jobs, 1 %% of them poison (default %(default)s)")
-    parser.add_argument("--kills", type=int, default=200, help="jobs that ignore SIGTERM (default %(default)s)")
-    parser.add_argument("--stops", type=int, default=20, help="SIGTERMs under load (default %(default)s)")
-    parser.add_argument("--runners", type=int, default=30, help="SIGKILLs of a runner (default %(default)s)")
-    parser.add_argument("--lease", type=float, default=15, help="lease of a worker that is lost (default %(default)s)")
-    parser.add_argument("--parents", type=int, default=1_000, help="jobs that hand over (default %(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
-    )
-    chosen = parser.parse_args()
-    print(f"seed {chosen.seed}: repeat with --seed {chosen.seed}", flush=True)
-    knobs = {
-        "WINDLASS_MODEL_STEPS": chosen.steps,
-        "WINDLASS_MODEL_SEED": chosen.seed,
-        "WINDLASS_TORN_CUTS": chosen.cuts,
-        "WINDLASS_TORN_SEED": chosen.seed,
-        "WINDLASS_FUZZ_ROUNDS": chosen.rounds,
-        "WINDLASS_LOSSY_OPERATIONS": chosen.operations,
-        "WINDLASS_LOSSY_SEED": chosen.seed,
-        "WINDLASS_LIVES_STEPS": chosen.lives,
-        "WINDLASS_LIVES_SEED": chosen.seed,
-        "WINDLASS_POISON_JOBS": chosen.poison,
-        "WINDLASS_KILL_ROUNDS": chosen.runners,
-        "WINDLASS_LOST_LEASE": chosen.lease,
-        "WINDLASS_KILL_TRIES": chosen.kills,
-        "WINDLASS_STOP_TRIES": chosen.stops,
-        "WINDLASS_PARENTS": chosen.parents,
-    }
-    command = [sys.executable, "-m", "pytest", "-s", "--timeout", "0", *PROOFS]
-    return subprocess.run(command, env=os.environ | {name: str(value) for name, value in knobs.items()}).returncode
+def other_runs() -> dict[str, str]:
+    """What else can be run, and what each is for: modules here that have a `main`, packages that have a `__main__`."""
+    modules = [*FOLDER.glob("*.py"), *FOLDER.glob("*/__main__.py")]
+    found = {}
+    for path in sorted(modules):
+        tree = ast.parse(path.read_text())
+        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        name = path.parent.name if path.parent != FOLDER else path.stem
+        if "main" in names and name not in ("__main__", "run"):
+            found[name] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+def _help(others: dict[str, str]) -> str:
+    listed = "\n".join(f"    {name:12}  {about}" for name, about in others.items())
+    return f"{__doc__}\nOther runs:\n{listed}\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Choose a run; the exit code is its own."""
+    name, rest = (arguments[0], arguments[1:]) if arguments and arguments[0][:1] != "-" else ("", arguments)
+    others = other_runs()
+    if not name and rest in (["-h"], ["--help"]):
+        print(_help(others))
+        return run.main(rest)
+    if not name or name in SIZES:
+        return run.main(rest, SIZES.get(name, run.DEFAULT), f"python -m chaos {name}".strip())
+    if name not in others:
+        print(f"there is no run {name!r}\n{_help(others)}", file=sys.stderr)
+        return 2
+    sys.argv = [f"python -m chaos {name}", *rest]
+    runpy.run_module(f"chaos.{name}", run_name="__main__", alter_sys=True)
+    return 0  # such a module ends by itself, with its own code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

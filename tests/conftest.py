@@ -11,12 +11,35 @@ import redis
 
 from tests.support.faces import FACES, Face
 from tests.support.proxy import FaultProxy
+from tests.support.seats import (
+    TOPOLOGIES,
+    ClusterSeat,
+    EmbeddedSeat,
+    PrimarySeat,
+    cluster_seat,
+    embedded_seat,
+    sentinel_seat,
+)
 from tests.support.server import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
 from windlass.errors import UnsupportedByLayout
 from windlass.layout import Capability
 from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native.keys import queue_key
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--on cluster` runs the tests that stand on a server on that kind of server."""
+    parser.addoption("--on", choices=TOPOLOGIES, help="what the server of the tests is (by default valkey)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--on`, tests that do not stand on the shared server are left out: they would be the same tests again."""
+    if not config.getoption("--on"):
+        return
+    left_out = [item for item in items if "server" not in getattr(item, "fixturenames", ())]
+    items[:] = [item for item in items if "server" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +59,35 @@ def redis7() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[EmbeddedSeat]:
+    """The embedded server of a home of its own."""
+    with embedded_seat() as seat:
+        yield seat
+
+
+@pytest.fixture(scope="session")
+def sentinel() -> Iterator[PrimarySeat]:
+    """A primary and two replicas, watched by three sentinels."""
+    with sentinel_seat() as seat:
+        yield seat
+
+
+@pytest.fixture(scope="session")
+def cluster_of_six() -> Iterator[ClusterSeat]:
+    """Three primaries, each with a replica."""
+    with cluster_seat() as seat:
+        yield seat
+
+
 @pytest.fixture
-def server(valkey: Server) -> Server:
-    """The server that a test runs on; `both_servers` makes it each in turn."""
-    return valkey
+def server(request: pytest.FixtureRequest) -> Server:
+    """The server that a test runs on: the bundled Valkey, or what `--on` names."""
+    chosen = request.config.getoption("--on")
+    seat = request.getfixturevalue({None: "valkey", "cluster": "cluster_of_six"}.get(chosen, chosen))
+    if chosen:
+        request.node.user_properties.append(("server", seat.version))
+    return cast(Server, seat)
 
 
 @pytest.fixture
@@ -138,15 +186,16 @@ def _refusals_are_skips(item: pytest.Item) -> Generator[None, object, object]:
         pytest.skip(f"{layout.args[0]} has no {missing}")
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Which tests of the contract were not run on which layout, and why."""
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Which tests were not run on which layout or topology, and why."""
+    topology = config.getoption("--on")
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", [])
-        if " has no " in report.longrepr[2]
+        if topology or " has no " in report.longrepr[2]
     )
     if reasons:
-        terminalreporter.section("skipped by what a layout can do")
+        terminalreporter.section(f"skipped on {topology}" if topology else "skipped by what a layout can do")
         for reason, count in sorted(reasons.items()):
             terminalreporter.write_line(f"{count:4}  {reason}")
 

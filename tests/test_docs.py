@@ -82,7 +82,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tasks.md", "docs/worker.md", "docs/layouts.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/tasks.md", "docs/worker.md", "docs/layouts.md", "docs/security.md"]
+)
 def test_python_snippets_run(server: Server, client: redis.Redis, name: str) -> None:
     snippets = [code for language, code in FENCE.findall((ROOT / name).read_text()) if language == "python"]
     assert snippets

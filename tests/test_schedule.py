@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
 from typing import Any, get_args
@@ -349,6 +350,11 @@ def test_a_schedule_comes_back_as_it_was_written(schedule: Schedule) -> None:
     assert record.startswith(b'{"version":1,"declared":%s,' % (b"true" if schedule.declared else b"false"))
 
 
+def by_hand(schedule: Schedule) -> bytes:
+    """A record as somebody may write it who knows nothing of its checksum."""
+    return re.sub(rb',"sum":\d+', b"", write_schedule(schedule))
+
+
 @pytest.mark.parametrize(
     ("record", "why"),
     [
@@ -357,12 +363,12 @@ def test_a_schedule_comes_back_as_it_was_written(schedule: Schedule) -> None:
         (b"\xff\xfe", ""),
         (b"[]", "object"),
         (b'{"version":1}', "missing"),
-        (write_schedule(made()).replace(b'"every":3600000', b'"every":5'), ">= 1000"),
-        (write_schedule(made()).replace(b'"every":3600000', b'"anchor":5'), "neither cron nor every"),
-        (write_schedule(made()).replace(b'"every":3600000', b'"cron":"often"'), "no cron expression"),
-        (write_schedule(made()).replace(b'"every":3600000', b'"every":3600000,"new":1'), "new"),
-        (write_schedule(made()).replace(b'"skip"', b'"dance"'), "dance"),
-        (write_schedule(made(options={"priority": 1})).replace(b'"priority":1', b'"priority":99'), "<= 9"),
+        (by_hand(made()).replace(b'"every":3600000', b'"every":5'), ">= 1000"),
+        (by_hand(made()).replace(b'"every":3600000', b'"anchor":5'), "neither cron nor every"),
+        (by_hand(made()).replace(b'"every":3600000', b'"cron":"often"'), "no cron expression"),
+        (by_hand(made()).replace(b'"every":3600000', b'"every":3600000,"new":1'), "new"),
+        (by_hand(made()).replace(b'"skip"', b'"dance"'), "dance"),
+        (by_hand(made(options={"priority": 1})).replace(b'"priority":1', b'"priority":99'), "<= 9"),
     ],
 )
 def test_a_record_that_is_not_ours_is_shown_as_such(record: bytes, why: str) -> None:

@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from windlass.app import Windlass
+from windlass.audit import Audit
 from windlass.fleet import WorkerRecord
 from windlass.handle import Event, EventKind, JobHandle
 from windlass.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
@@ -14,6 +15,7 @@ from windlass.task import Handler, Task, TaskCall
 from windlass.verdict import Failure, Retry
 
 __all__ = [
+    "Audit",
     "Cleaned",
     "Counts",
     "Event",

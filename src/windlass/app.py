@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from windlass.declaration import (
     HandlerOptions,
@@ -24,8 +24,9 @@ from windlass.declaration import (
     check_queue_options,
     declaring,
 )
+from windlass.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.embedded import EmbeddedServer
-from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, WindlassError
+from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, NotDurable, WindlassError
 from windlass.fleet import WorkerRecord, list_queues, list_workers
 from windlass.handle import JobHandle
 from windlass.job import Receipt
@@ -33,13 +34,14 @@ from windlass.layout import Capability, Layout
 from windlass.layouts import check_layout, make_layout
 from windlass.layouts.capabilities import need
 from windlass.layouts.native import scripts as native_scripts
-from windlass.limits import MAX_PAYLOAD, check_name, check_whole
+from windlass.limits import MAX_PAYLOAD, check_flag, check_name, check_whole
 from windlass.options import RawJob
 from windlass.outcome import Child
 from windlass.queue import Queue
 from windlass.registry import Registry
 from windlass.schedule import Schedule, TimingOptions
 from windlass.scheduler import Schedules, schedule_of
+from windlass.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, UNSEALED, Seal, read_keys
 from windlass.task import Handler, Task, TaskCall, TaskMaker, TaskOptions
 from windlass.times import Duration, milliseconds
 from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
@@ -56,7 +58,7 @@ LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last a
 
 
 class Given(Struct, frozen=True):
-    """What an app was made with, in plain values: enough to make another like it. The URL is not for all eyes."""
+    """What an app was made with, in plain values: enough to make another like it. URL and keys are not for all eyes."""
 
     url: str | None
     home: str | None
@@ -66,6 +68,9 @@ class Given(Struct, frozen=True):
     call_timeout: float
     allow_eviction: bool
     layouts: dict[str, str]
+    durability: dict[str, str]
+    signing_keys: dict[str, bytes] | None
+    encryption_keys: dict[str, bytes] | None
 
     def __repr__(self) -> str:
         return "Given(…)"
@@ -79,6 +84,12 @@ class Windlass:
     of a job means that is neither `Retry` nor `Failure`: "retry", or "fail" for good; a task may say otherwise.
     `layouts` names the queues that speak the keys of another system: `{"thumbs": "workqueue"}`, or `{"*": "workqueue"}`
     for all others; the variable `WINDLASS_LAYOUTS` ("thumbs=workqueue mail=hworker") counts for more.
+    `durability` is how safe a job must be when its enqueue returns: "memory", "everysec", "fsync" or "replicated(n)",
+    for all queues or by queue (`{"orders": "replicated(2)", "*": "fsync"}`). Without one nothing is waited for, and
+    receipts state what is certain: "fsync" on the embedded server, "memory" on another.
+    `signing_keys` and `encryption_keys` are keys by their ids: `{"2026-11": b"…"}`, or `WINDLASS_SIGNING_KEYS` and
+    `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64"). The first one seals every payload, all of them open;
+    what is not sealed with one of them is never run.
     """
 
     def __init__(
@@ -94,6 +105,9 @@ class Windlass:
         queue_options: Mapping[str, QueueOptions] | None = None,
         on_exception: OnException = "retry",
         layouts: Mapping[str, str] | None = None,
+        durability: str | Mapping[str, str] | None = None,
+        signing_keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
@@ -109,6 +123,10 @@ class Windlass:
         self.on_exception = check_on_exception(on_exception)
         self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
+        signing, encryption = _keys(signing_keys, SIGNING_VARIABLE), _keys(encryption_keys, ENCRYPTION_VARIABLE)
+        self._seal = Seal(signing, encryption)
+        _check_layouts(self._layout_names, self._seal)  # refuses what cannot be sealed
+        self._durability = levels_by_queue(durability)
         self._registry = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
@@ -127,6 +145,9 @@ class Windlass:
             self._options.call_timeout,
             allow_eviction,
             self._layout_names,
+            {queue: str(level) for queue, level in self._durability.items()},
+            None if signing is None else dict(signing),
+            None if encryption is None else dict(encryption),
         )
         self._blocking = BlockingRunner(self._endpoint, self._options.call_timeout)
         self._awaitable = AwaitableRunner(self._endpoint, self._options.call_timeout)
@@ -145,13 +166,18 @@ class Windlass:
     def __repr__(self) -> str:
         return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}>"
 
-    def queue(self, name: str, *, layout: str | None = None) -> Queue:
+    def queue(self, name: str, *, layout: str | None = None, durability: str | None = None) -> Queue:
         """A queue by its name; it comes into being with its first job.
 
         `layout` is how it lies in the server: "native", or the keys of another system ("worqr", "workqueue", "queasy",
-        "hworker", "processor"). By default what the app's `layouts` say, else native.
+        "hworker", "processor"). By default what the app's `layouts` say, else native. `durability` is how safe a job
+        must be when its enqueue returns; by default what the app's `durability` says.
         """
-        return Queue(self.layout(name, layout), self, max_payload=self._max_payload)
+        lies = self.layout(name, layout)
+        level = self._durability.get(name) or self._durability.get(EVERY_QUEUE)
+        if durability is not None:
+            level = Durability.parse(durability)
+        return Queue(lies, self, max_payload=self._max_payload, durability=level)
 
     def layout(self, queue: str, name: str | None = None) -> Layout:
         """How a queue lies in the server. All who use the queue share one, and so what is known of its clock."""
@@ -159,7 +185,9 @@ class Windlass:
             check_name(queue)  # which refuses it
         chosen = name or self._layout_names.get(queue) or self._layout_names.get("*", "native")
         found = self._layouts.get((queue, chosen))
-        return found or self._layouts.setdefault((queue, chosen), make_layout(chosen, queue, self._max_dead))
+        return found or self._layouts.setdefault(
+            (queue, chosen), make_layout(chosen, queue, self._max_dead, self._seal)
+        )
 
     @overload
     def job(self, queue: str, id: str) -> JobHandle[Any]: ...
@@ -174,6 +202,8 @@ class Windlass:
     def hand_over(self, parent: str, call: TaskCall) -> Child:
         """A call that a running job of a queue hands over, checked."""
         _checked(call)
+        if "durability" in call.options:
+            raise InvalidOption(f"{call!r}: a job that is handed over is as safe as the step that completes its parent")
         for queue in (parent, call.queue):
             need(self.layout(queue), Capability.HAND_OVER, "hand a job over")
         return Child(call.queue, self.queue(call.queue).new_job(call.data, call.options))
@@ -280,11 +310,13 @@ class Windlass:
         lease: Duration = 15,
         grace: Duration = 30,
         name: str | None = None,
+        allow_unsafe: bool = False,
     ) -> Worker:
         """A worker inside this program: `await app.worker().run()`. In production use `windlass worker module:app`.
 
         `queues` with their weights; by default all that have a task or handler here. A thread keeps the leases alive,
-        so no job may hold the interpreter for longer than `lease`; tasks that run in processes are refused.
+        so no job may hold the interpreter for longer than `lease`; tasks that run in processes are refused. On a server
+        that may lose jobs (see `windlass doctor`) it does not start, unless with `allow_unsafe`.
         """
         from windlass.worker.local import Worker  # costs time that a producer need not spend
         from windlass.worker.settings import Settings, worker_name
@@ -307,6 +339,7 @@ class Windlass:
             processes=0,
             lease=milliseconds(lease, "lease", least=1, most=3600) / 1000,
             grace=milliseconds(grace, "grace", most=86400) / 1000,
+            allow_unsafe=check_flag(allow_unsafe, "allow_unsafe"),
         )
         return Worker(self, settings)
 
@@ -366,9 +399,17 @@ class Windlass:
 
         def flow(session: Session) -> Flow[list[Receipt]]:
             receipts: dict[int, Receipt] = {}
+            short: NotDurable | None = None
             for own, send in flows:
-                receipts.update(zip(own, (yield from send(session)), strict=True))
-            return [receipts[place] for place in range(len(given))]
+                try:
+                    got = yield from send(session)
+                except NotDurable as error:
+                    got, short = error.receipts, error
+                receipts.update(zip(own, got, strict=True))
+            in_order = [receipts[place] for place in range(len(given))]
+            if short is not None:
+                raise NotDurable(short.queue, short.asked, short.reached, in_order)
+            return in_order
 
         return flow
 
@@ -387,6 +428,13 @@ class Windlass:
         """Run a flow on this event loop."""
         session = self._known_loop_session() or await self._new_loop_session()
         return await self._awaitable.run(flow(session))
+
+    def tolerate_eviction(self) -> None:
+        """From now on use a server that may throw jobs away, too; for a worker that was told to."""
+        self._options = replace(self._options, allow_eviction=True)
+        self.given = structs.replace(self.given, allow_eviction=True)
+        for session in (self._thread_session, *self._loop_sessions.values()):
+            session.options = self._options
 
     async def is_cluster(self) -> bool:
         """Whether the queues are spread over several servers."""
@@ -495,12 +543,19 @@ async def _hang_up_in_the_end(session: Session) -> AsyncIterator[None]:
         session.hang_up()
 
 
-def _check_layouts(given: Mapping[str, str]) -> dict[str, str]:
+def _check_layouts(given: Mapping[str, str], seal: Seal = UNSEALED) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise InvalidOption('layouts must be names of layouts by queue, like {"thumbs": "workqueue"}')
     for queue, name in given.items():
-        make_layout(check_layout(name), "all" if queue == "*" else queue, 0)  # refuses what can be no name of a queue
+        # Refuses what can be no name of a queue.
+        make_layout(check_layout(name), "all" if queue == "*" else queue, 0, seal)
     return dict(given)
+
+
+def _keys(given: Mapping[str, bytes] | None, variable: str) -> Mapping[str, bytes] | None:
+    """The keys that the program gives, else those of its environment."""
+    text = os.environ.get(variable)
+    return read_keys(variable, text) if given is None and text is not None else given
 
 
 def read_layouts(words: Iterable[str]) -> dict[str, str]:

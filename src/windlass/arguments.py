@@ -44,6 +44,9 @@ class Bound(Struct, frozen=True):
     arguments: dict[str, Any]
     job_names: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:  # without the arguments, which may be secret
+        return f"<Bound {self.function!r} with {', '.join(self.arguments) or 'nothing'}>"
+
     def call(self, job: Job) -> Any:
         """Run it: gives the return value, or the coroutine of an `async def`."""
         return self.function(**self.arguments, **dict.fromkeys(self.job_names, job))
@@ -177,24 +180,23 @@ class Arguments:
             return f"it takes at most {too_many[1]} arguments by place"
         at = _AT.search(text)
         if at is None:
-            return f"the arguments cannot be read ({text})"
+            return f"the arguments cannot be read ({without_values(text)})"
         name = at["name"] or places[int(at["place"])]
         shown = repr(name + at["rest"])
         problem = text[: at.start()]
         shapes = self._shapes or self._resolve()
         wanted = wanted_at(shapes.types[name], at["rest"])
-        if (invalid := _INVALID.fullmatch(problem)) and (allowed := allowed_values(wanted)):
-            but = f", not {invalid[1]}" if given is not None else ""
-            return f"argument {shown} must be one of {', '.join(map(repr, allowed))}{but}"
+        if _INVALID.fullmatch(problem) and (allowed := allowed_values(wanted)):
+            return f"argument {shown} must be one of {', '.join(map(repr, allowed))}"
         mismatch = _MISMATCH.fullmatch(problem)
         if mismatch is None:
-            return f"argument {shown} does not fit: {problem if given is not None else without_values(problem)}"
+            return f"argument {shown} does not fit: {without_values(problem)}"
         got = type(getattr(given, name)).__name__ if given is not None and not at["rest"] else mismatch[2]
         return f"argument {shown} must be {in_python(mismatch[1], wanted)}, not {got}"
 
 
 def without_values(problem: str) -> str:
-    """What a reader complains of, without the value: a worker's log must not show what a job carries."""
+    """What a reader complains of, without the value: no log, here or there, must show what a job carries."""
     return _VALUE.sub(r"\1", problem)
 
 

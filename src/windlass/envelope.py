@@ -13,13 +13,16 @@ import msgspec
 from windlass.errors import Undecodable
 
 LONGEST_KEEP = 10 * 365 * 86400.0
+LONGEST_TASK = (
+    128  # characters; no task can be declared with more, and what nobody can know must not fill logs and notes
+)
 NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of a task, its arguments as they were written, and how long to keep the result (seconds)."""
 
-    task: str
+    task: Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
     args: msgspec.Raw = NO_ARGUMENTS
     keep: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_KEEP)] = 0.0
 

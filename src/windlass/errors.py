@@ -24,6 +24,7 @@
     │   ├── ServerBusy                       it answers nobody for now, or the cluster is not whole
     │   ├── QueueFull                        the server has no memory left for new jobs
     │   └── AccessDenied                     wrong password, or the user may not do this
+    ├── NotDurable                         the job is on the queue, but not as safe as was asked for
     ├── OutcomeUnknown                     the reply was lost and could not be asked for again
     │   └── ServerFault                      the server answered with an error we do not know
     ├── ServerUnfit                        the server must not be used
@@ -39,6 +40,12 @@ answer the one question that matters after a connection error: did it happen?
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windlass.job import Receipt
 
 
 class WindlassError(Exception):
@@ -149,6 +156,32 @@ class QueueFull(NotApplied):
 
 class AccessDenied(NotApplied):
     """The password is wrong, or this user may not do this."""
+
+
+class NotDurable(WindlassError):
+    """The jobs are on the queue, but not as safe as was asked for. `receipts` has their ids, and what was reached."""
+
+    def __init__(self, queue: str, asked: str, reached: str, receipts: Sequence[Receipt]) -> None:
+        super().__init__(queue, asked, reached, receipts)
+        self.queue = queue
+        self.asked = asked
+        self.reached = reached
+        self.receipts = list(receipts)
+
+    def __str__(self) -> str:
+        jobs = f"job {self.receipts[0].id!r}" if len(self.receipts) == 1 else f"{len(self.receipts)} jobs"
+        return (
+            f"enqueue on queue {self.queue!r}: the server has {jobs}, but only as safe as {self.reached}, and "
+            f"{self.asked} was asked for. {_REMEDIES[self.asked.partition('(')[0]]}"
+        )
+
+
+_DISK = "Set `appendonly yes` and `appendfsync always`, and let this user see that (+config|get)"
+_REMEDIES = {
+    "everysec": "Set `appendonly yes` and `appendfsync everysec` or `always`, and let this user see that (+config|get)",
+    "fsync": f"{_DISK}; see whether its disk keeps up",
+    "replicated": f"{_DISK}; see whether so many replicas are in step (INFO replication), and allow +wait",
+}
 
 
 class OutcomeUnknown(WindlassError):

@@ -94,7 +94,10 @@ class Event(Struct, frozen=True):
 
 
 class JobHandle(Generic[R]):
-    """One job by its queue and id. `status` is what its enqueue did; `None` for a job that was not enqueued here."""
+    """One job by its queue and id. `status` is what its enqueue did, `durability` how safe it was when that returned.
+
+    Both are `None` for a job that was not enqueued here.
+    """
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class JobHandle(Generic[R]):
         runners: Runners,
         id: str,
         status: Status | None = None,
+        durability: str | None = None,
         *,
         returns: Any = Any,
         keeps: bool | None = None,
@@ -109,6 +113,7 @@ class JobHandle(Generic[R]):
         """`keeps`: whether its result is kept, if that is known."""
         self.id = check_id(id)
         self.status = status
+        self.durability = durability
         self._layout = layout
         self._runners = runners
         self._returns = returns

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from windlass.durability import Durability
 from windlass.errors import CrashError, InvalidPayload, JobFailed, StallError
 
 _ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
@@ -31,6 +32,8 @@ def read_json(data: bytes) -> Any:
     """What a payload says as JSON."""
     try:
         return json.loads(data)
+    except RecursionError:
+        raise InvalidPayload("this payload is nested too deep for JSON: use .data for the bytes") from None
     except ValueError as error:
         raise InvalidPayload(f"this payload is not JSON ({error}): use .data for the bytes") from None
 
@@ -40,8 +43,8 @@ def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
     return _ERRORS.get(reason, JobFailed)(queue, id, message)
 
 
-def _repr_without_data(value: Struct) -> str:
-    """Payloads may be long, and may be secret."""
+def repr_without_data(value: Struct) -> str:
+    """For what carries a payload: that may be long, and may be secret."""
     fields = ", ".join(f"{name}={field!r}" for name, field in structs.asdict(value).items() if name != "data")
     return f"{type(value).__name__}({fields})"
 
@@ -110,13 +113,18 @@ class NewJob(Struct, frozen=True):
     change: Change = PLAIN
     fresh: bool = False
     updates: bool = False
+    durability: Durability | None = None
+
+    def __repr__(self) -> str:
+        return repr_without_data(self)
 
 
 class Receipt(Struct, frozen=True):
-    """The server has the job: under which id, and what became of the request."""
+    """The server has the job: under which id, what became of the request, and how safe it is (see durability.py)."""
 
     id: str
     status: Status
+    durability: str = "memory"
 
 
 class Limits(Struct, frozen=True):
@@ -151,7 +159,7 @@ class Lease(Struct, frozen=True):
         return read_json(self.data)
 
     def __repr__(self) -> str:
-        return _repr_without_data(self)
+        return repr_without_data(self)
 
     @property
     def suspect(self) -> bool:
@@ -204,7 +212,7 @@ class JobRecord(Struct, frozen=True):
         return failure(self.queue, self.id, self.reason, self.message or "")
 
     def __repr__(self) -> str:
-        return _repr_without_data(self)
+        return repr_without_data(self)
 
 
 class Page(Struct, frozen=True):
@@ -246,6 +254,9 @@ class Result(Struct, frozen=True):
     succeeded: bool
     data: bytes
     reason: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without_data(self)
 
 
 class Cleaned(Struct, frozen=True):

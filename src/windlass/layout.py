@@ -10,12 +10,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha1
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from msgspec import Struct
 
-from windlass.job import Change, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.outcome import Outcome
+from windlass.job import (
+    Change,
+    Counts,
+    JobRecord,
+    Lease,
+    Limits,
+    NewJob,
+    Page,
+    Result,
+    State,
+    Status,
+    repr_without_data,
+)
+from windlass.outcome import Broken, Outcome, Unknown
 from windlass.schedule import Fired, StoredSchedule, StoredSchedules
 
 T = TypeVar("T")
@@ -46,7 +58,7 @@ class Call(Generic[T]):
 
     script: Script
     keys: tuple[str, ...]
-    args: tuple[Argument, ...]
+    args: tuple[Argument, ...] = field(repr=False)
     read: Callable[[Any], T]
     writes: bool
     about: str
@@ -85,7 +97,8 @@ class Turn(Struct, frozen=True):
 
     `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease), and
     `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues. `lost` says that
-    nothing was leased, because the holder is not known (any more).
+    nothing was leased, because the holder is not known (any more). `refused` are leases whose payload was damaged,
+    or does not bear the seal that it should: they must not be run, and are settled as they stand here.
     """
 
     settled: tuple[bool, ...]
@@ -95,6 +108,7 @@ class Turn(Struct, frozen=True):
     outbox: int = 0
     tick_in: float | None = None
     lost: bool = False
+    refused: tuple[Broken | Unknown, ...] = ()
 
 
 class Beat(Struct, frozen=True):
@@ -102,6 +116,29 @@ class Beat(Struct, frozen=True):
 
     known: bool
     parked: int
+
+
+class AuditStep(NamedTuple):
+    """What one step of an audit found: where to go on, how much is amiss and was mended, and some of that by name."""
+
+    cursor: bytes | None
+    mended: int
+    amiss: int
+    jobs: int  # that were looked at
+    examples: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Self:
+        """From the reply of a script: next cursor or "0", jobs, amiss, mended, kinds and ids in turn."""
+        cursor, jobs, amiss, mended, named = reply
+        words = [word.decode(errors="replace") for word in named]
+        return cls(
+            None if cursor == b"0" else cursor,
+            int(mended),
+            int(amiss),
+            int(jobs),
+            tuple(zip(words[::2], words[1::2], strict=True)),
+        )
 
 
 class Parcel(Struct, frozen=True):
@@ -112,6 +149,9 @@ class Parcel(Struct, frozen=True):
     id: str
     data: bytes
     change: bytes
+
+    def __repr__(self) -> str:
+        return repr_without_data(self)
 
 
 class ScheduleBook(Protocol):
@@ -246,11 +286,12 @@ class Layout(Protocol):
         """Delete the jobs of a state, or the queue; (deleted, left)."""
         ...
 
-    def audit(self, part: str, cursor: str) -> Call[tuple[str | None, int]]:
-        """One step of a deep clean; (next cursor, things mended)."""
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+        """One bounded step through one part: what does not fit is told, and mended or left alone."""
         ...
 
-    audit_parts: tuple[str, ...]
+    audit_parts: tuple[str, ...]  # in the order in which they are to be mended
+    leftover_parts: tuple[str, ...]  # where nothing can be amiss, but things gather that a deep clean takes away
 
     def leave(self, waiter: str) -> Call[bool]:
         """Take a waiter off the list of the idle."""

@@ -102,3 +102,8 @@ def listed(known: type) -> str:
 def shortened(message: str) -> str:
     """A message that fits beside a job."""
     return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")
+
+
+def in_one_line(title: str) -> str:
+    """For logs: an id may be any text, and must not begin a line of its own."""
+    return title if title.isprintable() else ascii(title)[1:-1]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
+from windlass.durability import Durability
 from windlass.errors import InvalidOption
 from windlass.ids import random_id
 from windlass.job import PLAIN, Change, NewJob
@@ -47,6 +48,7 @@ class JobOptions(TypedDict, total=False):
     update_min_backoff: bool
     update_max_backoff: bool
     reset_counts: bool
+    durability: str
 
 
 class UpdateOptions(TypedDict, total=False):
@@ -75,6 +77,9 @@ class RawJob:
         object.__setattr__(self, "data", data)
         object.__setattr__(self, "options", options)
 
+    def __repr__(self) -> str:
+        return f"RawJob(options={self.options!r})"  # payloads may be long, and may be secret
+
 
 _UPDATES = frozenset(name for name in JobOptions.__annotations__ if name.startswith("update_")) | {"reset_counts"}
 
@@ -102,8 +107,14 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         limits_given=_gives_limits(options),
     )
     id = check_id(given_id) if given_id is not None else spare_id or random_id()
-    updates = not _UPDATES.isdisjoint(options) or options.get("if_exists") == "update"
-    return NewJob(id, payload, PLAIN if change == PLAIN else change, fresh=given_id is None, updates=updates)
+    return NewJob(
+        id,
+        payload,
+        PLAIN if change == PLAIN else change,
+        fresh=given_id is None,
+        updates=not _UPDATES.isdisjoint(options) or options.get("if_exists") == "update",
+        durability=Durability.parse(options["durability"]) if "durability" in options else None,
+    )
 
 
 def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from windlass.job import Lease, NewJob
+from windlass.job import Lease, NewJob, repr_without_data
 
 
 class Kept(Struct, frozen=True):
@@ -15,6 +15,9 @@ class Kept(Struct, frozen=True):
 
     data: bytes
     ms: int
+
+    def __repr__(self) -> str:
+        return repr_without_data(self)
 
 
 class Child(Struct, frozen=True):

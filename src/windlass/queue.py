@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from inspect import iscoroutine
 from time import monotonic
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied
+from windlass.audit import EXAMPLES, Audit, Drift, Misfit
+from windlass.durability import Durability
+from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable
 from windlass.ids import random_ids
 from windlass.job import (
     Cleaned,
@@ -59,13 +62,27 @@ class Runners(Protocol):
     async def arun(self, flow: Callable[[Session], Flow[T]]) -> T: ...
 
 
+class _MakesTurn(Protocol):
+    """How a lease looks for jobs: for a waiter that is to be woken, and settling what it refused before."""
+
+    def __call__(self, waiter: str | None = None, refused: Sequence[Outcome] = ()) -> Call[Turn]: ...
+
+
 class Queue:
     """One queue of raw jobs."""
 
-    def __init__(self, layout: Layout, runners: Runners, *, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        runners: Runners,
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        durability: Durability | None = None,
+    ) -> None:
         self._layout = layout
         self._runners = runners
         self._max_payload = max_payload
+        self._durability = durability
 
     @property
     def name(self) -> str:
@@ -88,10 +105,13 @@ class Queue:
         Options: `id`, `priority` (0 first, 9 last), `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`,
         `max_backoff`, `if_exists`, and for an id that is there already `update_data`, `update_run_at`,
         `update_priority`, `update_max_failures`, `update_max_stalls`, `update_min_backoff`, `update_max_backoff`,
-        `reset_counts`.
+        `reset_counts`, `durability`.
 
         A job of the same id that waits is updated (`update_…` say in what); while one runs, this one waits
         behind it, `blocked`. With `if_exists="keep"` whatever is there stays as it is.
+
+        `durability` is how safe it must be when this returns: "memory", "everysec", "fsync", "replicated(2)"; by
+        default what was said for the queue. The receipt states what was reached; if that is less, `NotDurable` comes.
         """
         return self._runners.run(self._enqueue([self.new_job(data, options)]))[0]
 
@@ -121,13 +141,23 @@ class Queue:
     def _enqueue(self, jobs: list[NewJob]) -> Callable[[Session], Flow[list[Receipt]]]:
         def flow(session: Session) -> Flow[list[Receipt]]:
             receipts: list[Receipt] = []
+            short: tuple[Durability, Durability] | None = None
             for batch in _batches(jobs):
-                statuses = yield from session.perform(self._layout.enqueue(batch))
+                level = self._level(batch)
+                statuses, safe = yield from session.perform_surely(self._layout.enqueue(batch), level)
                 names = map(self._layout.id_of, batch)
-                receipts += [Receipt(id, cast(Status, s)) for id, s in zip(names, statuses, strict=True)]
+                receipts += [Receipt(id, cast(Status, s), str(safe)) for id, s in zip(names, statuses, strict=True)]
+                if level is not None and safe < level:
+                    short = min(short, (safe, level)) if short else (safe, level)
+            if short:  # all of them are sent first: what was not asked to be safer has a right to be there
+                raise NotDurable(self.name, str(short[1]), str(short[0]), receipts)
             return receipts
 
         return flow
+
+    def _level(self, batch: list[NewJob]) -> Durability | None:
+        """The safest level that is asked for in a batch: the others lose nothing by it."""
+        return max((level for job in batch if (level := job.durability or self._durability)), default=None)
 
     def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
         given = list(jobs)
@@ -197,21 +227,36 @@ class Queue:
         if holder is not None:
             check_name(holder, "holder")
 
-        def turn(waiter: str | None = None) -> Call[Turn]:
-            return self._layout.turn(want=n, seconds=length, holder=holder, waiter=waiter)
+        def turn(waiter: str | None = None, refused: Sequence[Outcome] = ()) -> Call[Turn]:
+            return self._layout.turn(refused, want=n, seconds=length, holder=holder, waiter=waiter)
 
         def flow(session: Session) -> Flow[list[Lease]]:
             deadline = monotonic() + patience
-            found = yield from session.perform(turn())
+            found = yield from self._look(session, turn)
             if found.leases or not patience:
                 return list(found.leases)
             return (yield from self._await_turn(session, turn, deadline))
 
         return flow
 
-    def _await_turn(
-        self, session: Session, turn: Callable[[str | None], Call[Turn]], deadline: float
-    ) -> Flow[list[Lease]]:
+    def _look(self, session: Session, turn: _MakesTurn, waiter: str | None = None) -> Flow[Turn]:
+        """One turn. What does not bear its seal is put among the broken and is not handed out, but what is sound is."""
+        found = yield from session.perform(turn(waiter))
+        while found.refused and not found.leases:
+            found = yield from session.perform(turn(waiter, found.refused))
+        if found.refused:
+            sound = found.leases
+            # Should nobody wait for this any more, the sound ones must go back as well.
+            settle = replace(
+                self._layout.turn(found.refused), undo=lambda _: self._layout.turn([Released(lease) for lease in sound])
+            )
+            try:
+                yield from session.perform(settle)
+            except NotApplied:
+                pass  # they come back when their leases end, and are refused again
+        return found
+
+    def _await_turn(self, session: Session, turn: _MakesTurn, deadline: float) -> Flow[list[Lease]]:
         """Look, register as idle, sleep until woken or until something is due by itself; again until time is up."""
         keys = turn(None).keys
         listener: Listener | None = None
@@ -219,7 +264,7 @@ class Queue:
             while True:
                 if listener is None:
                     listener = yield from self._listen(session, keys)
-                found = yield from session.perform(turn(listener.name if listener else None))
+                found = yield from self._look(session, turn, listener.name if listener else None)
                 left = deadline - monotonic()
                 if found.leases or left <= 0:
                     break
@@ -475,20 +520,65 @@ class Queue:
         return await self._runners.arun(self._clean(deep))
 
     def _clean(self, deep: bool) -> Callable[[Session], Flow[Cleaned]]:
+        parts = (*self._layout.audit_parts, *self._layout.leftover_parts) if deep else ()
+
         def flow(session: Session) -> Flow[Cleaned]:
-            recovered = mended = 0
-            for part in self._layout.audit_parts if deep else ():
-                cursor: str | None = "0"
-                while cursor is not None:
-                    cursor, count = yield from session.perform(self._layout.audit(part, cursor))
-                    mended += count
-            while True:
-                turn = yield from session.perform(self._layout.turn())
-                recovered += turn.recovered
-                if not turn.recovered:
-                    return Cleaned(recovered, mended)
+            mended = 0
+            for part in parts:
+                _, drift = yield from self._compare(session, part, repair=True)
+                mended += drift.mended
+            return Cleaned((yield from self._take_back(session)), mended)
 
         return flow
+
+    def _take_back(self, session: Session) -> Flow[int]:
+        """What lost holders held comes back; how many jobs."""
+        recovered = 0
+        while True:
+            turn = yield from session.perform(self._layout.turn())
+            recovered += turn.recovered
+            if not turn.recovered:
+                return recovered
+
+    def audit(self, *, repair: bool = False) -> Audit:
+        """Compare every index with every job, and tell what does not fit. Without `repair` nothing at all is written.
+
+        Each step is atomic and judges by what it sees then, so it is safe at any time, beside live workers. With
+        `repair` it mends what it finds, as `clean(deep=True)` does, and takes back what lost holders held.
+        """
+        return self._runners.run(self._audit(repair))
+
+    async def aaudit(self, *, repair: bool = False) -> Audit:
+        """Awaitable `audit`."""
+        return await self._runners.arun(self._audit(repair))
+
+    def _audit(self, repair: bool) -> Callable[[Session], Flow[Audit]]:
+        check_flag(repair, "repair")
+
+        def flow(session: Session) -> Flow[Audit]:
+            jobs = 0
+            drifts: list[Drift] = []
+            for part in self._layout.audit_parts:
+                looked, drift = yield from self._compare(session, part, repair=repair)
+                jobs += looked
+                if drift.amiss:
+                    drifts.append(drift)
+            recovered = (yield from self._take_back(session)) if repair else 0
+            return Audit(self.name, self.layout, jobs, tuple(drifts), recovered)
+
+        return flow
+
+    def _compare(self, session: Session, part: str, *, repair: bool) -> Flow[tuple[int, Drift]]:
+        """One part of the queue, step by step: how many jobs were looked at, and what is amiss."""
+        jobs = amiss = mended = 0
+        examples: list[Misfit] = []
+        cursor: bytes | None = b"0"
+        while cursor is not None:
+            step = yield from session.perform(self._layout.audit(part, cursor, repair=repair))
+            cursor = step.cursor
+            jobs, amiss, mended = jobs + step.jobs, amiss + step.amiss, mended + step.mended
+            examples += [Misfit(kind, id) for kind, id in step.examples[: EXAMPLES - len(examples)]]
+        return jobs, Drift(part, amiss, mended, tuple(examples))
 
     # -- questions -------------------------------------------------------------------------------
 

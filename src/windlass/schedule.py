@@ -13,6 +13,7 @@ from enum import StrEnum
 from hashlib import sha256
 from itertools import takewhile
 from typing import Annotated, Any, Literal, TypedDict, Unpack, cast, get_args
+from zlib import crc32
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -327,6 +328,7 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     anchor: _Milliseconds = 0
     jitter: _Milliseconds = 0
     job: JobSettings = JobSettings()
+    sum: int = 0  # CRC-32 of the record without it: the server's log has none of its own. Absent in one written by hand
 
 
 class _Version(Struct):
@@ -347,19 +349,22 @@ def write_schedule(schedule: Schedule) -> bytes:
         if isinstance(timing, Cron)
         else {"every": timing.interval, "anchor": timing.anchor}
     )
-    return msgspec.json.encode(
-        _Written(
-            version=VERSION,
-            declared=schedule.declared,
-            data=schedule.data,
-            catch_up=schedule.catch_up,
-            overlap=schedule.overlap,
-            paused=schedule.paused,
-            jitter=round(schedule.jitter * 1000),
-            job=schedule.job,
-            **when,
-        )
+    written = _Written(
+        version=VERSION,
+        declared=schedule.declared,
+        data=schedule.data,
+        catch_up=schedule.catch_up,
+        overlap=schedule.overlap,
+        paused=schedule.paused,
+        jitter=round(schedule.jitter * 1000),
+        job=schedule.job,
+        **when,
     )
+    return msgspec.json.encode(structs.replace(written, sum=_sum_of(written)))
+
+
+def _sum_of(written: _Written) -> int:
+    return crc32(msgspec.json.encode(structs.replace(written, sum=0)))
 
 
 def read_schedule(queue: str, name: str, record: bytes) -> Schedule | Unreadable:
@@ -369,6 +374,8 @@ def read_schedule(queue: str, name: str, record: bytes) -> Schedule | Unreadable
         if version != VERSION:
             return Unreadable(f"written by another version of Windlass (format {version}, this one knows {VERSION})")
         said = msgspec.json.decode(record, type=_Written)
+        if said.sum and said.sum != _sum_of(said):
+            return Unreadable("it was damaged in the server (the checksum does not fit): add or declare it again")
         timing: Timing
         if said.cron is not None:
             timing = Cron(said.cron, said.zone or "UTC")
@@ -393,7 +400,11 @@ def read_schedule(queue: str, name: str, record: bytes) -> Schedule | Unreadable
 
 
 class StoredSchedule(Struct, frozen=True):
-    """A schedule as the server has it: its record, its next tick, and what became of its ticks so far."""
+    """A schedule as the server has it: its record, its next tick, and what became of its ticks so far.
+
+    Where records are sealed, `sealed` is what lies in the server, `stale` says that today another key would be used,
+    and `refused` why there is no record: its seal does not fit.
+    """
 
     name: str
     record: bytes
@@ -402,6 +413,18 @@ class StoredSchedule(Struct, frozen=True):
     dropped: int = 0
     missed: int = 0
     last_tick: int | None = None
+    sealed: bytes | None = None
+    stale: bool = False
+    refused: str | None = None
+
+    @property
+    def stored(self) -> bytes:
+        """Its record byte for byte as it lies in the server."""
+        return self.record if self.sealed is None else self.sealed
+
+    def read(self, queue: str) -> Schedule | Unreadable:
+        """The schedule that its record describes."""
+        return read_schedule(queue, self.name, self.record) if self.refused is None else Unreadable(self.refused)
 
 
 class StoredSchedules(Struct, frozen=True):
@@ -451,7 +474,7 @@ class ScheduleRecord(Struct, frozen=True):
 
 def record_of(queue: str, row: StoredSchedule) -> ScheduleRecord:
     """A stored schedule, read."""
-    found = read_schedule(queue, row.name, row.record)
+    found = row.read(queue)
     return ScheduleRecord(
         name=row.name,
         queue=queue,

@@ -29,7 +29,6 @@ from windlass.schedule import (
     due_ticks,
     new_schedule,
     next_after,
-    read_schedule,
     record_of,
     same_but_pause,
     write_schedule,
@@ -255,7 +254,7 @@ def declare(layout: Layout, schedules: Iterable[Schedule]) -> FlowOf[tuple[str, 
         unreadable = []
         for name, wanted in ours.items():
             row = rows.get(name)
-            present = read_schedule(layout.queue, name, row.record) if row else None
+            present = row.read(layout.queue) if row else None
             if isinstance(present, Unreadable):
                 unreadable.append(name)
             elif not (row and present and _stands(row, present, wanted)):
@@ -266,7 +265,7 @@ def declare(layout: Layout, schedules: Iterable[Schedule]) -> FlowOf[tuple[str, 
 
 
 def _stands(row: StoredSchedule, present: Schedule, wanted: Schedule) -> bool:
-    return same_but_pause(present, wanted) and (row.next_tick is not None or present.paused)
+    return same_but_pause(present, wanted) and (row.next_tick is not None or present.paused) and not row.stale
 
 
 def _as_declared(wanted: Schedule) -> Callable[[Schedule | None], Schedule]:
@@ -292,7 +291,7 @@ def _rewrite(layout: Layout, name: str, write: Callable[[Schedule | None], Sched
             done = yield from session.perform(
                 book.put(
                     name,
-                    row.record if row else None,
+                    row.stored if row else None,
                     write_schedule(new),
                     None if new.paused else next_after(new.timing, found.now),
                     keep_tick=steady,
@@ -308,7 +307,7 @@ def _rewrite(layout: Layout, name: str, write: Callable[[Schedule | None], Sched
 
 
 def _legible(queue: str, row: StoredSchedule) -> Schedule:
-    schedule = read_schedule(queue, row.name, row.record)
+    schedule = row.read(queue)
     if isinstance(schedule, Unreadable):
         raise KeyConflict(f"schedule {row.name!r} of queue {queue!r} cannot be read ({schedule.why}): delete it first")
     return schedule
@@ -373,7 +372,7 @@ class _Round:
             found = yield from session.perform(self._book.due(self._declared, cursor))
             self._now = found.now
             for row in found.rows:
-                schedule = read_schedule(self._queue, row.name, row.record)
+                schedule = row.read(self._queue)
                 if isinstance(schedule, Unreadable) or row.next_tick is None:
                     self.unreadable.append(row.name)
                 else:

@@ -71,7 +71,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 class Shapes(Struct, frozen=True):
     """What a signature becomes: a struct that binds like a call, and readers of objects and of arrays."""
 
-    types: dict[str, Any]
+    types: dict[str, msgspec.inspect.Type]
     bind: Callable[..., Struct]
     by_name: msgspec.json.Decoder[Any]
     by_place: msgspec.json.Decoder[Any]
@@ -98,15 +98,15 @@ class Signature:
     def shapes(self) -> Shapes:
         """The struct and its readers; raises one of `UNRESOLVED` while a type cannot be found."""
         types = self._types()
-        for name, kind in types.items():
-            check_type(kind, name)
+        # Looked into here and never again: that evaluates annotations, which a payload must not be able to cause.
+        looked_into = {name: check_type(kind, name) for name, kind in types.items()}
         passable = [each for each in self.arguments if each.name in self.passable]
         others = [each for each in self.arguments if each.name not in self.passable]
         by_name = _struct(passable, types, bases=(_struct(others, types, kw_only=True),), forbid_unknown_fields=True)
         in_line = [each for each in self.arguments if each.name in self.places]
         by_place = _struct(in_line, types, array_like=True, forbid_unknown_fields=True)
         return Shapes(
-            types=types,
+            types=looked_into,
             bind=by_name,
             by_name=msgspec.json.Decoder(by_name),
             by_place=msgspec.json.Decoder(by_place),
@@ -125,8 +125,8 @@ class Signature:
         return {name: hints.get(name, Any) for name in self.names}
 
 
-def check_type(kind: Any, name: str) -> None:
-    """Refuse a type that cannot travel as JSON and come back the same."""
+def check_type(kind: Any, name: str) -> msgspec.inspect.Type:
+    """Refuse a type that cannot travel as JSON and come back the same; what it consists of."""
     try:
         msgspec.json.Decoder(kind)
         found = msgspec.inspect.type_info(kind)
@@ -145,6 +145,7 @@ def check_type(kind: Any, name: str) -> None:
             )
         if isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _CONTAINERS):
             raise InvalidTask(f"parameter {name!r} has a dict with keys that JSON cannot carry: use text or numbers")
+    return found
 
 
 _OBJECTS = (
@@ -156,9 +157,9 @@ _OBJECTS = (
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 
 
-def wanted_at(kind: Any, path: str) -> list[msgspec.inspect.Type]:
+def wanted_at(kind: msgspec.inspect.Type, path: str) -> list[msgspec.inspect.Type]:
     """What may stand at a place within a value of a type, as the reader names it: `.address.lines[0]`."""
-    there = _choices(msgspec.inspect.type_info(kind))
+    there = _choices(kind)
     for field, place in _STEP.findall(path):
         there = [inner for part in there for inner in _step(part, field, place)]
     return there

@@ -133,7 +133,7 @@ class Sender(Generic[P, V]):
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
         home, layout = self._home, self._home.layout(self._queue)
         returns, keeps = self._task.returns, self._keep > 0
-        return JobHandle(layout, home, receipt.id, receipt.status, returns=returns, keeps=keeps)
+        return JobHandle(layout, home, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call to be sent later, by `app.enqueue_many`."""

@@ -112,12 +112,23 @@ class Cluster:
                 return self._index_of(port)
         raise LookupError(f"no node holds slot {slot}")
 
-    def move_slot(self, slot: int, to_index: int) -> None:
-        """Moves the slot with all its keys while the cluster serves."""
+    def owners(self) -> set[int]:
+        """The indexes of the nodes that hold slots: the primaries of this moment."""
+        return {self._index_of(port) for _, _, port in _slot_map(self.live[0])}
+
+    def move_slot(self, slot: int, to_index: int, step: int = 100) -> None:
+        """Moves the slot with all its keys, so many at a time, while the cluster serves."""
         move = self.begin_move(slot, to_index)
-        while move.migrate(100):
+        while move.migrate(step):
             pass
         move.finish()
+
+    def move_slot_at_once(self, slot: int, to_index: int) -> None:
+        """Has the slot move as a whole, as Valkey 9 can; calls see no more than MOVED."""
+        source = self.nodes[self.owner(slot)]
+        source.command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.node_id(to_index))
+        wait_until(lambda: self.owner(slot) == to_index, f"node {to_index} to have slot {slot}")
+        self.wait_ok()
 
     def begin_move(self, slot: int, to_index: int) -> SlotMove:
         """Opens the move of a slot and stops there: the caller migrates keys and finishes when it likes."""

@@ -242,13 +242,13 @@ class Life:
         session = app._thread_session
         plain = session._ask
 
-        def ask(wire: Any, command: bytes, *, asking: bool) -> Generator[Any, Any, Any]:
-            reply: Any = yield from plain(wire, command, asking=asking)
-            if self.interlude and b"EVALSHA" in command[:20] and not isinstance(reply, RedisError):
+        def ask(wire: Any, command: bytes, *more: Any, **options: Any) -> Generator[Any, Any, Any]:
+            replies: Any = yield from plain(wire, command, *more, **options)
+            if self.interlude and b"EVALSHA" in command[:20] and not isinstance(replies[0], RedisError):
                 interlude, self.interlude = self.interlude, None
                 interlude()
-                reply = yield from plain(wire, command, asking=asking)
-            return reply
+                replies = yield from plain(wire, command, *more, **options)
+            return replies
 
         session._ask = ask  # type: ignore[method-assign]
 

@@ -37,6 +37,8 @@ Kind = Literal[
     "drop_reply",
     "drop_request",
     "cut_request",
+    "cut_reply",
+    "half_close",
     "delay",
     "delay_reply",
     "hang",
@@ -66,6 +68,10 @@ DROP_REQUEST = Fault("drop_request")
 """The server never sees it; the client gets the answers to what it sent before, then a closed connection."""
 CUT_REQUEST = Fault("cut_request")
 """The server gets half of its bytes, then both connections close."""
+CUT_REPLY = Fault("cut_reply")
+"""The server does it; the client gets half of the answer's bytes, then both connections close."""
+HALF_CLOSE = Fault("half_close")
+"""The server does it; the client reads the end of the stream instead of the answer, but what it still sends is done."""
 HANG = Fault("hang")
 """The server never sees it, and the connection stays open and silent until the client leaves."""
 HANG_REPLY = Fault("hang_reply")
@@ -469,12 +475,18 @@ class _Talk:
             framer.feed(data)
             while (frame := framer.next()) is not None:
                 if frame[:1] == b">" and not (self._owed and self._owed[0][1]):  # said unasked
-                    self._client.write(frame)
+                    if not silent:
+                        self._client.write(frame)
                     continue
                 fault, streams = self._owed.popleft()
                 if fault.kind == "drop_reply":
                     return
-                silent = silent or fault.kind == "hang_reply"
+                if fault.kind == "cut_reply":
+                    await _send(self._client, frame[: len(frame) // 2])
+                    return
+                if fault.kind == "half_close" and not silent:
+                    self._client.write_eof()
+                silent = silent or fault.kind in ("hang_reply", "half_close")
                 if silent:
                     continue
                 if fault.kind == "delay_reply":

@@ -78,10 +78,13 @@ class SentinelGroup:
     def kill_primary(self) -> Server:
         """Kills the primary with SIGKILL, once no failover is under way, and returns it to be brought back."""
         # A sentinel whose promoted server dies before it has ended the failover stays in that failover for good.
-        wait_until(self._calm, "the sentinels to end the last failover", ignoring=RESTLESS)
-        self._killed = self.primary
+        self._killed = self.wait_calm()
         self._killed.kill()
         return self._killed
+
+    def wait_calm(self) -> Server:
+        """Returns the primary, once all sentinels agree on it and no failover is under way."""
+        return wait_until(self._calm, "the sentinels to end the last failover", ignoring=RESTLESS)
 
     def wait_new_primary(self, timeout: float = 20.0) -> Server:
         """Returns the promoted server when all live sentinels name it and it says so itself."""
@@ -111,12 +114,14 @@ class SentinelGroup:
             return None
         return next((server for server in self.servers if server.port in named), None)
 
-    def _calm(self) -> bool:
-        return self._agreed() is not None and all(
+    def _calm(self) -> Server | None:
+        found = self._agreed()
+        calm = all(
             _pairs(sentinel.command("SENTINEL", "MASTER", self.NAME))["flags"] == "master"
             for sentinel in self.sentinels
             if sentinel.alive
         )
+        return found if calm else None
 
     def _all_known(self) -> bool:
         line = f"status=ok,address={HOST}:{self.servers[0].port},slaves=2,sentinels=3"

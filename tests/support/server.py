@@ -203,6 +203,12 @@ class Server:
         """One section of INFO as text."""
         return fields(self.command("INFO", section))
 
+    @property
+    def version(self) -> str:
+        """Such as `Valkey 9.1.2`, as the server says it."""
+        told = self.info("server")
+        return f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told['redis_version']}"
+
     def start(self) -> None:
         """Starts the process and waits until it answers; a restart keeps address, data and config file."""
         if self.alive:

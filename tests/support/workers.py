@@ -167,7 +167,8 @@ class Worker:
         self.settings = settings
         self.mark = secrets.token_hex(8)
         self.log_path = log
-        self._environment = {**os.environ, **environment, MARK: self.mark, "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+        self._environment = {**os.environ, **environment, MARK: self.mark, "PYTHONPATH": path}
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _RUN, target, msgspec.json.encode(settings).decode(), str(os.getpid())],

@@ -236,8 +236,8 @@ def test_a_mismatch_is_told_in_words_of_the_signature(here: Windlass) -> None:
         ({"mail": 5}, "argument 'mail' must be Point, not int"),
         ({"mail": Point(1), "reply": 5}, "argument 'reply' must be Point or None, not int"),
         ({"mail": Point(1), "names": 5}, "argument 'names' must be list, not int"),
-        ({"mail": Point(1), "colour": "blue"}, "argument 'colour' must be one of 'red', not 'blue'"),
-        ({"mail": Point(1), "size": "m"}, "argument 'size' must be one of 'l', 's', not 'm'"),
+        ({"mail": Point(1), "colour": "blue"}, "argument 'colour' must be one of 'red'"),
+        ({"mail": Point(1), "size": "m"}, "argument 'size' must be one of 'l', 's'"),
         ({"mail": Point(1), "trees": {"a": {"name": "a", "below": [5]}}}, "trees[...].below[0]' must be Tree, not int"),
     ]
     for kwargs, told in wrong:

@@ -23,11 +23,17 @@ from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Re
 
 RULES = Path(__file__).parents[2] / "docs" / "acl"
 ROLES = ("producer", "worker", "reader")
-TOO_NEW_FOR_REDIS_7_0 = " +client|setinfo"
+TOO_NEW_FOR_REDIS_7_0 = (" +client|setinfo", " +waitaof")
 
 
 def rules(role: str) -> str:
     return (RULES / f"{role}.acl").read_text()
+
+
+def without_what_is_too_new(rules: str) -> str:
+    for right in TOO_NEW_FOR_REDIS_7_0:
+        rules = rules.replace(right, "")
+    return rules
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis 7.0"])
@@ -39,7 +45,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     server = Server(binary)
     lines = "".join(map(rules, ROLES))
     if request.param != "valkey":
-        lines = lines.replace(TOO_NEW_FOR_REDIS_7_0, "")
+        lines = without_what_is_too_new(lines)
     users = server.dir / "users.acl"
     users.write_text("user default on nopass ~* &* +@all\n" + lines)
     server.config["aclfile"] = str(users)
@@ -317,7 +323,7 @@ def test_rights_can_be_narrowed_to_one_queue(server: Server, master: Queue) -> N
     """As docs/server.md says: another queue's keys are out of reach then."""
     narrow = rules("producer").replace("windlass:*", "windlass:{guarded}:*").replace("{*}", "{guarded}")
     if server.binary.name == "redis-server":
-        narrow = narrow.replace(TOO_NEW_FOR_REDIS_7_0, "")
+        narrow = without_what_is_too_new(narrow)
     server.command("ACL", "SETUSER", "narrow", *re.findall(r"\(.*?\)|\S+", narrow)[2:])
     with Windlass(f"unix://narrow:change-me@{server.socket_path}", retry_for=2) as app:
         app.queue("guarded").enqueue(b"x")

@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from tests.support.cluster import Cluster
+from tests.support.seats import ClusterSeat
 from tests.support.server import Server
 from tests.support.waiting import wait_until
-from tests.topology.conftest import ClusterSeat
 from tests.topology.life import BOTH_FACES, QueueLife, drain, every_verb, fill_every_key, through
 from windlass import Queue, Status, Windlass
 from windlass.layouts.native import keys

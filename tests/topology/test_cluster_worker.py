@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.seats import ClusterSeat
 from tests.support.server import Server
 from tests.support.workers import Workshop, pass_time, wait_dead
-from tests.topology.conftest import ClusterSeat
 from windlass.layouts.native import keys
 
 LEASE = 1.5

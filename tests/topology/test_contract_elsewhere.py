@@ -11,16 +11,23 @@ import pytest
 
 import tests.contract
 from tests.support.faces import Awaitable, Blocking
+from tests.support.seats import ClusterSeat, cluster_seat
 from tests.support.server import Server
-from tests.topology.conftest import ClusterSeat
 from windlass import Queue
 
 
-@pytest.fixture(params=["redis7", "cluster"])
+@pytest.fixture(scope="module")
+def steady_cluster() -> Iterator[ClusterSeat]:
+    """Not the shared one: what is known of a cluster in which nothing moves need not be asked before each test."""
+    with cluster_seat() as seat:
+        yield seat
+
+
+@pytest.fixture(params=["redis7", "steady_cluster"], ids=["redis7", "cluster"])
 def server(request: pytest.FixtureRequest) -> Server | ClusterSeat:
     """What every fixture and test of the contract stands on, here another."""
-    found = request.getfixturevalue(request.param)
-    return ClusterSeat(found) if request.param == "cluster" else found
+    found: Server | ClusterSeat = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

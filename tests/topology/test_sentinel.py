@@ -9,19 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
+from tests.support.seats import PrimarySeat
 from tests.support.sentinel import SentinelGroup
 from tests.support.server import HOST, Server
 from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, QueueLife, drain, every_verb, through
 from windlass import Queue, Windlass, errors
-
-
-class PrimarySeat:
-    """A Sentinel group where a test expects a server: the group's URL, and a client of its primary."""
-
-    def __init__(self, group: SentinelGroup) -> None:
-        self.url = group.url
-        self.client = group.primary.client
 
 
 @pytest.fixture

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+import trustme
+from click.testing import CliRunner
 
-from tests.support.proxy import HOST, TlsProxy
+from tests.support.proxy import HOST, Address, TlsProxy
 from tests.support.server import Server
 from tests.topology.life import BOTH_FACES, every_verb, through
 from windlass import Windlass, errors
+from windlass.cli import main
 
 Certificate = Literal["good", "expired", "wrong_host", "untrusted"]
 
@@ -62,6 +67,74 @@ def test_a_certificate_that_cannot_be_trusted_is_refused(
         assert "hunter2" not in str(refused.value)
         queue.close()  # type: ignore[attr-defined]
         assert proxy.connections == 0, "a client that refused the certificate must not have spoken"
+
+
+class OddProxy(TlsProxy):
+    """A server whose certificate or protocol is of a kind that people make by hand, or that is long out of use."""
+
+    def __init__(self, upstream: Address, odd: str) -> None:
+        super().__init__(upstream)
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(self.ca_path)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if odd == "self-signed":
+            own = trustme.CA()
+            both = self._folder / "own.pem"
+            both.write_bytes(own.private_key_pem.bytes() + own.cert_pem.bytes())
+            self._tls.load_cert_chain(both)
+            return
+        now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+        begins, ends = (now + day, now + 2 * day) if odd == "not yet valid" else (now - day, now + day)
+        authority.issue_cert(HOST, not_before=begins, not_after=ends).configure_cert(self._tls)
+        if odd in ("TLS 1.1", "TLS 1.2"):
+            self._tls.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+            self._tls.maximum_version = ssl.TLSVersion.TLSv1_1 if odd == "TLS 1.1" else ssl.TLSVersion.TLSv1_2
+
+
+@BOTH_FACES
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ("self-signed", "(?i)certificate verify failed.*self.signed"),
+        ("not yet valid", "(?i)certificate verify failed.*not yet valid"),
+        ("TLS 1.1", "no connection to"),  # the reason depends on who hangs up first
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_made_by_hand_or_out_of_use_is_refused(guarded: Server, face: type, odd: str, reason: str) -> None:
+    with OddProxy(guarded.address, odd) as proxy, Windlass(secure_url(proxy), retry_for=0.1) as app:
+        queue = through(face, app.queue("tls"))
+        with pytest.raises(errors.ServerUnreachable, match=reason) as refused:
+            queue.enqueue(b"x")
+        assert "hunter2" not in str(refused.value)
+        queue.close()  # type: ignore[attr-defined]
+        assert proxy.connections == 0, "a client that refused it must not have spoken"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tls_1_2_is_the_least(guarded: Server) -> None:
+    with OddProxy(guarded.address, "TLS 1.2") as proxy, Windlass(secure_url(proxy), retry_for=5) as app:
+        app.queue("tls").enqueue(b"x")
+        assert app.queue("tls").purge() == 1
+
+
+@pytest.mark.parametrize("certificate", ["untrusted", "wrong_host", "expired"])
+def test_sentinels_are_not_believed_without_a_good_certificate(guarded: Server, certificate: Certificate) -> None:
+    """Who answers in the place of a sentinel names the server that passwords go to."""
+    with TlsProxy(guarded.address, certificate=certificate) as proxy:
+        url = f"rediss+sentinel://:hunter2@{HOST}:{proxy.port}/main/0?sentinel_password=hunter2&ssl_ca_certs={proxy.ca_path}"
+        with Windlass(url, retry_for=0.1) as app, pytest.raises(errors.ServerUnreachable, match="verify failed"):
+            app.queue("tls").enqueue(b"x")
+        assert proxy.connections == 0
+
+
+def test_a_command_refuses_and_says_why(guarded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.cli.reach.PATIENCE", 0.1)
+    with TlsProxy(guarded.address, certificate="expired") as proxy:
+        result = CliRunner().invoke(main, ["status", "--url", secure_url(proxy)])
+    assert result.exit_code == 4
+    assert "certificate verify failed" in result.stderr
+    assert "hunter2" not in result.output
 
 
 @BOTH_FACES

@@ -31,6 +31,8 @@ SUMMARIES = {
     "pause": "Stop giving out the jobs of a queue.",
     "resume": "Give out the jobs of a paused queue again.",
     "purge": "Delete the jobs of a queue.",
+    "doctor": "Look whether the server can be trusted with jobs.",
+    "audit": "Look whether every job is in its place.",
     "layouts": "Show the layouts that a queue can have, and what each can do.",
     "stdio": "Serve jobs and workers by lines of JSON, on a pipe.",
     "server": "Look after the embedded server.",

@@ -30,6 +30,7 @@ _option = option_of("enqueue")
 @_option("--delay", type=duration(), metavar="DURATION", help="Run it so much later, like 90s or 1h30m.")
 @_option("--priority", type=click.IntRange(0, 9), help="0 comes first, 9 last; 5 is plain.")
 @_option("--queue", help="Another queue than the task's own.")
+@_option("--durability", help="How safe it must be: memory, everysec, fsync, or replicated(n).")
 @app_option("The app that has the task: arguments are checked against its signature, and its server is used.")
 @url_option
 @layout_option
@@ -42,6 +43,7 @@ def enqueue(
     delay: float | None,
     priority: int | None,
     queue: str | None,
+    durability: str | None,
     app_name: str | None,
     url: str | None,
     as_json: bool,
@@ -60,7 +62,7 @@ def enqueue(
       windlass enqueue --raw thumbs 'any bytes'
       windlass enqueue --raw thumbs - < picture.png
     """
-    given = {"id": id, "delay": delay, "priority": priority}
+    given = {"id": id, "delay": delay, "priority": priority, "durability": durability}
     options = cast(JobOptions, {name: value for name, value in given.items() if value is not None})
     if raw:
         if queue or (typed("url") and typed("app_name")):
@@ -78,7 +80,8 @@ def enqueue(
             f"windlass: the arguments were not checked, and the queue is {call.queue}: name --app, or --queue", err=True
         )
     if as_json:
-        say_json({"queue": call.queue, "task": call.task or None, "id": receipt.id, "status": receipt.status})
+        told = {"queue": call.queue, "task": call.task or None, "id": receipt.id, "status": receipt.status}
+        say_json({**told, "durability": receipt.durability})
     else:
         click.echo(cell(f"{call.queue}/{receipt.id}: {receipt.status}"))
 
@@ -111,10 +114,10 @@ def _read(arguments: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
     """Those by place, and those by name."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for argument in arguments:
+    for place, argument in enumerate(arguments, 1):
         named = _NAMED.fullmatch(argument)
         if named is None and kwargs:
-            raise click.UsageError(f"{argument!r} stands behind an argument by name: those by place come first")
+            raise click.UsageError(f"argument {place} stands behind one by name: those by place come first")
         if named is None:
             args.append(_value(argument))
         elif named[1] in kwargs:

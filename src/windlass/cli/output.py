@@ -22,7 +22,10 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 def say_json(value: object) -> None:
     """One JSON document: in one line for programs, spread out for people."""
     text = msgspec.json.encode(value)
-    click.echo(msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text)
+    try:
+        click.echo(msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text)
+    except RecursionError:  # a payload that is nested too deep to be spread out
+        click.echo(text)
 
 
 def say_table(columns: Sequence[str], rows: Sequence[Row], empty: str) -> None:

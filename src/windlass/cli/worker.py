@@ -127,6 +127,11 @@ class _WorkerCommand(click.RichCommand):
 @layout_option
 @_option("--log-arguments", is_flag=True, help="Put the payloads of jobs into the log, arguments and all.")
 @_option("--watch", is_flag=True, help="Take up new code when a file of the program changes.")
+@_option(
+    "--allow-unsafe",
+    is_flag=True,
+    help="Start also on a server that may lose jobs (see `windlass doctor`); what is ignored is logged.",
+)
 def worker(
     target: str,
     queues: tuple[tuple[str, int], ...],
@@ -144,6 +149,7 @@ def worker(
     log_jobs: bool,
     log_arguments: bool,
     watch: bool,
+    allow_unsafe: bool,
 ) -> None:
     """Run the jobs of an app, until it is told to stop.
 
@@ -182,6 +188,7 @@ def worker(
         log_level=log_level,
         log_arguments=log_arguments,
         log_jobs=log_jobs,
+        allow_unsafe=allow_unsafe,
     )
     set_up_logs(settings.log_format, settings.log_level)
     sys.exit(run_worker(target, settings))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from windlass.errors import InvalidOption
+from windlass.errors import InvalidOption, UnsupportedByLayout
 from windlass.layout import Layout
+from windlass.sealing import UNSEALED, Seal
 
 # Imported when they are used: most programs speak one of them.
 _CLASSES = {
-    "native": "NativeLayout",
+    "native": "SealedLayout",
     "worqr": "WorqrLayout",
     "workqueue": "WorkQueueLayout",
     "queasy": "QueasyLayout",
@@ -19,9 +20,19 @@ _CLASSES = {
 }
 
 
-def make_layout(name: str, queue: str, max_dead: int) -> Layout:
-    """The layout of this name for a queue."""
-    module = import_module(f"windlass.layouts.{check_layout(name)}")
+def make_layout(name: str, queue: str, max_dead: int, seal: Seal = UNSEALED) -> Layout:
+    """The layout of this name for a queue. Only native payloads can be sealed: peers of another make know no seals."""
+    check_layout(name)
+    if name == "native":
+        from windlass.layouts.sealed import SealedLayout
+
+        return SealedLayout(queue, max_dead=max_dead, seal=seal)
+    if seal.is_on:
+        raise UnsupportedByLayout(
+            f"queue {queue!r} has the layout {name!r}, whose peers cannot read signed or encrypted jobs: use a native "
+            "queue, or an app without signing_keys and encryption_keys for this one"
+        )
+    module = import_module(f"windlass.layouts.{name}")
     return cast(Layout, getattr(module, _CLASSES[name])(queue, max_dead=max_dead))
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 MOST_BYTES = 4 * 1024 * 1024  # of one line
-_SHOWN = 120  # characters of a bad line
+_SHOWN = 120  # characters of a bad topic
 
 Uuid = Annotated[str, Meta(min_length=1, max_length=512)]
 QueueName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -128,6 +128,10 @@ _OF_WORKERS = (WorkerIdle, JobAccepted, WorkerProgress, WorkerBusy, JobFinished)
 _TOPIC = re.compile(r"job_queue/(?:workers/([^/]+)/)?([a-z_]+)")
 
 
+class _Topic(Struct, frozen=True):
+    topic: str
+
+
 class _Line(Struct, frozen=True):
     topic: str
     payload: Raw = Raw(b"{}")
@@ -167,24 +171,37 @@ _worker = msgspec.json.Decoder(Worker)
 
 
 def read_message(line: bytes, namespace: str) -> Message:
-    """The message on a line; `BadMessage` tells what is wrong with it."""
+    """The message on a line; `BadMessage` tells what is wrong with it, and quotes nothing: it may hold secrets."""
+    size = f"{len(line):,} bytes"
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        raise BadMessage(f"a line is not UTF-8 ({error.reason} at byte {error.start}): {_shown(line)}") from None
+        raise BadMessage(f"a line is not UTF-8 ({error.reason} at byte {error.start}): {size}") from None
     try:
         found = _line.decode(text)
         name, kind, named = _topic(found.topic, namespace)
         payload = _decoders[kind].decode(found.payload)
         worker = _speaker(found, named) if kind in _OF_WORKERS else ""
     except msgspec.ValidationError as error:
-        raise BadMessage(f"a message is not as it should be ({error}): {_shown(line)}") from None
+        raise BadMessage(f"a message is not as it should be ({error}): {size}{_about(text)}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BadMessage(f"a line is not JSON ({error}): {_shown(line)}") from None
+        raise BadMessage(f"a line is not JSON ({error}): {size}") from None
     if worker and found.created_at is None:
-        raise BadMessage(f"a worker's message has no created_at: {_shown(line)}")
-    at = time() if found.created_at is None else found.created_at.timestamp()
-    return Message(payload, bytes(found.payload), name, worker, round(at * 1000), found.service_uuid)
+        raise BadMessage(f"a worker's message has no created_at: {size}{_about(text)}")
+    at = round((time() if found.created_at is None else found.created_at.timestamp()) * 1000)
+    for moment in (found.created_at, getattr(payload, "started_at", None), getattr(payload, "finished_at", None)):
+        _check_moment(moment, text)
+    return Message(payload, bytes(found.payload), name, worker, at, found.service_uuid)
+
+
+def _check_moment(moment: datetime | None, text: str) -> None:
+    """At the edges of the calendar there are times that can be read in one zone and not be told in another."""
+    try:
+        if moment is not None:
+            iso(round(moment.timestamp() * 1000))
+            iso(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise BadMessage(f"a message has a time that is out of range{_about(text)}") from None
 
 
 def _topic(topic: str, namespace: str) -> tuple[str, type[Payload], str | None]:
@@ -207,9 +224,12 @@ def _speaker(line: _Line, named: str | None) -> str:
     return _worker.decode(msgspec.json.encode(worker))
 
 
-def _shown(line: bytes) -> str:
-    shown = line[: 4 * _SHOWN].decode(errors="replace")
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
+def _about(text: str) -> str:
+    """What a message is about, if that can be read."""
+    try:
+        return f", topic {msgspec.json.decode(text, type=_Topic).topic[:_SHOWN]!r}"
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ""
 
 
 # -- what goes out -----------------------------------------------------------------------------------
@@ -284,11 +304,13 @@ def write_assignment(
     identity: Identity, worker: str, data: bytes, uuid: str, queue: str, priority: int, dispatched_at: str
 ) -> bytes:
     """A line that assigns a job to a worker: the job's payload, and what must be known of every job."""
-    fields = _fields(data)
-    for name, value in (("uuid", uuid), ("queue_name", queue), ("priority", priority)):
-        fields[name] = Raw(msgspec.json.encode(value))
-    fields["dispatched_at"] = Raw(msgspec.json.encode(dispatched_at))
-    return write_message(identity, f"job_queue/workers/{worker}/job_assignment", msgspec.json.encode(fields))
+    topic = f"job_queue/workers/{worker}/job_assignment"
+    known = {"uuid": uuid, "queue_name": queue, "priority": priority, "dispatched_at": dispatched_at}
+    own = {name: Raw(msgspec.json.encode(value)) for name, value in known.items()}
+    try:
+        return write_message(identity, topic, msgspec.json.encode(_fields(data) | own))
+    except RecursionError:  # nested so deep that it can just be read, but not within something else
+        return write_message(identity, topic, msgspec.json.encode(_as_bytes(data) | own))
 
 
 def _fields(data: bytes) -> dict[str, Raw]:
@@ -300,7 +322,11 @@ def _fields(data: bytes) -> dict[str, Raw]:
             return msgspec.json.decode(data, type=dict[str, Raw])
         return {"data": value}
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return {"base64": Raw(msgspec.json.encode(b64encode(data).decode()))}
+        return _as_bytes(data)
+
+
+def _as_bytes(data: bytes) -> dict[str, Raw]:
+    return {"base64": Raw(msgspec.json.encode(b64encode(data).decode()))}
 
 
 def iso(ms: float) -> str:

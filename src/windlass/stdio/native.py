@@ -69,6 +69,9 @@ class NativeDispatcher:
             # A lease that ends by itself would count as a stall: it has a tick more than it needs.
             call = layout.turn(want=1, seconds=self._patience + TICK, holder=worker, waiter=self.waiter(queue))
             turn = await self._perform(call)
+            if turn.refused:  # its seal does not fit
+                await self._perform(layout.turn(turn.refused))
+                continue
             if not turn.leases:
                 break
             (lease,) = turn.leases

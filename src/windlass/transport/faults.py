@@ -65,7 +65,7 @@ _TABLE: tuple[tuple[str, Fault], ...] = (
     ("ERR DB index", Fault(Next.GIVE_UP, errors.InvalidOption, "it has no such database: use a lower number in the URL")),
     ("WRONGTYPE", Fault(Next.GIVE_UP, errors.KeyConflict, "a key of this queue holds something else: rename or delete that key")),
     ("CROSSSLOT", Fault(Next.GIVE_UP, errors.UnsupportedByLayout, "the keys of this layout lie in several slots of the cluster: use a native queue or queasy there, or a single server")),
-    ("FORMAT", Fault(Next.GIVE_UP, errors.KeyConflict, "use one version of Windlass for a queue, or purge it")),
+    ("FORMAT", Fault(Next.GIVE_UP, errors.KeyConflict, "use one version of Windlass for a queue, or delete its keys")),
     ("STALEOP", Fault(Next.GIVE_UP, errors.OutcomeUnknown, "an older request arrived after a newer one")),
 )  # fmt: skip
 _UNKNOWN = Fault(Next.GIVE_UP, errors.ServerFault, "this is not an error that Windlass knows; please report it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from windlass.durability import MEMORY, Durability
 from windlass.errors import ServerMayEvict, ServerTooOld
 
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
@@ -18,6 +19,8 @@ class ServerFacts:
     eviction: str
     cluster: bool
     primary: bool
+    run_id: str = ""  # of this process: another after each restart
+    known_level: Durability = MEMORY  # how safe everything is there that it has acknowledged, as far as that is known
 
     @classmethod
     def read(cls, info: bytes) -> ServerFacts:
@@ -27,11 +30,23 @@ class ServerFacts:
         kind = "valkey" if "valkey_version" in fields else "redis"
         return cls(
             kind=kind,
-            version=_version(fields.get(f"{kind}_version", "")),
+            version=version_of(fields.get(f"{kind}_version", "")),
             eviction=fields.get("maxmemory_policy", "noeviction"),
             cluster=fields.get("cluster_enabled") == "1",
             primary=fields.get("role", "master") == "master",
+            run_id=fields.get("run_id", ""),
         )
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether it can be asked to wait until a write is on its disk, and then does.
+
+        From Redis 7.4.0 to 7.4.2, and in Valkey from 8.0 on, WAITAOF answers too early with `appendfsync everysec`
+        (redis#13793; measured on Valkey 9.1.2).
+        """
+        if self.kind == "valkey":
+            return (7, 2) <= self.version < (8, 0)
+        return (7, 2) <= self.version < (7, 4) or self.version >= (7, 4, 3)
 
     def check(self, where: str, *, allow_eviction: bool) -> None:
         """Raise if a queue must not be kept here."""
@@ -48,7 +63,7 @@ class ServerFacts:
             )
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 

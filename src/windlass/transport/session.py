@@ -11,21 +11,22 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
 
-from hiredis import pack_command
 from redis.crc import key_slot
-from redis.exceptions import AskError, NoScriptError, RedisError
+from redis.exceptions import AskError, BusyLoadingError, NoScriptError, RedisError
 
 from windlass import errors
+from windlass.durability import MEMORY, Durability
 from windlass.ids import random_id
 from windlass.layout import Call, Script
+from windlass.transport.assurance import SETTINGS, confirming, packed, promised, reached
 from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.faults import ConnectFailed, Fault, Next, WireLost, understand
 from windlass.transport.server_facts import ServerFacts
-from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Wire, Work
+from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Wire, Work, pack
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
@@ -44,7 +45,7 @@ class SessionOptions:
     locate: Callable[[], str] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # to compare what they hold would let another thread in while a deque looks for one
 class Lane:
     """One connection's worth of calls. In a cluster it has a wire for each node that it spoke to."""
 
@@ -62,7 +63,7 @@ class Lane:
                 wire.abort()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Listener:
     """A connection on which a waiter hears that there is work."""
 
@@ -85,6 +86,7 @@ class Session:
         self._seeds: list[Address] = list(endpoint.addresses)
         self._routes: dict[int, Address] = {}
         self._primary: Address | None = None
+        self._facts: dict[Address, ServerFacts] = {}  # of each server, as of the last connection to it
         self._cluster = False
         self._ended = False
 
@@ -92,12 +94,19 @@ class Session:
 
     def perform(self, call: Call[T], retry_for: float | None = None) -> Flow[T]:
         """Send a call until it is answered, refused, or time is up."""
+        value, _ = yield from self.perform_surely(call, None, retry_for)
+        return value
+
+    def perform_surely(
+        self, call: Call[T], level: Durability | None, retry_for: float | None = None
+    ) -> Flow[tuple[T, Durability]]:
+        """The same, and wait until it is as safe as `level`; also how safe it is, which may be less."""
         patience = self.options.retry_for if retry_for is None else retry_for
         lane = self._take_lane(call)
         try:
             if lane.abandoned:
                 yield from self._take_back(lane, *lane.abandoned, patience)
-            return (yield from self._carry_out(lane, call, patience))
+            return (yield from self._carry_out(lane, call, patience, level))
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
@@ -106,7 +115,9 @@ class Session:
         finally:
             self._idle.append(lane)
 
-    def _carry_out(self, lane: Lane, call: Call[T], patience: float) -> Flow[T]:
+    def _carry_out(
+        self, lane: Lane, call: Call[T], patience: float, level: Durability | None = None
+    ) -> Flow[tuple[T, Durability]]:
         if call.writes and not call.operation:
             lane.number += 1
             lane.queues.add(call.keys[0])
@@ -114,19 +125,19 @@ class Session:
         # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
         lane.abandoned = (call, command) if call.undo else None
         try:
-            reply = yield from self._persist(lane, call, command, patience)
+            reply, safe = yield from self._persist(lane, call, command, patience, level)
         except errors.OutcomeUnknown:
             raise
         except errors.WindlassError:
             lane.abandoned = None  # a refusal is an answer, too
             raise
         lane.abandoned = None
-        return call.read(reply)
+        return call.read(reply), safe
 
     def _take_back(self, lane: Lane, call: Call[Any], command: bytes, patience: float) -> Flow[None]:
         """Learn what an abandoned call brought, by repeating it under its own number, and give that back."""
         try:
-            reply = yield from self._persist(lane, call, command, patience)
+            reply, _ = yield from self._persist(lane, call, command, patience)
             lane.abandoned = None
             assert call.undo is not None
             undo = call.undo(call.read(reply))
@@ -144,7 +155,7 @@ class Session:
 
         There it goes first: what that call leased comes back with the next call on its lane, and not before.
         """
-        idle = list(reversed(self._idle))
+        idle = list(self._idle)[::-1]  # in one step: between two, another thread may take or give back a lane
         doubtful = [lane for lane in idle if lane.abandoned is not None and lane.abandoned[0].keys[0] == call.keys[0]]
         for lane in (*doubtful, *(lane for lane in idle if lane.abandoned is None)):
             try:
@@ -158,9 +169,11 @@ class Session:
 
     def _command(self, lane: Lane, call: Call[Any]) -> bytes:
         operation = (call.operation or (lane.name, lane.number)) if call.writes else ()
-        return _pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args)
+        return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args)
 
-    def _persist(self, lane: Lane, call: Call[Any], command: bytes, patience: float) -> Flow[Any]:
+    def _persist(
+        self, lane: Lane, call: Call[Any], command: bytes, patience: float, level: Durability | None = None
+    ) -> Flow[tuple[Any, Durability]]:
         """Try until there is an answer. What may have happened stays in doubt whatever the later tries meet."""
         deadline = monotonic() + patience
         wait = _FIRST_WAIT
@@ -172,7 +185,10 @@ class Session:
             try:
                 address = asked or self._known_address(call.keys) or (yield from self._find_address())
                 wire = lane.wires.get(address) or (yield from self._open(lane, address))
-                reply = yield from self._ask(wire, command, asking=asked is not None)
+                facts = self._facts[address]
+                more = confirming(level, facts, self._wait_ms)
+                reply, *told = yield from self._ask(wire, command, more, asking=asked is not None)
+                safe = reached(level, facts, told) if not isinstance(reply, RedisError) else MEMORY
                 if isinstance(reply, NoScriptError):
                     known = call.script in self.options.scripts  # those of other layouts are loaded when they are used
                     yield from self._load_scripts(wire, self.options.scripts if known else (call.script,))
@@ -194,7 +210,7 @@ class Session:
                 self._raise(error, call, may_have_happened)
             else:
                 if not isinstance(reply, RedisError):
-                    return reply
+                    return reply, safe
                 fault = understand(_text(reply))
                 problem = fault.error(f"{call.about}: the server at {address} said “{_text(reply)}”; {fault.remedy}")
                 if fault.next is Next.GIVE_UP:
@@ -211,13 +227,17 @@ class Session:
             yield Sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
 
-    def _ask(self, wire: Wire, command: bytes, *, asking: bool) -> Flow[Any]:
-        """The reply to one command; `asking` for a slot that this node is only about to get."""
+    def _ask(self, wire: Wire, command: bytes, more: list[tuple[str, ...]], *, asking: bool) -> Flow[list[Any]]:
+        """The replies to a command and to those that confirm it; `asking` for a slot that this node is about to get."""
         if asking:
-            _, reply = yield Exchange(wire, _pack("ASKING") + command, 2)
-        else:
-            (reply,) = yield Exchange(wire, command)
-        return reply
+            command = pack("ASKING") + command
+        replies: list[Any] = yield Exchange(wire, command + packed(more), 1 + asking + len(more))
+        return replies[asking:]
+
+    @property
+    def _wait_ms(self) -> int:
+        """How long the server waits for its disk, and then for its replicas: the answer must come before we give up."""
+        return max(1, int(self.options.call_timeout * 400))
 
     def _raise(self, problem: Exception, call: Call[Any], may_have_happened: bool) -> NoReturn:
         if may_have_happened:
@@ -236,20 +256,72 @@ class Session:
 
     def scan(self, pattern: str) -> Flow[set[bytes]]:
         """All keys that match a pattern, on every server that has any."""
+        return self._patiently(lambda: self._scan_all(pattern), "look for keys")
+
+    def examine(self, look: Callable[[Address, Wire], Flow[T]]) -> Flow[dict[Address, T | None]]:
+        """Look at every primary, on a connection of its own, whether that server is fit for a queue or not.
+
+        `None` for one of a cluster that cannot be reached.
+        """
+        return self._patiently(lambda: self._examine_all(look), "look at the server")
+
+    def primaries(self) -> Flow[list[Address]]:
+        """All servers that queues may be on, once they have their data."""
+        return self._patiently(lambda: self._primaries(loaded=True), "look at the server")
+
+    def visit(self, address: Address, look: Callable[[Address, Wire], Flow[T]]) -> Flow[T]:
+        """Look at one server, once. Raises ConnectFailed or WireLost."""
+        wire: Any = yield Connect(address)
+        if isinstance(wire, RedisError):
+            self._refuse(address, wire)
+        try:
+            return (yield from look(address, wire))
+        finally:
+            wire.abort()
+
+    def _patiently(self, attempt: Callable[[], Flow[T]], about: str) -> Flow[T]:
+        """Try something that writes nothing until it is done, or time is up."""
         deadline = monotonic() + self.options.retry_for
         wait = _FIRST_WAIT
         while True:
             try:
-                return (yield from self._scan_all(pattern))
+                return (yield from attempt())
             except (ConnectFailed, WireLost) as error:
                 self._primary = None
                 if self._ended or monotonic() + wait > deadline:
                     raise getattr(error, "reason", None) or errors.ServerUnreachable(
-                        f"look for keys: no connection to {self.endpoint} ({error}). "
+                        f"{about}: no connection to {self.endpoint} ({error}). "
                         "Is the server running, and is the URL right?"
                     ) from None
             yield Sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
+
+    def _examine_all(self, look: Callable[[Address, Wire], Flow[T]]) -> Flow[dict[Address, T | None]]:
+        primaries = yield from self._primaries()
+        seen: dict[Address, T | None] = {}
+        for address in primaries:
+            try:
+                seen[address] = yield from self.visit(address, look)
+            except (ConnectFailed, WireLost):
+                if len(primaries) == 1:
+                    raise
+                seen[address] = None
+        return seen
+
+    def _primaries(self, *, loaded: bool = False) -> Flow[list[Address]]:
+        first = yield from self._find_primary()
+        info = yield from self.visit(first, self._read_info)
+        if loaded and info and b"\nloading:1" in info:
+            self._refuse(first, BusyLoadingError("LOADING it is still reading its data"))
+        return sorted(set(self._routes.values()), key=str) or [first] if self._cluster else [first]
+
+    def _read_info(self, address: Address, wire: Wire) -> Flow[bytes | None]:
+        (info,) = yield Exchange(wire, pack("INFO"))
+        if isinstance(info, RedisError):
+            return None
+        if ServerFacts.read(info).cluster:
+            yield from self._learn_cluster(wire, address)
+        return bytes(info)
 
     def _scan_all(self, pattern: str) -> Flow[set[bytes]]:
         """A cluster is asked anew who its primaries are: one that was left out would hide its queues."""
@@ -271,7 +343,7 @@ class Session:
         cursor = b"0"
         try:
             while True:
-                (reply,) = yield Exchange(wire, _pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN))
+                (reply,) = yield Exchange(wire, pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN))
                 if isinstance(reply, RedisError):
                     self._refuse(address, reply)
                 cursor, keys = reply
@@ -308,7 +380,7 @@ class Session:
                 if isinstance(wire, RedisError):
                     problem = _text(wire)
                     continue
-                (reply,) = yield Exchange(wire, _pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.endpoint.service))
+                (reply,) = yield Exchange(wire, pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.endpoint.service))
             except (ConnectFailed, WireLost) as error:
                 problem = str(error)
                 continue
@@ -360,11 +432,15 @@ class Session:
             self._refuse(address, wire)
         try:
             shas = [script.sha for script in self.options.scripts]
-            info, known = yield Exchange(wire, _pack("INFO") + _pack("SCRIPT", "EXISTS", *shas), 2)
+            info, known = yield Exchange(wire, pack("INFO") + pack("SCRIPT", "EXISTS", *shas), 2)
             for reply in (info, known):
                 if isinstance(reply, RedisError):
                     self._refuse(address, reply)
             facts = ServerFacts.read(info)
+            if self.endpoint.kind == "embedded":  # its settings are ours, and nobody changes them under way
+                (settings,) = yield Exchange(wire, pack(*SETTINGS))
+                facts = replace(facts, known_level=promised(settings))
+            self._facts[address] = facts
             facts.check(str(address), allow_eviction=self.options.allow_eviction)
             missing = tuple(s for s, there in zip(self.options.scripts, known, strict=True) if not there)
             yield from self._load_scripts(wire, missing)
@@ -390,7 +466,7 @@ class Session:
         """Nothing that was asked for has happened yet when this fails."""
         if not scripts:
             return
-        packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts)
+        packed = b"".join(pack("SCRIPT", "LOAD", script.text) for script in scripts)
         try:
             replies = yield Exchange(wire, packed, len(scripts))
         except WireLost as error:
@@ -401,7 +477,7 @@ class Session:
                 raise fault.error(f"the server refused to load a script: “{_text(reply)}”; {fault.remedy}")
 
     def _learn_cluster(self, wire: Wire, address: Address) -> Flow[None]:
-        (slots,) = yield Exchange(wire, _pack("CLUSTER", "SLOTS"))
+        (slots,) = yield Exchange(wire, pack("CLUSTER", "SLOTS"))
         self._cluster = True
         if isinstance(slots, RedisError):
             return
@@ -444,7 +520,7 @@ class Session:
     def _subscribe(self, address: Address, name: str, channels: Sequence[str]) -> Flow[Listener]:
         wire = yield from self._connect(address)
         try:
-            replies = yield Exchange(wire, _pack("SUBSCRIBE", *channels), len(channels))
+            replies = yield Exchange(wire, pack("SUBSCRIBE", *channels), len(channels))
         except BaseException:
             wire.abort()
             raise
@@ -463,7 +539,7 @@ class Session:
 
     def _wait_at(self, wire: Wire, peek: tuple[str, ...], seconds: float) -> Flow[tuple[str, bytes] | None]:
         patience = max(0.01, min(seconds, 0.8 * self.options.call_timeout))
-        (reply,) = yield Exchange(wire, _pack(*peek, f"{patience:.3f}"))
+        (reply,) = yield Exchange(wire, pack(*peek, f"{patience:.3f}"))
         if isinstance(reply, RedisError):
             raise WireLost(_text(reply))
         return None if reply is None else ("", b"")
@@ -478,6 +554,11 @@ class Session:
     def known_primary(self) -> Address | None:
         """A server that we are connected to, if any."""
         return self._primary or next((address for lane in list(self.lanes) for address in list(lane.wires)), None)
+
+    def server_of(self, keys: tuple[str, ...]) -> str:
+        """The process that has these keys, by the name that it gives itself anew at each start."""
+        address = self._known_address(keys)
+        return self._facts[address].run_id if address in self._facts else ""
 
     def idle_lanes(self, first_key: str) -> list[str]:
         """The lanes that wrote to a queue, named by its first key, and have no call under way."""
@@ -512,11 +593,6 @@ class Session:
     def _drop_listeners(self) -> None:
         while self._listeners:
             self._listeners.pop().wire.abort()
-
-
-def _pack(*words: bytes | str | int) -> bytes:
-    packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub wants a tuple of one
-    return packed
 
 
 def _text(error: RedisError) -> str:

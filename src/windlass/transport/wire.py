@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
+from hiredis import pack_command
 from msgspec import Struct
 
 from windlass.transport.endpoint import Address
@@ -52,6 +53,12 @@ class Work(Struct, frozen=True):
     """Run a function that may block. Answer: what it returns."""
 
     function: Callable[[], Any]
+
+
+def pack(*words: bytes | str | int) -> bytes:
+    """A command as it is sent."""
+    packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub wants a tuple of one
+    return packed
 
 
 Step = Connect | Exchange | Hear | Sleep | Work

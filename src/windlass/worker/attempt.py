@@ -21,7 +21,7 @@ from windlass.declaration import Declaration, OnException, Run
 from windlass.envelope import Envelope, read_envelope
 from windlass.errors import Undecodable
 from windlass.job import Lease, Limits
-from windlass.limits import MAX_MESSAGE, MAX_PAYLOAD, shortened
+from windlass.limits import MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 from windlass.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
 from windlass.retry import after_failure
 from windlass.running import Job
@@ -51,7 +51,10 @@ class Plan(Struct, frozen=True):
     def title(self) -> str:
         """How logs call it: without its arguments."""
         whose = f"failure handler of {self.task or 'handler'}" if self.failed_id else self.task or "handler"
-        return f"{whose} {self.lease.queue}/{self.failed_id or self.lease.id}"
+        return f"{whose} {in_one_line(f'{self.lease.queue}/{self.failed_id or self.lease.id}')}"
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.title}>"
 
 
 # -- reading what a lease carries --------------------------------------------------------------------

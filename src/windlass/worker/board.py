@@ -2,11 +2,12 @@
 so what was running is known whatever dies, and a loop that no longer turns is seen from outside.
 
     words of 8 bytes
-    0 magic   1 entries   2 tick (ms)   3 finished   4…7 spare
+    0 magic   1 entries   2 tick (ms)   3 finished   4 safe until (ms)   5…7 spare
     8 + 4·slot:   fence (0 = none)   deadline (ms, 0 = none)   started (ms)   spare
 
-All times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. There is one writer, and it
-writes the fence last when a job begins and first when it ends: an entry with a fence is whole.
+Times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. There is one writer, and it writes
+the fence last when a job begins and first when it ends: an entry with a fence is whole. Only until when leases are
+safe is the keeper's to write, by the clock that leases are measured with (`machine.awake`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from windlass.errors import InvalidOption, WindlassError
 # Places in `Board.words`, for loops that cannot afford a call.
 TICK = 2
 FINISHED = 3
+SAFE_UNTIL = 4
 FIRST = 8
 WIDTH = 4
 FENCE, DEADLINE, STARTED = range(3)
@@ -99,6 +101,15 @@ class Board:
     def tick(self) -> None:
         """Say that the loop turns."""
         self.words[TICK] = monotonic_ns() // 1_000_000
+
+    @property
+    def safe_until(self) -> float:
+        """Until when (`awake`, in seconds) the keeper has kept the leases alive; 0 before it has said so."""
+        return self.words[SAFE_UNTIL] / 1000
+
+    def keep_until(self, seconds: float) -> None:
+        """Say until when jobs may go on if nothing more is heard of the keeper."""
+        self.words[SAFE_UNTIL] = int(seconds * 1000)
 
     def begin(self, slot: int, fence: int, deadline_ms: int = 0) -> None:
         """A job begins in a slot."""

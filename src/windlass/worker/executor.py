@@ -176,9 +176,11 @@ class Executor:
                 return plan
         return None
 
-    def give_up_standby(self, queue: str | None = None) -> list[Plan]:
-        """What was not started yet, of one queue or of all, to be given back."""
-        waiting = [plan for plan in self._standby if queue is None or plan.lease.queue == queue]
+    def give_up_standby(self, queue: str | None = None, fence: int | None = None) -> list[Plan]:
+        """What was not started yet, all of it or of one queue or fence, to be given back."""
+        waiting = [
+            plan for plan in self._standby if queue in (None, plan.lease.queue) and fence in (None, plan.lease.fence)
+        ]
         for plan in waiting:
             self._standby.remove(plan)
         return waiting

@@ -12,6 +12,7 @@ from windlass.declaration import Declaration
 from windlass.errors import InvalidOption
 from windlass.job import Limits
 from windlass.layout import Capability
+from windlass.worker.safety import heed_keeper
 
 
 class QueueFacts(Struct, frozen=True):
@@ -40,6 +41,7 @@ def describe(app: Windlass) -> dict[str, Any]:
             "the app was closed when its module was imported: put what is to happen only when the module is run as a "
             'program under `if __name__ == "__main__":`'
         )
+    heed_keeper(app)
     queues = {name: describe_queue(app, name) for name in app.own_queues()}
     return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, "")))}
 

@@ -8,9 +8,10 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from windlass.ids import random_id
-from windlass.layout import Capability, Layout, Turn
+from windlass.layout import Call, Capability, Layout, Turn
 from windlass.outcome import Broken, Completed, Crashed, Outcome, Released, Retried, Unknown
 from windlass.scheduler import TickReport, declare, tick
+from windlass.transport import Flow, Session
 from windlass.worker.hand_back import all_held, lease_of
 from windlass.worker.settings import lease_on
 
@@ -62,8 +63,11 @@ class Feed:
         self._trouble = 0.0
         self._rest_until = 0.0
         self._in_hand: set[int] = set()  # fences of leases that are not settled yet
-        self._last_fence = 0
-        self._rewinds = self.layout.rewinds
+        self._compared = self._heard = (
+            0,
+            "",
+        )  # rewinds, and the server's process: when we last compared, and as of now
+        self.comparing = False
 
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
@@ -179,7 +183,7 @@ class Feed:
             self._more = False
         self.in_flight += 1
         try:
-            turn = await self._app.arun(lambda session: session.perform(call))
+            turn, server = await self._app.arun(lambda session: _perform(session, call))
         except BaseException:
             # Sent again with the next turn: fences make a repeat harmless, whatever became of this one.
             self.outcomes = sent + self.outcomes
@@ -188,35 +192,45 @@ class Feed:
             self.in_flight -= 1
         self._in_hand.difference_update(outcome.lease.fence for outcome in sent)
         self._in_hand.update(lease.fence for lease in turn.leases)
-        self._last_fence = max(self._last_fence, *(lease.fence for lease in turn.leases), 0)
+        self._in_hand.update(outcome.lease.fence for outcome in turn.refused)
+        self._heard = (self.layout.rewinds, server)
+        if self._compared == (0, ""):
+            self._compared = self._heard
         self._note(turn, want)
         return sent, turn
 
+    def begin_again(self, holder: str) -> None:
+        """Lease under another name: nothing is in our hands any more."""
+        self.holder = holder
+        self._in_hand.clear()
+
     @property
-    def rewound(self) -> bool:
-        """Whether the server has forgotten something, and we have not yet compared what it knows with what we have."""
-        return self.layout.rewinds != self._rewinds
+    def in_doubt(self) -> bool:
+        """Whether the server may have forgotten something, and what it knows was not yet compared with what we have."""
+        return self._heard != self._compared and not self.comparing
 
-    async def compare_notes(self) -> set[int]:
-        """After the server was rewound: give back what it says we hold and we do not; the fences that we only think we hold.
+    @property
+    def rewinds(self) -> int:
+        """How many rewinds were known when notes were last compared."""
+        return self._compared[0]
 
-        A job that was done and came back with an old backup would else stay ours for as long as we live.
+    async def compare_notes(self) -> tuple[int, set[int]]:
+        """Give back what the server says we hold and we do not: how many; and the fences that we only think we hold.
+
+        A job that was done and came back with an old copy of the data would else stay ours for as long as we live. No
+        turn may be under way: what it leases is not in our hands yet.
         """
-        self._rewinds = self.layout.rewinds
-        latest, in_hand = self._last_fence, set(self._in_hand)  # what is leased from now on is not in question
+        self._compared = self._heard
         try:
             held = await self._app.arun(lambda session: all_held(session, self.layout, self.holder))
-            ghosts = [record for record in held if (record.fence or 0) <= latest and record.fence not in self._in_hand]
-            turn = self.layout.turn([Released(lease_of(record)) for record in ghosts[:MOST]])
-            await self._app.arun(lambda session: session.perform(turn))
-            more = len(ghosts) > MOST
+            ghosts = [lease_of(record) for record in held if record.fence not in self._in_hand]
+            for start in range(0, len(ghosts), MOST):
+                turn = self.layout.turn([Released(lease) for lease in ghosts[start : start + MOST]])
+                await self._app.arun(lambda session, turn=turn: session.perform(turn))  # type: ignore[misc]
         except BaseException:
-            more = True
+            self._compared = (-1, "")  # once more with the next turn
             raise
-        finally:
-            if more:
-                self._rewinds = -1  # once more with the next turn
-        return (in_hand & self._in_hand) - {record.fence for record in held}
+        return len(ghosts), self._in_hand - {record.fence for record in held}
 
     def _note(self, turn: Turn, want: int) -> None:
         now = monotonic()
@@ -224,7 +238,7 @@ class Feed:
         self.served += len(turn.leases) / self.weight
         self.outbox = turn.outbox
         self.tick_at = None if turn.tick_in is None else max(now + turn.tick_in, self._quiet_until)
-        if turn.leases:
+        if turn.leases or turn.refused:
             self._more = True  # only a look in vain registers us to be called
             self._is_empty = False
             self.idle.clear()
@@ -232,6 +246,11 @@ class Feed:
             self._is_empty = True
             self.idle.set()
             self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)
+
+
+def _perform(session: Session, call: Call[Turn]) -> Flow[tuple[Turn, str]]:
+    turn = yield from session.perform(call)
+    return turn, session.server_of(call.keys)
 
 
 def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:

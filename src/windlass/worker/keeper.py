@@ -22,7 +22,7 @@ from windlass.errors import InvalidOption, KeyConflict, Undecodable, WindlassErr
 from windlass.fleet import WorkerRecord, show_up
 from windlass.job import JobRecord, Lease, Limits
 from windlass.layout import Beat, Capability
-from windlass.limits import shortened
+from windlass.limits import in_one_line, shortened
 from windlass.machine import awake
 from windlass.outcome import Crashed, Failed, Outcome, Released
 from windlass.retry import after_failure
@@ -35,6 +35,7 @@ from windlass.worker.hand_back import Verdict, all_held, hand_back
 from windlass.worker.logs import never_wait
 from windlass.worker.nursery import Ending, Nursery
 from windlass.worker.processes import Gone, obituary
+from windlass.worker.safety import check_server, tell_processes
 from windlass.worker.settings import BEATS, SAFETY, Settings, lease_on, worker_record
 
 log = logging.getLogger("windlass.keeper")
@@ -77,6 +78,7 @@ class Keeper:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        tell_processes(self._asked.allow_unsafe)
         # Before the app is imported: what changes from then on is seen.
         if self._asked.watch:
             check_can_watch()
@@ -158,6 +160,7 @@ class Keeper:
         except (ConnectFailed, WireLost, TimeoutError) as error:
             why = str(error) or f"no answer within {FIRST_TRY:g} s"
             log.warning("the server cannot be reached (%s); trying for %g s", why, self._app.given.retry_for)
+        await check_server(self._app, allow_unsafe=self.settings.allow_unsafe)
         await self._hire()
 
     async def _open_nursery(self) -> None:
@@ -284,7 +287,9 @@ class Keeper:
         """Another runner for one that died; if they die before they have done anything, later each time."""
         if crew.board.finished and crew.runner.exited.result().signal is not None:
             self._pause = FIRST_PAUSE  # it could work, and was killed: what jobs do to it is charged to them
-        if monotonic() - crew.hired_at < YOUNG:
+        if crew.why:
+            self._pause = FIRST_PAUSE  # we ended it ourselves: nothing is wrong with it
+        elif monotonic() - crew.hired_at < YOUNG:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
         else:
@@ -337,7 +342,7 @@ class Keeper:
             if not isinstance(outcome, Released):
                 message = getattr(outcome, "message", "").partition("\n")[0]
                 end = "; failed for good" if _is_last(outcome) else ""
-                log.error("%s/%s: %s%s", queue, outcome.lease.id, message, end)
+                log.error("%s: %s%s", in_one_line(f"{queue}/{outcome.lease.id}"), message, end)
         back = sum(not _is_last(outcome) for outcome in outcomes)
         if back:
             log.info("%s: %s given back", queue, "1 job" if back == 1 else f"{back} jobs")
@@ -465,7 +470,9 @@ class Keeper:
         if crew.why:
             return  # it is being ended already
         now = awake()
-        late = [queue for queue, kept_at in crew.kept_at.items() if now - kept_at > self._lease_on(queue) * SAFETY]
+        safe_until = {queue: kept_at + self._lease_on(queue) * SAFETY for queue, kept_at in crew.kept_at.items()}
+        crew.board.keep_until(max(safe_until.values()))
+        late = [queue for queue, end in safe_until.items() if now > end]
         if late and len(late) == len(crew.kept_at):
             crew.kill("its leases could not be kept alive")
             return

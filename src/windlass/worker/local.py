@@ -23,6 +23,7 @@ from windlass.worker.board import Board
 from windlass.worker.cancellations import hear_cancellations
 from windlass.worker.facts import describe_queue
 from windlass.worker.runner import Runner, kinds_on
+from windlass.worker.safety import check_server
 from windlass.worker.settings import BEATS, SAFETY, Settings, lease_on, worker_record
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Worker:
             return
         loop = asyncio.get_running_loop()
         settings = self._settings
+        if settings.allow_unsafe:
+            self._app.tolerate_eviction()
+        await check_server(self._app, allow_unsafe=settings.allow_unsafe)
         keeping = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._begin_again))
         board = Board.create(settings.entries)
         self._runner = Runner(self._app, settings, settings.name, board, _NoChildren(), lambda queue: keeping.hurry())

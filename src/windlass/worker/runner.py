@@ -16,6 +16,7 @@ from windlass.errors import WindlassError
 from windlass.handover import empty_outbox
 from windlass.job import Lease
 from windlass.layout import Turn
+from windlass.limits import in_one_line
 from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
@@ -229,7 +230,7 @@ class Runner:
         """The queue whose turn it is, and how many jobs to ask it for."""
         now = monotonic()
         for feed in sorted(self.feeds.values(), key=lambda feed: (feed.served, not feed.is_empty)):
-            if feed.rests(now) or feed.slow:
+            if feed.rests(now) or feed.slow or feed.comparing:
                 continue
             wanted = self._leasing and feed.wants_look(now) and not feed.hands_full
             room = self._room(feed) if wanted else 0
@@ -245,7 +246,8 @@ class Runner:
         if not self._leasing:
             return 0.2
         feeds = self.feeds.values()
-        times = [feed.next_look for feed in feeds if (self._room(feed) > 0 or feed.outcomes) and not feed.in_flight]
+        idle = [feed for feed in feeds if not feed.in_flight and not feed.comparing]
+        times = [feed.next_look for feed in idle if self._room(feed) > 0 or feed.outcomes]
         times += [feed.tick_at for feed in feeds if feed.tick_at is not None and not feed.ticking]
         return max(0.0, min(times) - monotonic()) if times else 1.0
 
@@ -260,6 +262,9 @@ class Runner:
         self._report(sent, turn)
         if turn.lost and self._leasing:
             self._on_lost(feed.queue)
+        for refused in turn.refused:
+            self._log_outcome(refused)
+            self._settle(refused)
         for lease in turn.leases:
             if self._leasing:
                 self._admit(feed, lease)
@@ -271,9 +276,8 @@ class Runner:
     def _report(self, sent: list[Outcome], turn: Turn) -> None:
         for outcome, ours in zip(sent, turn.settled, strict=True):
             if not ours:
-                log.warning(
-                    "%s/%s: the lease was lost, its outcome does not count", outcome.lease.queue, outcome.lease.id
-                )
+                title = in_one_line(f"{outcome.lease.queue}/{outcome.lease.id}")
+                log.warning("%s: the lease was lost, its outcome does not count", title)
 
     def _level(self) -> None:
         """A queue that has nothing is not owed for that time: it keeps up with the one that is next."""
@@ -339,13 +343,14 @@ class Runner:
             for fence in list(executor.running):
                 executor.stop(fence, Stop.LOST)
         for feed in self.feeds.values():
-            feed.holder = holder
+            feed.begin_again(holder)
 
     def drop(self, fence: int) -> None:
         """One attempt has lost its job to another."""
         for executor in self.executors.values():
-            if fence in executor.running:
-                executor.stop(fence, Stop.LOST)
+            executor.stop(fence, Stop.LOST)
+            for plan in executor.give_up_standby(fence=fence):
+                self._settle(Released(plan.lease))  # refused, if it is another's by now
 
     def cancel(self, queue: str, id: str) -> None:
         """A running job was cancelled: stop it if it is here."""
@@ -376,7 +381,7 @@ class Runner:
             told["task"] = one.plan.task
         if one is not None and one.plan.failed_id:
             told["failed_id"] = one.plan.failed_id
-        title = one.plan.title if one else f"{lease.queue}/{lease.id}"
+        title = one.plan.title if one else in_one_line(f"{lease.queue}/{lease.id}")
         if self._settings.log_arguments:
             told["data"] = lease.data.decode("utf-8", "backslashreplace")
             title += f" {told['data']}"
@@ -422,7 +427,8 @@ class Runner:
     # -- errands: what a turn found to do beside jobs ------------------------------------------------
 
     def _run_errands(self, feed: Feed) -> None:
-        if feed.rewound:
+        if feed.in_doubt:
+            feed.comparing = True
             self._errand(self._compare_notes(feed))
         if feed.outbox and not feed.emptying:
             feed.emptying = True
@@ -470,16 +476,33 @@ class Runner:
         task.add_done_callback(self._errands.discard)
 
     async def _compare_notes(self, feed: Feed) -> None:
-        log.error(
-            "%s: the server has forgotten something (it was flushed, an old copy was restored, or a replica took over that "
-            "was behind): jobs may be gone, or run again",
-            feed.queue,
-        )
+        """The server was restarted, or is another: what it says that we hold is compared with what we have.
+
+        Until then there is no new turn: what one leases would be on one side only.
+        """
+        rewinds = feed.rewinds
         try:
-            for fence in await feed.compare_notes():
-                self.drop(fence)
+            while feed.in_flight:
+                self._stirred.clear()
+                await _wait(self._stirred, 0.05)
+            ghosts, lost = await feed.compare_notes()
         except WindlassError as error:
             log.warning("%s; comparing again with the next turn", error)
+            return
+        finally:
+            feed.comparing = False
+            self._stir()
+        if ghosts or lost or feed.layout.rewinds != rewinds:
+            log.error(
+                "%s: the server has forgotten something (it was purged or flushed, an old copy was restored, or a "
+                "replica took over that was behind): jobs may be gone, or run again. Given back, for they are not in "
+                "our hands: %d; stopped, for they are not ours any more: %d",
+                feed.queue,
+                ghosts,
+                len(lost),
+            )
+        for fence in lost:
+            self.drop(fence)
 
     async def _empty_outbox(self, feed: Feed) -> None:
         try:

@@ -4,7 +4,8 @@
                       {"drop": fence} · {"retire": slot} · {"lose": queue} · {"drain": seconds}
     to the keeper     {"lost": queue} · {"child": slot} · {"kill": slot, "why": text}
 
-When the keeper is gone nobody keeps the leases alive: everything is given back, at once, and the runner ends.
+When the keeper is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
+there but silent (it was stopped, say) so long that others may begin what runs here, the runner ends on the spot.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from windlass.machine import awake
 from windlass.worker.board import Board
 from windlass.worker.child import flush_output
 from windlass.worker.frames import FdStream, close_all
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
 
 log = logging.getLogger("windlass.worker")
+
+LOOK_AT_KEEPER = 0.03  # seconds between two looks at how long leases are safe
+AFTER_THE_KEEPER = 0.06  # seconds for which we wait for it to end us
 
 
 def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
@@ -64,18 +70,29 @@ async def _live(app: Windlass, settings: Settings, holder: str, board: Board, co
     runner = Runner(app, settings, holder, board, source, lambda queue: control.post({"lost": queue}))
     working = asyncio.create_task(runner.run())
     obeying = asyncio.create_task(_obey(control, runner, source))
-    await asyncio.wait([working, obeying], return_when=asyncio.FIRST_COMPLETED)
+    waiting = asyncio.create_task(_while_kept(board))
+    await asyncio.wait([working, obeying, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
-        if (error := obeying.exception()) is not None:
+        if obeying.done() and (error := obeying.exception()) is not None:
             raise error
-        log.error("the keeper is gone: giving everything back")
         source.keeper_is_gone()
+        if waiting.done():
+            log.error("the keeper is silent, and the leases are as good as lost: ending")
+            flush_output()
+            os._exit(1)
+        log.error("the keeper is gone: giving everything back")
         await runner.drain(0)
         await working
         await runner.give_back_running()
         flush_output()
         os._exit(1)  # at once: what still runs here may begin elsewhere now
     await working
+
+
+async def _while_kept(board: Board) -> None:
+    """Wait for as long as the leases are safe. A keeper that works ends us before this does."""
+    while not board.safe_until or awake() < board.safe_until + AFTER_THE_KEEPER:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_AT_KEEPER)  # it is in shared memory: nobody calls
 
 
 async def _obey(control: FdStream, runner: Runner, source: KeeperSource) -> None:
@@ -141,8 +158,13 @@ class KeeperSource:
         self._endings.pop(pid, None)
 
     def keeper_is_gone(self) -> None:
-        """Nobody will tell how children end. They do: with the keeper the nursery goes, and with it all children."""
-        for ending in self._endings.values():
+        """Nobody will tell how children end. They do: with the keeper the nursery goes, and with it all children.
+
+        Where the keeper is only silent, the nursery is there, and we end them; each leads a group of its own.
+        """
+        for pid, ending in self._endings.items():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
             if not ending.done():
                 ending.set_result(Gone(why="shutdown"))
 

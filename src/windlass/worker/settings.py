@@ -39,6 +39,7 @@ class Settings(Struct, frozen=True):
     log_level: str = "info"
     log_arguments: bool = False
     log_jobs: bool = False
+    allow_unsafe: bool = False  # start also on a server that may lose jobs
 
     @property
     def slots(self) -> dict[str, range]:

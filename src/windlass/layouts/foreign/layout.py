@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from windlass.errors import InvalidName, InvalidOption
 from windlass.job import CAUGHT, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.layout import Argument, Beat, Call, Capability, Parcel, ScheduleBook, Turn
+from windlass.layout import Argument, AuditStep, Beat, Call, Capability, Parcel, ScheduleBook, Turn
 from windlass.layouts.capabilities import CAPABILITIES, unsupported
 from windlass.layouts.foreign import keys
 from windlass.layouts.foreign.scripts import script
@@ -38,7 +38,8 @@ class ForeignLayout:
     can: frozenset[Capability] = frozenset()
     heartbeat: float | None = None
     rewinds = 0  # its keys have no number by which that could be seen
-    audit_parts: tuple[str, ...] = ()
+    audit_parts: tuple[str, ...] = ("runs", "held")
+    leftover_parts: tuple[str, ...] = ()
     schedules: ScheduleBook | None = None
     setting: Argument = ""  # what its part in Lua must know beside the keys
 
@@ -228,12 +229,10 @@ class ForeignLayout:
         what = state.value if state else "all"
         return self._write("purge", "purge", [what], lambda reply: (int(reply[0]), int(reply[1])))
 
-    def audit(self, part: str, cursor: str) -> Call[tuple[str | None, int]]:
-        def read(reply: list[Any]) -> tuple[str | None, int]:
-            following = reply[0].decode()
-            return (None if following == "0" else following), int(reply[1])
-
-        return self._write("audit", "clean", [cursor], read)
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+        if not repair:
+            return self._read("inspect", "audit", [part, cursor], AuditStep.read)
+        return self._write("audit", "clean", [part, cursor], AuditStep.read)
 
     # -- questions -------------------------------------------------------------------------------
 

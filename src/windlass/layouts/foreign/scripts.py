@@ -1,4 +1,7 @@
-"""The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs."""
+"""The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs.
+
+The two verbs of an audit have a part more between them, of the ledger and of the layout: what is compared with what.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from importlib.resources import files
 from windlass.layout import Script
 
 _FOLDER = files("windlass.layouts.foreign") / "lua"
+_AUDITS = ("audit", "inspect")
 
 
 @cache
@@ -18,4 +22,6 @@ def script(layout: str, verb: str) -> Script:
     shebang, _, body = (source if source.is_file() else _FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")
     ledger = (_FOLDER / "ledger.lua").read_text("utf-8")
     own = (folder / f"{layout}.lua").read_text("utf-8")
-    return Script(f"{layout}/{verb}", "\n".join([shebang, ledger, own, body]))
+    parts = [place / "drift.lua" for place in (_FOLDER, folder)] if verb in _AUDITS else []
+    drift = [part.read_text("utf-8") for part in parts if part.is_file()]
+    return Script(f"{layout}/{verb}", "\n".join([shebang, ledger, own, *drift, body]))

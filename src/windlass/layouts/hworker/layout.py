@@ -29,8 +29,8 @@ Decided where the document leaves it open:
 * A dead or broken job comes back by the id in its array (all that carry it); one in which no id can be read, by
   `sha1:` and the SHA-1 of its text.
 * Running and broken jobs are listed by their times; where there are more than 10,000, as the server has them.
-* `clean(deep=True)` does what `clean()` does. A job is one text in one place, with nothing beside it that could differ,
-  and the monitor sees to all that can be wrong there.
+* `clean(deep=True)` does what `clean()` does, and mends the ledger. A job is one text in one place, with nothing beside
+  it that could differ, and the monitor sees to all that can be wrong there.
 """
 
 from __future__ import annotations

@@ -7,12 +7,15 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
 
+from windlass.errors import Undecodable
 from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.layout import Argument, Beat, Call, Parcel, ScheduleBook, Script, Turn
+from windlass.layout import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
 from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
+    add_sum,
     pack_fence,
+    payload_of,
     priority_of,
     read_cursor,
     read_failure,
@@ -68,9 +71,10 @@ class NativeLayout:
         "dead",
         "broken",
         "graves",
-        "idle",
-        "state",
+        "ticks",
+        "counters",
     )
+    leftover_parts: tuple[str, ...] = ("idle", "state")
 
     def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
         self.queue = check_name(queue)
@@ -92,7 +96,7 @@ class NativeLayout:
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
         for job in jobs:
-            args += (job.id, job.data, pack_change(job.change))
+            args += (job.id, add_sum(job.data), pack_change(job.change))
         call = self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
         # A result that is still kept belongs to an earlier job of the same id.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
@@ -144,11 +148,12 @@ class NativeLayout:
         args: list[Argument] = [len(children)]
         for parent, child in children:
             queue = "" if child.queue == self.queue else child.queue
-            args += (parent, queue, child.job.id, child.job.data, pack_change(child.job.change))
+            args += (parent, queue, child.job.id, add_sum(child.job.data), pack_change(child.job.change))
         return args
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
-        return self.turn([Released(lease) for lease in turn.leases]) if turn.leases else None
+        leases = [*turn.leases, *(outcome.lease for outcome in turn.refused)]  # whoever leases these next refuses them
+        return self.turn([Released(lease) for lease in leases]) if leases else None
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
         args: list[Argument] = [round(seconds * 1000), len(leases)]
@@ -210,12 +215,10 @@ class NativeLayout:
         what = state.value if state else "all"
         return self._write(scripts.PURGE, "purge", [what], lambda reply: (int(reply[1]), int(reply[2])))
 
-    def audit(self, part: str, cursor: str) -> Call[tuple[str | None, int]]:
-        def read(reply: list[Any]) -> tuple[str | None, int]:
-            following = reply[1].decode()
-            return (None if following == "0" else following), int(reply[2])
-
-        return self._write(scripts.AUDIT, "clean", [part, cursor], read)
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+        if not repair:
+            return self._call(scripts.INSPECT, "audit", [part, cursor], AuditStep.read)
+        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditStep.read(reply[1:]))
 
     def leave(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)
@@ -279,20 +282,33 @@ class NativeLayout:
             settled[place] = digit == ord("1")
         metas = metas or [None] * len(ids)
         fences = range(int(base) + 1, int(base) + 1 + len(ids))
-        leases = tuple(
-            self._read_lease(id, payload, fence, meta, score, holder)
-            for id, payload, fence, meta, score in zip(ids, data, fences, metas, scores, strict=True)
-            if payload is not None  # an empty place in a repeated answer: not ours any more
+        leases: list[Lease] = []
+        refused: list[Broken] = []
+        for id, stored, fence, meta, score in zip(ids, data, fences, metas, scores, strict=True):
+            if stored is None:
+                continue  # an empty place in a repeated answer: not ours any more
+            marks, _, failures, stalls, limits = read_meta(meta)
+            # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
+            name, priority = id.decode(errors="replace"), priority_of(score)
+            try:
+                payload = payload_of(marks, stored)
+            except Undecodable as error:
+                lease = Lease(self.queue, name, b"", fence, priority, failures, stalls, limits, holder, marks)
+                refused.append(Broken(lease, error.reason))
+            else:
+                leases.append(
+                    Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
+                )
+        return Turn(
+            tuple(settled),
+            tuple(leases),
+            _seconds(wait),
+            recovered,
+            outbox,
+            _seconds(tick),
+            lost == 1,
+            refused=tuple(refused),
         )
-        return Turn(tuple(settled), leases, _seconds(wait), recovered, outbox, _seconds(tick), lost == 1)
-
-    def _read_lease(
-        self, id: bytes, data: bytes, fence: int, meta: bytes | None, score: bytes, holder: str | None
-    ) -> Lease:
-        marks, _, failures, stalls, limits = read_meta(meta)
-        # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
-        name = id.decode(errors="replace")
-        return Lease(self.queue, name, data, fence, priority_of(score), failures, stalls, limits, holder, marks)
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
         """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import re
 import struct
+from hashlib import sha1
 from itertools import accumulate, pairwise
 from typing import Any
+from zlib import crc32
 
-from windlass.errors import InvalidOption
+from windlass.errors import InvalidOption, Undecodable
 from windlass.job import CAUGHT, JobRecord, Limits, State
 from windlass.layout import Parcel
 from windlass.layouts.packing import CHANGE, META, read_meta
@@ -21,12 +23,41 @@ _SHORT_LENGTH = struct.Struct(">H")
 _PARCEL = struct.Struct(">QBHB")
 
 PRIORITY_STEP = 2**49
+_CRC, _SHA1 = b"c", b"s"  # which sum it is
+_SUM = 5
 _REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
 
 
 def pack_fence(fence: int) -> bytes:
     """A fence as it lies in a lease record."""
     return _FENCE.pack(fence & 0xFFFFFFFFFFFFFFFF)
+
+
+def add_sum(data: bytes) -> bytes:
+    """A payload as it lies in the server: with a checksum behind it, for the server's log has none of its own."""
+    return data + crc32(data).to_bytes(4, "big") + _CRC
+
+
+def take_sum(stored: bytes) -> bytes:
+    """The payload again, `Undecodable` if it was damaged. What came through the inbox has a sum of the script's."""
+    data, told, kind = stored[:-_SUM], stored[-_SUM:-1], stored[-1:]
+    if kind == _CRC and crc32(data).to_bytes(4, "big") == told:
+        return data
+    if kind == _SHA1 and sha1(data, usedforsecurity=False).digest()[:4] == told:
+        return data
+    raise Undecodable(
+        "its data was damaged in the server: the checksum does not fit. Look at the server's disk and memory"
+    )
+
+
+def payload_of(marks: int, stored: bytes) -> bytes:
+    """The data of a job. That of a caught failure is a record of the scripts', with the data of the job that failed."""
+    if not marks & CAUGHT:
+        return take_sum(stored)
+    found = failure_data_at(stored)
+    if found is None:
+        raise Undecodable("it is to tell of a failure, and its record is damaged")
+    return stored[: found[1]] + take_sum(stored[found[1] :])
 
 
 def priority_of(score: bytes | str) -> int:
@@ -79,11 +110,12 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         cancelled = flag == 1
         priority = place // PRIORITY_STEP
         holder = lease[_LEASE.size : _LEASE.size + length].decode()
+    data, damage = _shown(marks, data) if data is not None else (b"", None)
     return JobRecord(
         queue=queue,
         id=id.decode(errors="replace"),
         state=name,
-        data=data or b"",
+        data=data,
         priority=priority,
         run_at=None if run_at is None else float(run_at) / 1000,
         failures=failures,
@@ -93,9 +125,26 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         holder=None if holder is None or holder.startswith(".") else holder,
         fence=fence,
         cancelled=cancelled,
-        message=None if note is None else note.decode(errors="replace"),
-        failed=read_failure(queue, data) if marks & CAUGHT and data and len(data) > _SHORT_LENGTH.size else None,
+        message=_told(None if note is None else note.decode(errors="replace"), damage),
+        failed=_told_of(queue, marks, data),
     )
+
+
+def _shown(marks: int, stored: bytes) -> tuple[bytes, str | None]:
+    """The data of a job that is looked at, or none and what is wrong with it."""
+    try:
+        return payload_of(marks, stored), None
+    except Undecodable as error:
+        return b"", error.reason
+
+
+def _told(message: str | None, damage: str | None) -> str | None:
+    return f"{message} ({damage})" if message and damage and damage not in message else damage or message
+
+
+def _told_of(queue: str, marks: int, data: bytes) -> JobRecord | None:
+    """The job whose failure a job is to tell a handler of."""
+    return read_failure(queue, data) if marks & CAUGHT and data else None
 
 
 def _fraction(text: bytes | None) -> float | None:
@@ -106,10 +155,24 @@ def _fraction(text: bytes | None) -> float | None:
 
 
 def read_failure(queue: str, record: bytes) -> JobRecord:
-    """The job that failed, from the data of the job that was made for its failure handler."""
+    """The job that failed, from the data (`payload_of`) of the job that was made for its failure handler."""
     (length,) = _SHORT_LENGTH.unpack_from(record)
     id = record[_SHORT_LENGTH.size : _SHORT_LENGTH.size + length].decode(errors="replace")
-    return _read_grave(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD)
+    return _read_grave(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD, stored=False)
+
+
+def failure_data_at(record: bytes) -> tuple[str, int] | None:
+    """The id of the job that failed, and where in such a record its data begins; None for what is no such record."""
+    if len(record) < _SHORT_LENGTH.size:
+        return None
+    (length,) = _SHORT_LENGTH.unpack_from(record)
+    grave = _SHORT_LENGTH.size + length
+    message = grave + _GRAVE.size + META.size
+    if len(record) < message + _LENGTH.size:
+        return None
+    (size,) = _LENGTH.unpack_from(record, message)
+    at = message + _LENGTH.size + size
+    return (record[_SHORT_LENGTH.size : grave].decode(errors="replace"), at) if at <= len(record) else None
 
 
 def read_parcel(record: bytes) -> Parcel:
@@ -120,27 +183,29 @@ def read_parcel(record: bytes) -> Parcel:
     return Parcel(seq, parts[0].decode(), parts[1].decode(), record[ends[-1] :], parts[2])
 
 
-def _read_grave(queue: str, id: str, grave: bytes, state: State) -> JobRecord:
+def _read_grave(queue: str, id: str, grave: bytes, state: State, *, stored: bool = True) -> JobRecord:
     if len(grave) < _GRAVE.size + META.size + _LENGTH.size:  # not written by us
         return JobRecord(queue=queue, id=id, state=state, data=grave)
     reason, died_at = _GRAVE.unpack_from(grave)
     at = _GRAVE.size
-    _, priority, failures, stalls, limits = read_meta(grave[at : at + META.size])
+    marks, priority, failures, stalls, limits = read_meta(grave[at : at + META.size])
     at += META.size
     (length,) = _LENGTH.unpack_from(grave, at)
     at += _LENGTH.size
+    data, damage = _shown(marks, grave[at + length :]) if stored else (grave[at + length :], None)
     return JobRecord(
         queue=queue,
         id=id,
         state=state,
-        data=grave[at + length :],
+        data=data,
         priority=priority,
         failures=failures,
         stalls=stalls,
         limits=limits,
         reason=_REASONS.get(reason),
-        message=grave[at : at + length].decode(errors="replace"),
+        message=_told(grave[at : at + length].decode(errors="replace"), damage),
         died_at=died_at / 1000,
+        failed=_told_of(queue, marks, data) if stored else None,
     )
 
 
@@ -148,11 +213,13 @@ def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
     if len(record) < CHANGE.size:  # not written by us
         return JobRecord(queue=queue, id=id, state=State.BLOCKED, data=record)
     priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = CHANGE.unpack_from(record)
+    data, damage = _shown(0, record[CHANGE.size :])
     return JobRecord(
         queue=queue,
         id=id,
         state=State.BLOCKED,
-        data=record[CHANGE.size :],
+        data=data,
+        message=damage,
         priority=priority,
         run_at=ms / 1000 if kind else None,
         limits=Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from windlass.job import Change
 from windlass.layout import Argument, Call, Script
 from windlass.layouts.native import scripts
+from windlass.layouts.native.records import add_sum
 from windlass.layouts.packing import pack_change
 from windlass.schedule import Fired, StoredSchedule, StoredSchedules, Verdict
 
@@ -70,8 +71,8 @@ class NativeSchedules:
         missed: int,
         dropped: int,
     ) -> Call[Fired]:
-        args: list[Argument] = [row.name, row.next_tick or 0, _fingerprint(row.record), now, next_tick]
-        args += (last_tick or 0, missed, dropped, data)
+        args: list[Argument] = [row.name, row.next_tick or 0, _fingerprint(row.stored), now, next_tick]
+        args += (last_tick or 0, missed, dropped, add_sum(data))
         for id, change in jobs:
             args += (id, pack_change(change))
         return self._write(

@@ -12,7 +12,7 @@ from windlass.layout import Script
 _FOLDER = files("windlass.layouts.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
-    "operations", "meta", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings", "rows",
+    "operations", "meta", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings", "drift", "rows",
     "schedules",
 )  # fmt: skip
 
@@ -41,6 +41,7 @@ CANCEL = _load("cancel")
 PAUSE = _load("pause")
 PURGE = _load("purge")
 AUDIT = _load("audit")
+INSPECT = _load("inspect")  # seldom used, and so not among those that every connection has loaded
 GOODBYE = _load("goodbye")
 COUNTS = _load("counts")
 GET = _load("get")
@@ -64,3 +65,5 @@ FLEET_BEAT = _load_alone("fleet_beat")
 FLEET_LIST = _load_alone("fleet_list")
 
 FLEET = (FLEET_BEAT, FLEET_LIST)
+
+RIGHTS = _load_alone("rights")  # loaded by who asks it

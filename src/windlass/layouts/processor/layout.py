@@ -85,6 +85,17 @@ class ProcessorLayout(ForeignLayout):
 
     name = "processor"
     heartbeat: float | None = LOST_AFTER
+    audit_parts: tuple[str, ...] = (
+        "jobs",
+        "queued",
+        "dispatched",
+        "processing",
+        "progress",
+        "finished",
+        "runs",
+        "held",
+        "counters",
+    )
 
     def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
         super().__init__(queue, max_dead=max_dead)

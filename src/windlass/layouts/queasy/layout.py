@@ -70,7 +70,15 @@ class QueasyLayout(ForeignLayout):
 
     name = "queasy"
     heartbeat: float | None = 10.0
-    audit_parts: tuple[str, ...] = ("jobs",)
+    audit_parts: tuple[str, ...] = (
+        "jobs",
+        "waiting",
+        "active",
+        "fail_waiting",
+        "fail_active",
+        "runs",
+        "held",
+    )
 
     def own_keys(self) -> tuple[str, ...]:
         queue = f"{{{self.queue}}}"

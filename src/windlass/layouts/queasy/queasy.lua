@@ -466,44 +466,6 @@ function layout.due()
   return soonest and math.max(1, math.min(soonest - now, 2 ^ 31)) or nil
 end
 
--- Hashes that are in no index, and jobs that are blocked by none: the work of a peer that was stopped half-way.
-local function mend(queue, key)
-  local waits, runs = waiting_job(queue, ''), active_job(queue, '')
-  if string.sub(key, 1, #waits) == waits then
-    local id = string.sub(key, #waits + 1)
-    local score = score_of(queue, id)
-    if score and (score >= 0 or is_hash(active_job(queue, id))) then return 0 end
-    if not score then
-      call('ZADD', queue.waiting, read_run_at(key), id)
-    end
-    if is_hash(active_job(queue, id)) then
-      add_to_waiting(queue, id, run_time(call('ZSCORE', queue.waiting, id)), true)
-    else
-      unblock(queue, id)
-    end
-    return 1
-  elseif string.sub(key, 1, #runs) == runs then
-    local id = string.sub(key, #runs + 1)
-    if call('ZSCORE', queue.active, id .. ':' .. (call('HGET', key, 'lockedBy') or '')) then return 0 end
-    for _, member in ipairs(call('ZRANGE', queue.active, 0, -1)) do
-      if string.sub(member, 1, #id + 1) == id .. ':' and split(queue, member) == id then return 0 end
-    end
-    on_stall(queue, id, 'stalled')
-    return 1
-  end
-  return 0
-end
-
-function layout.deep_clean(cursor)
-  local mended = 0
-  local pattern = string.gsub(string.match(JOBS.waiting, '^(.*}):'), '[%[%]%?%*\\]', '\\%0') .. '*_job:*'
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', MOST, 'TYPE', 'hash')
-  for _, key in ipairs(found[2]) do
-    for _, queue in ipairs(QUEUES) do mended = mended + mend(queue, key) end
-  end
-  return found[1], mended
-end
-
 ---------------------------------------------------------------------------------------------------
 -- Orders and questions
 

@@ -42,7 +42,7 @@ class WorkQueueLayout(ForeignLayout):
     """One queue of Redis Work Queue."""
 
     name = "workqueue"
-    audit_parts: tuple[str, ...] = ("items",)
+    audit_parts: tuple[str, ...] = ("items", "queue", "processing", "runs", "held")
 
     def waits_at(self) -> str:
         return f"{self.queue}:queue"

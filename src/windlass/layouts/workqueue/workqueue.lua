@@ -214,21 +214,6 @@ function layout.sweep(asked)
   return taken_back
 end
 
--- Deep clean: items that are in no list at all, because somebody died between two commands. The lists are read only for
--- items that nobody works on; the longer they are, the more items in one step.
-function layout.deep_clean(cursor)
-  local listed = call('LLEN', QUEUE) + call('LLEN', PROCESSING) + call('LLEN', CLEANING)
-  local pattern = string.gsub(item(''), '[%[%]%?%*\\]', '\\%0') .. '*'
-  local some = math.max(MOST, math.ceil(listed / 50))
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', some, 'TYPE', 'string')
-  local ids = {}
-  for _, key in ipairs(found[2]) do
-    local id = string.sub(key, #item('') + 1)
-    if not is_leased(id) then ids[#ids + 1] = id end
-  end
-  return found[1], bring_back(unlisted(CLEANING, unlisted(PROCESSING, unlisted(QUEUE, ids))))
-end
-
 function layout.cancel(id)
   if is_leased(id) or call('LREM', QUEUE, 0, id) == 0 then return false end
   return call('DEL', item(id)) == 1

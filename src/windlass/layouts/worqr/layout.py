@@ -69,7 +69,7 @@ class WorqrLayout(ForeignLayout):
 
     name = "worqr"
     heartbeat = 3.0
-    audit_parts: tuple[str, ...] = ("processes",)
+    audit_parts: tuple[str, ...] = ("listed", "processes", "runs", "held")
 
     def own_keys(self) -> tuple[str, ...]:
         of_queue = (f"{PREFIX}:{name}:{self.queue}" for name in ("queues", "workingProcesses"))

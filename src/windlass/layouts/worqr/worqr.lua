@@ -369,23 +369,6 @@ function layout.sweep()
   return taken_back
 end
 
--- The list of processes, compared with the processes: phantoms go, and what a peer's failWorker forgot is listed again.
-function layout.deep_clean(cursor)
-  local mended = 0
-  for _, token in ipairs(cursor == '0' and call('SMEMBERS', PROCESSES) or {}) do
-    if call('EXISTS', process(token)) == 0 then mended = mended + call('SREM', PROCESSES, token) end
-  end
-  local pattern = string.gsub(process(NAME), '[%[%]%?%*\\]', '\\%0') .. '_*'
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', 1000)
-  for _, key in ipairs(found[2]) do
-    local token = string.sub(key, #process('') + 1)
-    if string.match(token, '^(.*)_[^_]*$') == NAME and holds_a('list', key) then
-      mended = mended + call('SADD', PROCESSES, token)
-    end
-  end
-  return found[1], mended
-end
-
 -- -- cancelling --------------------------------------------------------------------------------------
 
 -- Our workers hear what we say to peers, too, and must not take it for another cancellation.

@@ -59,7 +59,11 @@ local function open()
   local record = call('HGET', STATE, 'lane:' .. ARGV[1])
   if not record then return nil end
   local number, _, answer = string.match(record, '^(%d+) (%d+) (.*)$')
-  if tonumber(number) == tonumber(ARGV[2]) then return answer end
+  if tonumber(number) == tonumber(ARGV[2]) then
+    -- Written again: who waits for replicas or for the disk waits for the last write of its own connection.
+    call('HSET', STATE, 'lane:' .. ARGV[1], number .. ' ' .. whole(now) .. ' ' .. answer)
+    return answer
+  end
   if tonumber(number) > tonumber(ARGV[2]) then
     return redis.error_reply('STALEOP a later operation of this lane was applied before')
   end

@@ -6,6 +6,7 @@
 -- difference is the time that truly passed, whoever made that call. What the server's clock did beyond that is a jump.
 
 local STEP_CAP = 1000 -- ms that the lease clock follows the server's clock on its word alone
+local DOUBT = 100 -- ms by which a jump that is doubted may be wrong
 local TOLERANCE = 2000 -- ms of disagreement that is not yet a jump of the server's clock
 local BELIEVE_AFTER = 300000 -- ms after which a jumped clock is believed
 local SILENCE = 5000 -- ms without any sign of life that make named holders worth a grace
@@ -23,19 +24,30 @@ local function wall_clock()
   wall_us = time[1] * 1000000 + time[2]
 end
 
--- What `now` and `due` should be by what the caller said; 0 where it cannot tell.
+-- What `now` and `due` had certainly reached when the caller made this call; 0 where it cannot tell. That may be a while ago:
+-- a call waits for a connection, or in a queue of the network's. So with the witness's uptime is kept by how much the clock and
+-- the run times were ahead, at its step, of what they had certainly reached at that uptime; else each such wait would be counted
+-- as time that passed.
 local function vouched(said)
   local heard_now, heard_due, belief, machine, uptime = string.match(said, '^(%d+) (%d+) (%d+) (%S+) (%d+)$')
   if not machine then heard_now, heard_due, belief, machine, uptime = 0, 0, 0, '-', 0 end
   heard_now, heard_due, uptime = tonumber(heard_now), tonumber(heard_due), tonumber(uptime)
   if tonumber(belief) ~= state.belief then heard_due = 0 end
-  state.witness = machine .. ' ' .. string.format('%.0f', uptime)
-  local last_machine, last_uptime = string.match(state.last_witness, '^(%S+) (%d+)$')
-  if machine ~= '-' and machine == last_machine and state.clock and uptime >= tonumber(last_uptime) then
+  state.uptime, state.machine = uptime, machine
+  local last_machine, last_uptime, ahead, due_ahead = string.match(state.last_witness, '^(%S+) (%d+) (%-?%d+) (%-?%d+)$')
+  if machine ~= '-' and machine == last_machine and state.clock and state.wall then
     local passed = uptime - tonumber(last_uptime)
-    heard_now = math.max(heard_now, state.clock + passed)
-    heard_due = state.wall - state.skew + passed
+    if passed >= 0 then
+      heard_now = math.max(heard_now, state.clock - ahead + passed)
+      heard_due = state.wall - state.skew - due_ahead + passed
+    else -- somebody who called later was here before: there is nothing to learn from this one, but the line that it is on
+      state.uptime = tonumber(last_uptime)
+      state.certain_now, state.certain_due = state.clock - ahead, state.wall - state.skew - due_ahead
+      heard_due = math.max(heard_due, state.certain_due + passed)
+    end
   end
+  state.certain_now = state.certain_now or (heard_now > 0 and heard_now) or state.clock
+  state.certain_due = state.certain_due or (heard_due > 0 and heard_due) or (state.wall and state.wall - state.skew)
   return heard_now, heard_due
 end
 
@@ -50,11 +62,20 @@ local function advance_clock(said)
     now, due = math.max(wall, heard_now), wall
   else
     local moved = wall - state.wall
-    now = math.max(state.clock + math.min(math.max(moved, 0), STEP_CAP), heard_now)
+    local by_wall = math.min(math.max(moved, 0), STEP_CAP)
+    -- Where somebody vouches, the server's clock has no say beyond a second of that: it has leapt, or the call came late.
+    if heard_now > 0 and state.clock + moved - heard_now > STEP_CAP then by_wall = 0 end
+    now = math.max(state.clock + by_wall, heard_now)
     local skew = state.skew
     if heard_due > 0 then
+      -- Ahead of what is certain it may also be because this call was long on its way; the next one will tell. Behind it
+      -- cannot be, unless the clock was put back or a doubt was wrong.
       local off = wall - skew - heard_due
-      if math.abs(off) > TOLERANCE then skew = skew + off end
+      if math.abs(off) > TOLERANCE then
+        skew = skew + off
+      elseif off < -DOUBT and skew > 0 then
+        skew = math.max(0, skew + off)
+      end
     elseif moved < -STEP_CAP then
       skew = skew + moved
     elseif moved > TOLERANCE and skew < 0 then
@@ -71,12 +92,15 @@ local function advance_clock(said)
     end
     due = wall - state.skew
   end
+  state.witness = string.format('%s %.0f %.0f %.0f', state.machine, state.uptime, now - (state.certain_now or now),
+    due - (state.certain_due or due))
   take_reading(state.step)
 end
 
 -- A run time so many ms from now: never early, whichever way the server's clock is put right later.
 local function from_now(ms)
-  return math.max(wall, due) + ms
+  -- While a jump is doubted, `due` may be behind by what a request took on its way, and catch up later.
+  return math.max(wall, due) + ms + (ms > 0 and state.skew ~= 0 and TOLERANCE or 0)
 end
 
 local function read_state(extra)

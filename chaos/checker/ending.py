@@ -1,0 +1,230 @@
+"""The end of a run: I1, nothing acknowledged is lost; I12, everything has drained, and the dead are those that died."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaos.checker.book import Book
+from chaos.checker.evidence import Evidence
+from chaos.checker.index import Index
+from chaos.checker.ledger import (
+    ACKNOWLEDGED,
+    ALIVE,
+    ASKED,
+    BROKEN,
+    CANCELLED,
+    COMPLETED,
+    DEAD,
+    FORGOTTEN,
+    LOST,
+    UNHEARD,
+    UNKNOWN,
+    WAITING,
+    WHERE,
+    Columns,
+)
+from chaos.checker.lives import Life
+from chaos.checker.rewinds import may_be_lost
+from chaos.checker.settles import FAILURE, ends_in_doubt
+from chaos.log import Left
+
+GRAVES = ("dead", "broken")
+MOST_KEYS = 21  # of a queue, however long it is
+
+
+def close(book: Book, index: Index, evidence: Evidence) -> None:
+    """Account for every job of a queue."""
+    left = {record.job: record for record in index.left if record.queue == book.name}
+    for life in list(book.lives.values()):
+        _account(book, life, left.get(life.job), evidence)
+    for columns, row in list(book.ledger.in_state(book.owner, WAITING)):
+        job = columns.name(row)
+        if job not in left:
+            _account(book, book.give_life(job, columns, row), None, evidence)
+    for record in left.values():
+        _check_left(book, record)
+    _check_graves(book, left)
+    _check_promises(book)
+    _check_inspection(book, index, Counter(record.state for record in left.values()))
+    _check_sweeps(book)
+
+
+# -- I1 --------------------------------------------------------------------------------------------
+
+
+def _account(book: Book, life: Life, left: Left | None, evidence: Evidence) -> None:
+    """What became of a job whose end is not noted."""
+    ways = ends_in_doubt(book, life)
+    if left is not None and not (life.terms.singleton and left.state in GRAVES):
+        if left.state in GRAVES:
+            _died_unheard(book, life, left, ways)
+        return
+    if left is None and book.inspected and not book.caught:
+        ways -= {"failed", "broken", "crashed"}  # it would lie in a grave
+    undone = book.undone.get(life.job)
+    if life.fuzzy and undone is not None and undone.after > ALIVE:
+        life.columns.states[life.row] = life.columns.states[life.row] & ACKNOWLEDGED | undone.after
+        return  # it had ended, and that stood
+    lease = life.lease
+    if ways or (lease is not None and lease.cancelled and (lease.gone or book.sweeps_possible)):
+        book.end(life, UNHEARD)
+    elif life.job in book.maybe_cancelled:
+        book.end(life, CANCELLED)
+    elif undone is not None and life.fuzzy and _allowed(book, life, evidence):
+        life.columns.states[life.row] = FORGOTTEN | ACKNOWLEDGED
+        book.findings.add("forgotten", life.job)
+    else:
+        _lost(book, life)
+
+
+def _allowed(book: Book, life: Life, evidence: Evidence) -> bool:
+    acks = book.ledger.acks
+    number = life.columns.acks[life.row]
+    return may_be_lost(book.undone[life.job], acks.level(number), acks.times[number], evidence)
+
+
+def _lost(book: Book, life: Life) -> None:
+    acknowledged = life.columns.states[life.row] & ACKNOWLEDGED
+    level = book.ledger.acks.level(life.columns.acks[life.row]) or "no level stated"
+    life.columns.states[life.row] = LOST | acknowledged
+    book.findings.add("lost", life.job)
+    if life.lease is not None:
+        last = f"it was last given out with fence {life.lease.fence}, and nothing ended that"
+    elif life.cause:
+        last = f"it was waiting again ({life.cause}) after fence {life.fence}"
+    else:
+        last = "it was never given out"
+    told = f"was acknowledged ({level}) and is gone" if acknowledged else "was given out once, and is gone"
+    book.problem("I1", life.job, f"{told}: {last}")
+
+
+# -- I12: the dead ---------------------------------------------------------------------------------
+
+
+def _died_unheard(book: Book, life: Life, left: Left, ways: set[str]) -> None:
+    """It lies among the dead, and nobody heard how it came there."""
+    failures, stalls = life.failures, life.stalls
+    if life.lease is not None and book.sweeps_possible and stalls == life.terms.max_stalls:
+        ways.add("stalled")
+    how = "broken" if left.state == "broken" else left.reason
+    expected = {
+        "failed": (failures + 1, stalls),
+        "crashed": (failures, stalls + 1),
+        "stalled": (failures, stalls + 1),
+    }.get(how, (failures, stalls))
+    if how not in ways and not life.fuzzy:
+        book.problem(
+            "I12", life.job, f"lies among the {left.state} ({left.reason}), and nothing that is noted killed it"
+        )
+    elif (left.failures, left.stalls) != expected and not life.fuzzy and left.state == "dead":
+        _wrong_counts(book, left, expected)
+    if left.check != life.check:
+        book.problem("I2", life.job, f"lies among the {left.state} with another payload: {left.check:08x}")
+    if how == "stalled":
+        book.reaped += 1
+    book.died += 1
+    book.end(life, BROKEN if left.state == "broken" else DEAD)
+
+
+def _wrong_counts(book: Book, left: Left, expected: tuple[int, int]) -> None:
+    book.problem(
+        "I12",
+        left.job,
+        f"died with {left.failures} failures and {left.stalls} stalls, and had {expected[0]} and {expected[1]}",
+    )
+
+
+def _check_left(book: Book, left: Left) -> None:
+    """What is on the server at the end: is it what should be?"""
+    columns, row = book.ledger.find(book.owner, left.job)
+    where = columns.states[row] & WHERE
+    if where == UNKNOWN and not left.job.startswith(FAILURE):
+        book.findings.add("unexpected", left.job)
+        book.problem("I2", left.job, f"is on the server ({left.state}), and nobody had enqueued it")
+    if left.state not in GRAVES:
+        book.counts["left"] += 1
+        book.problem("I12", left.job, f"is still {left.state} at the end")
+        if where > ALIVE and not book.terms(columns, row).singleton:
+            book.problem("I5", left.job, f"is {left.state} after its end")
+        elif where == ASKED:
+            book.findings.add("recovered", left.job)
+        return
+    grave = book.dead.get(left.job)
+    if where != UNKNOWN and book.terms(columns, row).singleton:
+        return  # it may be that of an earlier job of this id
+    if left.state == "broken":
+        if where not in (BROKEN, UNKNOWN):
+            book.problem("I4", left.job, "lies among the broken, and ended otherwise")
+    elif grave is None:
+        if where in (COMPLETED, CANCELLED, WAITING, ASKED):
+            book.problem("I4", left.job, "lies among the dead, and did not die")
+    else:
+        if (grave.failures, grave.stalls) != (left.failures, left.stalls):
+            _wrong_counts(book, left, (grave.failures, grave.stalls))
+        if left.reason and left.reason != grave.reason:
+            book.problem("I12", left.job, f"died by {grave.reason!r}, and its grave says {left.reason!r}")
+        if grave.check != left.check:
+            book.problem("I2", left.job, f"lies among the dead with another payload: {left.check:08x}")
+
+
+def _check_graves(book: Book, left: dict[str, Left]) -> None:
+    """Who died lies among the dead, or became a job for a failure handler."""
+    if not left and not book.inspected:
+        return
+    missing = [job for job in book.dead if job not in left and not _is_back(book, job)]
+    for job in missing[len(book.caught) :]:
+        book.problem("I12", job, f"died by {book.dead[job].reason!r}, and does not lie among the dead")
+    if len(book.caught) > book.died + book.unclear and not book.rewinds:
+        book.problem("I12", "", f"{len(book.caught)} failures came to a handler, and {book.died} jobs died")
+
+
+def _is_back(book: Book, job: str) -> bool:
+    """Whether it came to life again: after a rewind, or as another job of its name."""
+    columns, row = book.ledger.find(book.owner, job)
+    return columns.states[row] & WHERE != DEAD or bool(book.rewinds)
+
+
+# -- what other queues handed over -----------------------------------------------------------------
+
+
+def _check_promises(book: Book) -> None:
+    for job, parent in book.promised.items():
+        columns, row = book.ledger.find(book.owner, job)
+        if columns.states[row] & WHERE in (UNKNOWN, ASKED) and not book.rewinds:
+            book.findings.add("lost", job)
+            book.problem("I1", job, f"was handed over by {parent}, which is completed, and never arrived")
+
+
+# -- I12: drained ----------------------------------------------------------------------------------
+
+
+def _check_inspection(book: Book, index: Index, states: Counter[str]) -> None:
+    seen = index.inspected.get(book.name)
+    if seen is None:
+        book.problem("I12", "", "nobody looked at the queue at the end of the run")
+        return
+    if not seen.drained:
+        book.problem("I12", "", f"was not empty {seen.drained_after:.0f} s after the last fault: {seen.counts}")
+    if seen.amiss:
+        book.problem("I12", "", f"an audit found {seen.amiss} things amiss")
+    if seen.keys > MOST_KEYS:
+        book.problem("I12", "", f"{seen.keys} keys are left, and a queue has no more than {MOST_KEYS}")
+    for state, count in seen.counts.items():
+        if states and count != states.get(state, 0):
+            book.problem("I12", "", f"its counts say {count} {state}, and {states.get(state, 0)} are there")
+
+
+def _check_sweeps(book: Book) -> None:
+    """I8: as many came back as were taken back, but for what nobody heard of."""
+    if book.rewinds:
+        return
+    if book.reaped > book.recovered and not book.unheard_turns:
+        book.problem("I8", "", f"{book.reaped} leases were lost, and the server took {book.recovered} back")
+    if book.recovered > book.reaped + book.unclear:
+        book.problem("I8", "", f"the server took {book.recovered} jobs back, and {book.reaped} leases were lost")
+
+
+def place_of_lost(columns: Columns, row: int) -> tuple[str, tuple[int, ...]]:
+    """Whose job it was, and its place among all of that producer."""
+    producer, *rest = columns.name(row).replace(".", "-").split("-")
+    return producer, tuple(int(part) if part.isdigit() else 0 for part in rest)

@@ -1,0 +1,192 @@
+"""One program of the load: `python -m chaos.clock_jumps.actors URL JOURNAL SEED SECONDS`.
+
+With the first line of its input it makes no more jobs and abandons none, and it ends when its input does. Its threads
+lease jobs and complete, extend, hold or abandon them; another one schedules new ones. Each deed is a line of JSON in
+the journal, with the time before it was asked for and the time after it was answered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from windlass import Lease, Queue, Windlass
+from windlass.errors import WindlassError
+
+QUEUE = "jumps"
+PART = 3  # of a lease: how often it is extended
+TAKERS = 4
+PAUSE = 0.3  # seconds at most that a taker waits for a job
+
+
+class Journal:
+    """The file of this program. A line is written whole."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, what: str, id: str, asked: float, answered: float, **more: Any) -> None:
+        line = json.dumps([what, id, asked, answered, more]) + "\n"
+        os.write(self._fd, line.encode())
+
+
+class Actor:
+    """What the threads share."""
+
+    def __init__(self, url: str, journal: Journal, seed: str, seconds: float) -> None:
+        self.journal = journal
+        self.seconds = seconds
+        self.draining = threading.Event()
+        self.ending = threading.Event()
+        self._url = url
+        self._seed = seed
+
+    def chance(self, name: str) -> random.Random:
+        return random.Random(f"{self._seed} {name}")
+
+    def app(self) -> Windlass:
+        """Each thread has one of its own: what one has heard of the clock, the others have not."""
+        return Windlass(self._url, retry_for=20)
+
+    def do(self, what: str, id: str, deed: Callable[[], Any], **more: Any) -> Any:
+        """Do it and write it down."""
+        asked = time.monotonic()
+        told = deed()
+        self.journal.write(what, id, asked, time.monotonic(), told=told if isinstance(told, bool) else None, **more)
+        return told
+
+
+def take(actor: Actor, number: int) -> None:
+    """Raw leases: most are completed in time, some are extended for long, some are abandoned."""
+    chance = actor.chance(f"taker {number}")
+    with actor.app() as app:
+        queue = app.queue(QUEUE)
+        while not actor.ending.is_set():
+            asked = time.monotonic()
+            lease = queue.lease(actor.seconds, wait=PAUSE)
+            if lease is None:
+                continue
+            note_lease(actor, lease, asked, holder=None)
+            fate = chance.random()
+            if fate < 0.15 and not actor.draining.is_set():
+                continue  # abandoned: somebody takes it over when the lease has ended
+            if fate < 0.3:
+                extend_on(actor, queue, lease, chance.uniform(1.0, 2.5) * actor.seconds)
+            else:
+                time.sleep(chance.uniform(0.0, 0.3) * actor.seconds)
+            complete(actor, queue, lease)
+
+
+def note_lease(actor: Actor, lease: Lease, asked: float, holder: str | None) -> None:
+    actor.journal.write(
+        "lease", lease.id, asked, time.monotonic(), fence=lease.fence, holder=holder, seconds=actor.seconds
+    )
+
+
+def complete(actor: Actor, queue: Queue, lease: Lease) -> None:
+    actor.do("complete", lease.id, lambda: queue.complete(lease), fence=lease.fence)
+
+
+def extend_on(actor: Actor, queue: Queue, lease: Lease, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not actor.ending.is_set():
+        time.sleep(actor.seconds / PART)
+        kept = actor.do("extend", lease.id, lambda: queue.extend(lease, actor.seconds), fence=lease.fence)
+        if not kept:
+            return
+
+
+def hold(actor: Actor) -> None:
+    """A named holder: its jobs are safe while it beats. At times it falls silent, and goes on under another name."""
+    chance = actor.chance("holder")
+    with actor.app() as app:
+        queue = app.queue(QUEUE)
+        number = 0
+        while not actor.ending.is_set():
+            number += 1
+            _hold_as(actor, queue, f"holder-{os.getpid()}-{number}", chance)
+
+
+def _hold_as(actor: Actor, queue: Queue, name: str, chance: random.Random) -> None:
+    held: dict[str, tuple[Lease, float]] = {}
+    falls_silent = time.monotonic() + chance.uniform(2.0, 8.0) * actor.seconds
+    actor.do("beat", name, lambda: queue.beat(name, actor.seconds, register=True), holder=name)
+    while not actor.ending.is_set():
+        time.sleep(actor.seconds / PART)
+        if time.monotonic() > falls_silent and not actor.draining.is_set():
+            return
+        if not actor.do("beat", name, lambda: queue.beat(name, actor.seconds), holder=name):
+            return  # it was called lost: the judge says whether it should have been
+        asked = time.monotonic()
+        for lease in queue.lease_many(2, actor.seconds, holder=name) if len(held) < 6 else ():
+            note_lease(actor, lease, asked, holder=name)
+            held[lease.id] = lease, time.monotonic() + chance.uniform(0.5, 3.0) * actor.seconds
+        for id, (lease, until) in list(held.items()):
+            if time.monotonic() > until:
+                del held[id]
+                complete(actor, queue, lease)
+
+
+def schedule(actor: Actor) -> None:
+    """New jobs: at once, after a delay, or at a time of day."""
+    chance = actor.chance("scheduler")
+    with actor.app() as app:
+        queue = app.queue(QUEUE)
+        count = 0
+        while not actor.draining.is_set():
+            count += 1
+            id = f"{os.getpid()}-{count}"
+            wait = chance.uniform(0.1, 2.5) * actor.seconds
+            kind = chance.choice(("now", "delay", "run_at"))
+            since = time.monotonic()
+            when: dict[str, Any] = {"now": {}, "delay": {"delay": wait}, "run_at": {"run_at": time.time() + wait}}[kind]
+            queue.enqueue(b"", id=id, max_stalls=1000, **when)
+            actor.journal.write("enqueue", id, since, time.monotonic(), kind=kind, wait=wait if when else 0.0)
+            time.sleep(chance.uniform(0.1, 0.5))
+
+
+def visit(actor: Actor) -> None:
+    """Programs that come, make one call and go: they have never heard of the clock."""
+    chance = actor.chance("visitor")
+    while not actor.ending.is_set():
+        with actor.app() as app:
+            app.queue(QUEUE).clean()
+        time.sleep(chance.uniform(0.1, 0.5))
+
+
+def main() -> int:
+    url, path, seed, seconds = sys.argv[1:]
+    actor = Actor(url, Journal(path), seed, float(seconds))
+    problems: list[str] = []
+
+    def guarded(work: Callable[..., None], *given: Any) -> None:
+        try:
+            work(actor, *given)
+        except WindlassError as error:
+            problems.append(f"{work.__name__}: {error!r}")
+            actor.draining.set()
+            actor.ending.set()
+
+    works: list[tuple[Any, ...]] = [(hold,), (schedule,), (visit,), *((take, number) for number in range(TAKERS))]
+    threads = [threading.Thread(target=guarded, args=work) for work in works]
+    for thread in threads:
+        thread.start()
+    sys.stdin.readline()
+    actor.draining.set()
+    sys.stdin.read()  # until whoever started us closes it, or is gone
+    actor.ending.set()
+    for thread in threads:
+        thread.join()
+    for problem in problems:
+        print(problem, flush=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""What the actors wrote, held against CLOCK_MONOTONIC.
+
+A lease is good from the moment at which it was asked for until its seconds are over; an extension or a beat that was
+told to be accepted begins it anew. So whoever gets the same job before that has got it too soon, and whoever gets it
+only after twice that time too late. Between asking and answering anything may have happened first: only what is certain
+counts.
+
+A clock that leaps ahead may take the queue's own clock along by a second (`STEP_CAP` in clock.lua), and with it every
+lease that is under way. That is the one excuse for a lease that was cut short, and it is counted. Where callers are on
+several machines nobody knows to the millisecond how much time has passed: there a small part of a lease is forgiven.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROUNDING = 0.005  # seconds: all times of the queue are whole milliseconds, and several are added up
+LONGEST = 2.0  # leases
+STEP_CAP = 1.0  # seconds that each jump ahead may take off a lease
+FORGIVEN = 0.05  # part of a lease, where there are several machines; a worker stops what it runs at 0.85
+
+
+class Jump(NamedTuple):
+    """One jump of the server's clock."""
+
+    at: float
+    seconds: float
+
+
+class Line(NamedTuple):
+    """One line of a journal."""
+
+    what: str
+    id: str
+    asked: float
+    answered: float
+    more: dict[str, Any]
+
+
+@dataclass
+class Held:
+    """One lease, from when it was certainly given until it was certainly over."""
+
+    id: str
+    fence: int
+    holder: str | None
+    seconds: float
+    asked: float
+    answered: float
+    renewed_asked: float
+    renewed_answered: float
+    """When its last seconds began: between these two."""
+    completed: bool | None = None
+    completed_asked: float = 0.0
+
+
+@dataclass
+class Findings:
+    """What is to be reported, and what is wrong."""
+
+    jobs: int = 0
+    leases: int = 0
+    starts: dict[str, int] = field(default_factory=dict)
+    """First leases of jobs, by how they were enqueued."""
+    early: list[str] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    taken_over: list[float] = field(default_factory=list)
+    """For leases that were abandoned: after how many times their length another had the job."""
+    too_long: list[str] = field(default_factory=list)
+    cut_by_jump: list[float] = field(default_factory=list)
+    """By how many seconds leases were cut short over which the clock leapt ahead."""
+    forgiven: list[float] = field(default_factory=list)
+    """By how many seconds leases were a little too short."""
+    too_short: list[str] = field(default_factory=list)
+    """Taken over though the lease was good: a duplicate that nothing explains."""
+    lost_unduly: list[str] = field(default_factory=list)
+    """A completion in time that was refused."""
+    done: set[str] = field(default_factory=set)
+    done_twice: list[str] = field(default_factory=list)
+    enqueued: set[str] = field(default_factory=set)
+
+    @property
+    def faults(self) -> list[str]:
+        done_twice = [f"{id} was done twice" for id in self.done_twice]
+        return [*self.early, *self.too_short, *self.too_long, *self.lost_unduly, *done_twice]
+
+
+def read(paths: Iterable[Path]) -> list[Line]:
+    """All lines, by the time of their answers."""
+    lines = [Line(*json.loads(text)) for path in paths for text in path.read_text().splitlines()]
+    return sorted(lines, key=lambda line: line.answered)
+
+
+def judge(lines: Iterable[Line], jumps: Sequence[Jump] = (), forgiven: float = 0.0) -> Findings:
+    """One pass for what everybody did, then job by job. `forgiven` is a part of a lease."""
+    found = Findings()
+    enqueued: dict[str, Line] = {}
+    by_fence: dict[tuple[str, int], Held] = {}
+    by_holder: dict[str, list[Held]] = defaultdict(list)
+    for line in lines:
+        match line.what:
+            case "enqueue":
+                enqueued[line.id] = line
+            case "lease":
+                held = _held(line)
+                by_fence[line.id, held.fence] = held
+                if held.holder is not None:
+                    by_holder[held.holder].append(held)
+            case "extend" if line.more["told"]:
+                _renew(by_fence[line.id, line.more["fence"]], line)
+            case "beat" if line.more["told"]:
+                for held in by_holder[line.more["holder"]]:
+                    if held.answered < line.asked:  # else it may not yet have had it
+                        _renew(held, line)
+            case "complete":
+                held = by_fence[line.id, line.more["fence"]]
+                held.completed, held.completed_asked = line.more["told"], line.asked
+            case _:
+                pass
+    found.jobs, found.leases, found.enqueued = len(enqueued), len(by_fence), set(enqueued)
+    by_job: dict[str, list[Held]] = defaultdict(list)
+    for held in by_fence.values():
+        by_job[held.id].append(held)
+    for id, leases in by_job.items():
+        leases.sort(key=lambda held: held.fence)
+        _judge_start(found, enqueued[id], leases[0])
+        _judge_leases(found, leases, jumps, forgiven)
+    return found
+
+
+def _held(line: Line) -> Held:
+    more = line.more
+    times = line.asked, line.answered
+    return Held(line.id, more["fence"], more["holder"], more["seconds"], *times, *times)
+
+
+def _renew(held: Held, line: Line) -> None:
+    held.renewed_asked, held.renewed_answered = line.asked, line.answered
+
+
+def _judge_start(found: Findings, enqueued: Line, first: Held) -> None:
+    kind, wait = enqueued.more["kind"], enqueued.more["wait"]
+    found.starts[kind] = found.starts.get(kind, 0) + 1
+    due = enqueued.asked + wait
+    if first.answered < due - ROUNDING:
+        found.early.append(f"{enqueued.id} ({kind}) began {due - first.answered:.3f} s early")
+    found.late.append(max(0.0, first.answered - due))
+
+
+def _judge_leases(found: Findings, leases: list[Held], jumps: Sequence[Jump], forgiven: float) -> None:
+    for held, following in pairwise(leases):
+        # The other one's request may have waited at the server for the job: it got it just before it was answered.
+        least, most = following.answered - held.renewed_answered, following.answered - held.renewed_asked
+        if held.completed:
+            found.done_twice.append(held.id)
+        ahead = [jump for jump in jumps if jump.seconds > 0 and held.renewed_asked <= jump.at <= following.answered]
+        missing = held.seconds - most - ROUNDING
+        if missing > STEP_CAP * len(ahead) + forgiven * held.seconds:
+            found.too_short.append(f"{held.id} was taken over after {most:.3f} s of a lease of {held.seconds:g} s")
+        elif missing > 0:
+            (found.cut_by_jump if ahead else found.forgiven).append(missing)
+        if least > held.seconds * LONGEST:
+            found.too_long.append(f"{held.id} was taken over only after {least:.3f} s, lease {held.seconds:g} s")
+        found.taken_over.append(most / held.seconds)
+    for held in leases:
+        if held.completed:
+            found.done.add(held.id)
+        elif held.completed is False and held.completed_asked - held.renewed_asked < held.seconds * 0.9:
+            found.lost_unduly.append(f"{held.id} was lost within its lease")

@@ -1,0 +1,546 @@
+"""`python -m chaos.fuzz`: hostile payloads, names and lines, by chance, against the real thing.
+
+    envelopes  through the reader of payloads, the tasks' own readers and the command line's view of a job; some of them
+               through a queue and a real worker, which must live on and still run a good job in the end
+    names      through the checks; then as queues, ids, holders, schedules and tasks on a server, while MONITOR shows
+               every key that is touched: each must carry the tag of that very queue
+    lines      through the protocol's reader; then through `windlass stdio`, on both of its layouts: each bad line is
+               one line in its log, and it still answers
+
+It prints how many there were, what crashed and which keys lay outside, and returns 1 if any did. `--seed` repeats a
+run. `tests/security/test_fuzz.py` runs the short form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from tests.contract.performing import perform, settle
+from tests.security import hostile
+from tests.security.fuzzed_app import app as fuzzed_app
+from tests.security.watching import KeyWatch, native_key
+from tests.support.server import Server, valkey_binary
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker, Workshop
+
+from windlass import Queue, RawJob, Windlass, errors, fleet
+from windlass.cli.job_list import job_facts
+from windlass.envelope import write_envelope
+from windlass.fleet import WorkerRecord
+from windlass.handle import JobHandle
+from windlass.job import CAUGHT, JobRecord, Lease, State
+from windlass.layout import Call, Layout
+from windlass.limits import check_id, check_name
+from windlass.outcome import Broken, Failed, Unknown
+from windlass.stdio.messages import BadMessage, read_message
+from windlass.task import check_task_name
+from windlass.worker import attempt
+from windlass.worker.settings import Settings
+
+T = TypeVar("T")
+BATCH = 500
+PATIENCE = 60.0
+QUEUE = "default"
+
+
+class Findings:
+    """What was wrong, each kind of it counted and shown once."""
+
+    def __init__(self) -> None:
+        self.crashes: Counter[str] = Counter()
+        self.outside: list[str] = []
+        self._examples: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.crashes or self.outside)
+
+    def crash(self, what: str, example: object) -> None:
+        """Something did what it must not do when it met this."""
+        self.crashes[what] += 1
+        self._examples.setdefault(what, repr(example)[:300])
+
+    def lines(self) -> Iterator[str]:
+        """All of it, for people."""
+        for what, count in self.crashes.most_common():
+            yield f"  crash, {count} ×: {what}\n    such as {self._examples[what]}"
+        for key in self.outside[:20]:
+            yield f"  outside: {key}"
+
+
+def _described(error: BaseException) -> str:
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {str(error)[:100]} ({Path(last.filename).name}:{last.lineno})"
+
+
+def _chunks(things: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(things)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+# -- reading, without a server: also done under an audit hook --------------------------------------
+
+
+def read_payloads(payloads: Iterable[bytes], findings: Findings) -> None:
+    """A payload is a plan, broken, or of an unknown task; whatever it is, it can be shown."""
+    for data in payloads:
+        try:
+            planned = attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1))
+            if not isinstance(planned, attempt.Plan | Broken | Unknown):
+                findings.crash(f"planned as {type(planned).__name__}", data)
+            text = msgspec.json.encode(job_facts(JobRecord(QUEUE, "a", State.READY, data), True))
+            msgspec.json.decode(text)
+        except Exception as error:
+            findings.crash(f"a payload: {_described(error)}", data)
+
+
+def read_failures(payloads: Iterable[bytes], findings: Findings) -> None:
+    """The same in the place of what a failure handler is told, which only somebody can write who has the server."""
+    for data in payloads:
+        try:
+            attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1, marks=CAUGHT))
+        except Exception as error:
+            findings.crash(f"the record of a failure: {_described(error)}", data)
+
+
+_ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def is_legal_name(name: object) -> bool:
+    """Whether this may name a queue, holder or schedule: the rule of the docs, written once more and otherwise."""
+    return (
+        isinstance(name, str)
+        and 1 <= len(name) <= 128
+        and name[0] in _ALPHABET
+        and all(letter in _ALPHABET or letter in "._-" for letter in name)
+    )
+
+
+def is_legal_id(id: object) -> bool:
+    """Whether this may be the id of a job."""
+    if not isinstance(id, str) or any(0xD800 <= ord(letter) <= 0xDFFF for letter in id):
+        return False
+    return 1 <= len(id.encode()) <= 512
+
+
+def read_names(names: Iterable[Any], findings: Findings) -> None:
+    """The checks take what is legal and refuse all else with an error of ours."""
+    for name in names:
+        _agree(check_name, name, is_legal_name(name), errors.InvalidName, findings)
+        _agree(check_id, name, is_legal_id(name), errors.InvalidId, findings)
+        try:
+            check_task_name(name)
+        except errors.InvalidTask:
+            pass
+        except Exception as error:
+            findings.crash(f"a task's name: {_described(error)}", name)
+
+
+def _agree(
+    check: Callable[[Any], object], name: Any, legal: bool, refusal: type[Exception], findings: Findings
+) -> None:
+    try:
+        check(name)
+    except refusal:
+        taken = False
+    except Exception as error:
+        return findings.crash(f"a name: {_described(error)}", name)
+    else:
+        taken = True
+    if taken != legal:
+        findings.crash("a name was " + ("taken" if taken else "refused") + f" ({refusal.__name__})", name)
+    return None
+
+
+def is_bad_line(line: bytes, findings: Findings) -> bool:
+    """Whether a line is no message."""
+    try:
+        read_message(line, "default")
+    except BadMessage:
+        return True
+    except Exception as error:
+        findings.crash(f"a line: {_described(error)}", line)
+    return False
+
+
+# -- envelopes, through a worker -------------------------------------------------------------------
+
+
+def fuzz_envelopes(count: int, through_worker: int, chance: random.Random) -> Findings:
+    """All of them through the readers, and so many of them through a worker."""
+    findings = Findings()
+    read_payloads((hostile.payload(chance) for _ in range(count)), findings)
+    read_failures((hostile.payload(chance) for _ in range(count // 10)), findings)
+    if through_worker:
+        with tempfile.TemporaryDirectory(prefix="wl-") as folder, _server() as server:
+            _feed_worker(server, Path(folder), [hostile.payload(chance) for _ in range(through_worker)], findings)
+    return findings
+
+
+def _feed_worker(server: Server, folder: Path, payloads: list[bytes], findings: Findings) -> None:
+    with Workshop(server, folder) as shop:
+        settings = Settings(name="fuzzed", queues={QUEUE: 1}, lease=5.0, grace=5.0, threads=2, processes=1)
+        environment = {"WINDLASS_URL": server.url}
+        worker = Worker("tests.security.fuzzed_app:app", settings, environment, folder / "worker.log", folder=_root())
+        shop.workers.append(worker)
+        shop.wait_ready(worker)
+        queue = shop.queue(QUEUE)
+        receipts = queue.enqueue_many(payloads)
+        wait_until(lambda: not _under_way(queue), "the worker to be done", timeout=PATIENCE)
+        counts = queue.counts()
+        if counts.scheduled != counts.parked:
+            failed = [job for job in queue.all_jobs(State.SCHEDULED) if job.failures or job.stalls]
+            findings.crash("a payload made a worker fail", [(job.data[:100], job.message) for job in failed[:3]])
+        for job in queue.all_jobs(State.DEAD):
+            if job.reason != "failed" or not (job.message or "").startswith("keep_result:"):
+                findings.crash(f"a payload died: {job.reason} {job.message}", job.data)
+        alive = queue.enqueue(write_envelope("kept", b'["still here"]', 60), id="last")
+        if JobHandle[str](queue._layout, queue._runners, alive.id).result(timeout=PATIENCE) != "still here":
+            findings.crash("the last job was not run", alive)
+        for words in ("the runner died", "the runner was ended", "Traceback"):
+            if words in worker.log:
+                findings.crash(f"the worker said {words!r}", worker.log[-500:])
+        print(
+            f"  through a worker: {len(receipts):,} payloads, {counts.broken:,} broken, {counts.parked:,} of unknown "
+            f"tasks, {counts.dead:,} whose results could not be kept, the others run"
+        )
+
+
+def _under_way(queue: Queue) -> bool:
+    counts = queue.counts()
+    return bool(counts.ready or counts.leased or counts.inbox)
+
+
+# -- names, on a server ----------------------------------------------------------------------------
+
+
+def fuzz_names(count: int, chance: random.Random) -> Findings:
+    """All through the checks, and those that are legal onto a server whose every command is looked at."""
+    findings = Findings()
+    names = [hostile.name(chance) for _ in range(count)]
+    read_names(names, findings)
+    with _server() as server, Windlass(server.url, retry_for=5) as app, KeyWatch(server) as watch:
+        _refuse(app, [name for name in names[:: max(1, count // 2000)] if not is_legal_id(name)], findings)
+        ids = dict.fromkeys(name for name in names if is_legal_id(name))
+        watch.expect("ids")
+        for chunk in _chunks(ids, BATCH):
+            _use_ids(app.queue("ids"), chunk, chance)
+        queues = dict.fromkeys(name for name in names if is_legal_name(name))
+        all_ids = list(ids)
+        for name in queues:
+            watch.expect(name)
+            _use_queue(app, name, chance.choice(all_ids), chance)
+        watch.expect(".workers")
+        for name in islice(queues, 500):
+            _tell_fleet(app, name)
+        app.workers()
+        watch.expect(None)
+        app.queues()
+        app.close()  # its goodbye goes to every queue, and is looked at as well
+        findings.outside += watch.finish()
+        print(f"  on a server: {len(ids):,} ids, {len(queues):,} queues, {watch.commands:,} commands looked at")
+    return findings
+
+
+def _tell_fleet(app: Windlass, name: str) -> None:
+    told = fleet.beat(WorkerRecord(name=name, host="\0\n"))
+    app.run(lambda session: session.perform(told))
+
+
+def _refuse(app: Windlass, names: list[Any], findings: Findings) -> None:
+    """What is no name is refused by every verb that takes one, and nothing is sent."""
+    queue = app.queue("ids")
+    for name in names:
+        for verb in (
+            lambda name=name: app.queue(name),
+            lambda name=name: queue.get(name),
+            lambda name=name: queue.cancel(name),
+            lambda name=name: queue.revive([name]),
+            lambda name=name: queue.beat(name),
+            lambda name=name: app.schedules.add(name, ("ids", b""), every="1h"),
+        ):
+            try:
+                verb()
+            except errors.InvalidInput:
+                continue
+            except Exception as error:
+                findings.crash(f"a verb: {_described(error)}", name)
+            else:
+                findings.crash("a verb took it", name)
+
+
+def _use_ids(queue: Queue, ids: list[str], chance: random.Random) -> None:
+    """Every step that puts an id into a key, a member or a record."""
+    for id in chance.sample(ids, min(5, len(ids))):
+        queue.enqueue(b"", id=id, delay=60)
+        queue.update(id, priority=1, delay=0)
+        perform(queue, partial(_watch, id))
+        queue.get(id)
+    queue.enqueue_many(RawJob(b"", id=id) for id in ids)
+    leases = queue.lease_many(BATCH, holder=f"holder-{chance.randrange(3)}")
+    for lease in leases[:3]:
+        queue.progress(lease, 0.5)
+        queue.enqueue(b"behind", id=lease.id)
+        queue.cancel(lease.id, running=True)
+    if leases:
+        settle(queue, Unknown(leases[-1], chance.choice(ids)), Failed(leases[-2 % len(leases)], leases[0].id, 1))
+        perform(queue, lambda layout: layout.unpark([leases[-1].id]))
+    queue.complete_many(leases)
+    queue.purge()
+
+
+def _watch(id: str, layout: Layout) -> Call[bool]:
+    return layout.watch(id, 1)
+
+
+def _use_queue(app: Windlass, name: str, id: str, chance: random.Random) -> None:
+    queue = app.queue(name)
+    queue.enqueue(b"", id=id)
+    lease = queue.lease(holder=name)
+    assert lease is not None
+    if chance.random() < 0.05:
+        app.schedules.add(name, (name, b""), every="1h")
+        app.schedules.run_now(name, name)
+        app.schedules.list(name)
+        app.schedules.delete(name, name)
+    assert lease.id == id
+    queue.complete(lease)
+    queue.purge()
+
+
+# -- lines, through the service --------------------------------------------------------------------
+
+
+class _Said(msgspec.Struct):
+    topic: str
+    payload: msgspec.Raw
+
+
+class StdioService:
+    """`windlass stdio`, with its log in a file: a pipe that nobody reads would lose lines."""
+
+    def __init__(self, url: str, layout: str, folder: Path) -> None:
+        self.log = folder / f"{layout}.log"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "windlass", "stdio", "--layout", layout, "--tick", "1s", "--url", url],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": str(_root())},
+            )
+        self._answers: set[str] = set()
+        self._came = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._asked = 0
+        self.unreadable: list[bytes] = []
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            try:
+                message = msgspec.json.decode(line, type=_Said)
+                if message.topic.endswith("/answer"):
+                    with self._came:
+                        self._answers.add(msgspec.json.decode(message.payload)["queue_name"])
+                        self._came.notify_all()
+            except (msgspec.DecodeError, ValueError):
+                self.unreadable.append(line)
+        with self._came:
+            self._came.notify_all()
+
+    def handle(self, lines: list[bytes]) -> bool:
+        """Whether it still answers when it has handled these lines."""
+        assert self._process.stdin
+        self._asked += 1
+        name = f"asked-{self._asked}"
+        question = b'{"topic":"default/job_queue/list_job_queue","payload":{"queue_name":"%b"}}' % name.encode()
+        try:
+            self._process.stdin.write(b"".join(line + b"\n" for line in (*lines, question)))
+            self._process.stdin.flush()
+        except OSError:
+            return False
+        with self._came:
+            self._came.wait_for(lambda: name in self._answers or self._process.poll() is not None, PATIENCE)
+            return name in self._answers
+
+    def logged(self) -> list[bytes]:
+        """Its log, line by line."""
+        return self.log.read_bytes().splitlines()
+
+    def end(self) -> int:
+        """Its input ends; what it returns."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            self._reader.join(10)
+
+
+def fuzz_lines(count: int, chance: random.Random) -> Findings:
+    """All through the reader, and through a service: half of them on each layout."""
+    findings = Findings()
+    with tempfile.TemporaryDirectory(prefix="wl-") as folder:
+        for layout in ("processor", "native"):
+            lines = [hostile.line(chance) for _ in range(count // 2)]
+            judge = _judge_for(layout, lines)
+            with _server() as server, KeyWatch(server, judge, one_slot=layout == "native") as watch:
+                service = StdioService(server.url, layout, Path(folder))
+                try:
+                    _speak(service, layout, lines, findings)
+                finally:
+                    code = service.end()
+                if code != 0:
+                    findings.crash(f"stdio on {layout} ended with {code}", service.log.read_text()[-1500:])
+                findings.outside += watch.finish()
+                _check_log(service, layout, findings)
+    return findings
+
+
+def _speak(service: StdioService, layout: str, lines: list[bytes], findings: Findings) -> None:
+    """First all as they come; then the bad ones once more by themselves, so that what is logged can be counted."""
+    bad = [line for line in lines if is_bad_line(line, findings) and line.strip()]
+    for chunk in _chunks(lines, BATCH):
+        if not service.handle(chunk):
+            return findings.crash(f"stdio on {layout} fell silent", chunk[-1])
+    errors_logged = 0
+    for chunk in _chunks(bad, BATCH):
+        before = _errors(service)
+        if not service.handle(chunk):
+            return findings.crash(f"stdio on {layout} fell silent", chunk[-1])
+        errors_logged += _errors(service) - before
+    if errors_logged != len(bad):
+        findings.crash(f"stdio on {layout} logged {errors_logged:,} errors of {len(bad):,} bad lines", None)
+    print(
+        f"  stdio on {layout}: {len(lines) + len(bad):,} lines, {2 * len(bad):,} of them bad, {errors_logged:,} logged"
+    )
+    return None
+
+
+def _errors(service: StdioService) -> int:
+    # Not what was said of messages that could be read: a tick of the service's own may complain at any time.
+    return sum(b'"log_level":"error"' in line and _BAD.search(line) is not None for line in service.logged())
+
+
+_BAD = re.compile(rb"a line (is not|has)|a message (is not as|has a time)|there is no topic|worker's message has no")
+
+
+def _check_log(service: StdioService, layout: str, findings: Findings) -> None:
+    for line in service.logged():
+        try:
+            told = json.loads(line)
+            if not {"log_level", "created_at", "log_message"} <= told.keys():
+                findings.crash(f"stdio on {layout} logged something odd", line)
+        except ValueError:
+            findings.crash(f"stdio on {layout} logged no JSON", line)
+    for line in service.unreadable:
+        findings.crash(f"stdio on {layout} wrote no JSON", line)
+
+
+# Names there are those of another system: anything without spaces, braces and control characters.
+_PROCESSOR = re.compile(r"(?:jobs|workers)_[a-z_0-9]+:[^\s{}\x00-\x1f\x7f]{1,128}")
+_LEDGER = re.compile(r"windlass:\{[^\s{}\x00-\x1f\x7f]{1,128}\}:processor:[a-z]+")
+
+
+def _judge_for(layout: str, lines: list[bytes]) -> Callable[[bytes, bytes], bytes | None]:
+    """Which keys the service may touch. A job of the processor layout is a key by its bare uuid, as it was sent."""
+    if layout == "native":
+        return native_key
+    uuids = set(_uuids(lines))
+
+    def judge(key: bytes, command: bytes) -> bytes | None:
+        text = key.decode(errors="replace")
+        ours = _PROCESSOR.fullmatch(text) or _LEDGER.fullmatch(text)
+        # What a worker says of a job that there is not is looked up under any uuid, and nothing is written there.
+        looked_up = command in (b"HGET", b"TYPE", b"EXISTS")
+        job = key in uuids and (looked_up or not _RESERVED.match(text))
+        # One script there is about one queue, and its jobs are anywhere: that layout knows no clusters.
+        return b"" if ours or job else None
+
+    return judge
+
+
+_RESERVED = re.compile(r"(jobs|workers)_[a-z_0-9]+:|windlass:")
+
+
+def _uuids(lines: list[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        try:
+            message = read_message(line, "default")
+        except Exception:
+            continue
+        if uuid := getattr(message.payload, "uuid", None):
+            yield uuid.encode()
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def _server() -> Server:
+    return Server(valkey_binary(), config={"client-output-buffer-limit": "normal 0 0 0"})
+
+
+def _root() -> Path:
+    return Path(__file__).parent.parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fuzz, and tell: 1 if anything was found."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.fuzz", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--envelopes", type=int, default=100_000, help="payloads (default %(default)s)")
+    parser.add_argument("--through-worker", type=int, default=5_000, help="more of them, run (default %(default)s)")
+    parser.add_argument("--names", type=int, default=100_000, help="names of all kinds (default %(default)s)")
+    parser.add_argument("--lines", type=int, default=100_000, help="lines for stdio (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="where chance begins")
+    chosen = parser.parse_args(arguments)
+    print(f"seed {chosen.seed}: repeat with --seed {chosen.seed}", flush=True)
+    crashes = outside = 0
+    parts: dict[str, tuple[int, Callable[[random.Random], Findings]]] = {
+        "envelopes": (
+            chosen.envelopes + chosen.through_worker,
+            lambda chance: fuzz_envelopes(chosen.envelopes, chosen.through_worker, chance),
+        ),
+        "names": (chosen.names, lambda chance: fuzz_names(chosen.names, chance)),
+        "lines": (chosen.lines, lambda chance: fuzz_lines(chosen.lines, chance)),
+    }
+    for what, (count, fuzz) in parts.items():
+        if not count:
+            continue
+        findings = fuzz(random.Random(f"{chosen.seed} {what}"))
+        crashes += findings.crashes.total()
+        outside += len(findings.outside)
+        print(
+            f"{what}: {count:,}, crashes {findings.crashes.total():,}, keys outside the tag {len(findings.outside):,}",
+            *findings.lines(),
+            sep="\n",
+            flush=True,
+        )
+    return 1 if crashes or outside else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

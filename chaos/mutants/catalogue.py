@@ -1,0 +1,500 @@
+"""The mutants: which line of Windlass is changed, into what, and who should notice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LUA = "layouts/native/lua"
+
+
+class Mutant(NamedTuple):
+    """One bug. `old` stands once in the file. `hunters` are tried in turn: runs of chaos, or tests."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    hunters: tuple[str, ...] = ("simulation", "run")
+
+
+RUN = ("run", "simulation")
+MUTANTS = (
+    # -- settling ----------------------------------------------------------------------------------
+    Mutant(
+        "completing does not compare the fence",
+        f"{LUA}/turn.lua",
+        "if text and string.sub(text, 2, 9) == ARGV[10 + completed + i] and not seen[id] then",
+        "if text and not seen[id] then",
+    ),
+    Mutant(
+        "other outcomes do not compare the fence",
+        f"{LUA}/turn.lua",
+        "return lease and lease.fence == tonumber(fence) and lease",
+        "return lease",
+    ),
+    Mutant(
+        "a completed job keeps its lease",
+        f"{LUA}/turn.lua",
+        "    call('HDEL', LEASES, unpack(done))\n",
+        "",
+    ),
+    Mutant(
+        "a completed job stays in its holder's list",
+        f"{LUA}/turn.lua",
+        "    call('ZREM', HELD, unpack(members))\n",
+        "",
+    ),
+    Mutant(
+        "the data of a completed job stays",
+        f"{LUA}/turn.lua",
+        "    call('HDEL', DATA, unpack(done))\n",
+        "",
+    ),
+    Mutant(
+        "a completed job goes back to the queue",
+        f"{LUA}/turn.lua",
+        "    call('HDEL', DATA, unpack(done))\n",
+        "    for _, id in ipairs(done) do call('ZADD', READY, 5 * PRIORITY_STEP, id) end\n",
+    ),
+    Mutant(
+        "what waits behind a completed job is forgotten",
+        f"{LUA}/turn.lua",
+        "        if text then release_blocked(done[i], text) end",
+        "        if text then call('HDEL', BLOCKED, done[i]) end",
+    ),
+    Mutant(
+        "a retry is not counted",
+        f"{LUA}/turn.lua",
+        "    m.failures = m.failures + 1\n    set_mark(m, SUSPECT, false)",
+        "    set_mark(m, SUSPECT, false)",
+    ),
+    Mutant(
+        "a retry does not wait",
+        f"{LUA}/turn.lua",
+        "put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))",
+        "put_back(id, m, 0)",
+    ),
+    Mutant(
+        "a retried job keeps its old lease",
+        f"{LUA}/turn.lua",
+        "      touched[lease.holder] = true\n      end_lease(id, lease)\n",
+        "      touched[lease.holder] = true\n",
+    ),
+    Mutant(
+        "a job that failed for good is thrown away",
+        f"{LUA}/turn.lua",
+        "    m.failures = m.failures + 1\n    bury(id, m, FAILED, message, most_dead)",
+        "    remove(id)",
+    ),
+    Mutant(
+        "a released job is gone",
+        f"{LUA}/turn.lua",
+        "    put_back(id, m, 0, lease.score)\n    tell(id, 'released')",
+        "    remove(id)",
+    ),
+    Mutant(
+        "a released job goes to the end of the queue",
+        f"{LUA}/turn.lua",
+        "    put_back(id, m, 0, lease.score)\n    tell(id, 'released')",
+        "    put_back(id, m, 0)",
+    ),
+    Mutant(
+        "a released job is charged",
+        f"{LUA}/turn.lua",
+        "    put_back(id, m, 0, lease.score)\n    tell(id, 'released')",
+        "    m.failures = m.failures + 1\n    put_back(id, m, 0, lease.score)",
+    ),
+    Mutant(
+        "a crash is not charged",
+        f"{LUA}/turn.lua",
+        "    m.stalls = m.stalls + 1\n    if allowed",
+        "    if allowed",
+        RUN,
+    ),
+    Mutant(
+        "the innocent are charged with a crash",
+        f"{LUA}/turn.lua",
+        "      set_mark(m, SUSPECT, true)\n      put_back(id, m, 0, lease.score)",
+        "      m.stalls = m.stalls + 1\n      put_back(id, m, 0, lease.score)",
+        ("run", "tests/worker/test_kills.py"),
+    ),
+    Mutant(
+        "children come though their parent was another's",
+        f"{LUA}/turn.lua",
+        "    if ours[parent] and target == '' then",
+        "    if target == '' then",
+        ("run", "tests/native/test_hand_over.py"),
+    ),
+    Mutant(
+        "children for other queues are dropped",
+        f"{LUA}/turn.lua",
+        "      call('ZADD', OUTBOX, seq, struct.pack(",
+        "      local _ = (seq == 0) and call('ZADD', OUTBOX, seq, struct.pack(",
+        RUN,
+    ),
+    # -- taking back ---------------------------------------------------------------------------------
+    Mutant(
+        "a lost lease is not counted",
+        f"{LUA}/turn.lua",
+        "        m.stalls = m.stalls + 1\n        if lease.cancelled",
+        "        if lease.cancelled",
+    ),
+    Mutant(
+        "what is taken back keeps its lease",
+        f"{LUA}/turn.lua",
+        "        end_lease(id, lease)\n        local m = read_meta(call('HGET', META, id))\n        m.priority",
+        "        local m = read_meta(call('HGET', META, id))\n        m.priority",
+    ),
+    Mutant(
+        "what is taken back goes to the end of the queue",
+        f"{LUA}/turn.lua",
+        "          put_back(id, m, 0, lease.score)\n          tell(id, 'stalled')",
+        "          put_back(id, m, 0)",
+    ),
+    Mutant(
+        "holders are called lost too early",
+        f"{LUA}/turn.lua",
+        "call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)",
+        "call('ZRANGE', HOLDERS, '-inf', now + 1500, 'BYSCORE', 'LIMIT', 0, 100)",
+    ),
+    Mutant(
+        "lost holders are never swept",
+        f"{LUA}/turn.lua",
+        "  if is_raw(lost) or now >= state.grace or ended <= state.grace_from then",
+        "  if now < 0 then",
+    ),
+    Mutant(
+        "a silence of the server costs everybody their leases",
+        f"{LUA}/turn.lua",
+        "  if is_raw(lost) or now >= state.grace or ended <= state.grace_from then",
+        "  if ended then",
+        ("tests/native/test_clock.py",),
+    ),
+    Mutant(
+        "a holder is forgotten before all it held is back",
+        f"{LUA}/turn.lua",
+        "    if #members < budget then\n      call('ZREM', HOLDERS, lost)",
+        "    if true then\n      call('ZREM', HOLDERS, lost)",
+        ("simulation", "tests/native/test_leftovers.py"),
+    ),
+    # -- leasing -------------------------------------------------------------------------------------
+    Mutant(
+        "the last come first",
+        f"{LUA}/turn.lua",
+        "local popped = call('ZPOPMIN', READY,",
+        "local popped = call('ZPOPMAX', READY,",
+    ),
+    Mutant(
+        "a batch is one job short",
+        f"{LUA}/turn.lua",
+        "return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)",
+        "if #ids > 1 then ids[#ids], payloads[#payloads], scores[#scores] = nil, nil, nil end\n"
+        "return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)",
+    ),
+    Mutant(
+        "leases are shorter than they say",
+        f"{LUA}/turn.lua",
+        "  call('ZADD', HOLDERS, 'GT', now + lease_ms, holder)",
+        "  call('ZADD', HOLDERS, 'GT', now + lease_ms / 10, holder)",
+    ),
+    Mutant(
+        "a leased job stays in the queue",
+        f"{LUA}/turn.lua",
+        "  call('HSET', LEASES, unpack(leases))\n  call('ZADD', HELD, unpack(members))",
+        "  call('ZADD', READY, scores[1], ids[1])\n"
+        "  call('HSET', LEASES, unpack(leases))\n  call('ZADD', HELD, unpack(members))",
+    ),
+    Mutant(
+        "jobs are leased to a holder that was called lost",
+        f"{LUA}/turn.lua",
+        "if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then",
+        "if wanted > 0 and ARGV[9] == '1' and false then",
+        ("simulation", "run", "tests/worker/test_kills.py"),
+    ),
+    # -- enqueueing ----------------------------------------------------------------------------------
+    Mutant(
+        "the last job of a batch is dropped",
+        f"{LUA}/enqueue.lua",
+        "  call('ZADD', READY, unpack(adds))\n",
+        "  call('ZADD', READY, unpack(adds, 1, math.max(2, #adds - 2)))\n",
+    ),
+    Mutant(
+        "payloads go to the next job of the batch",
+        f"{LUA}/enqueue.lua",
+        "    payloads[#payloads + 1] = id\n    payloads[#payloads + 1] = data\n    answer[i] = 'a'",
+        "    payloads[#payloads + 1] = id\n"
+        "    payloads[#payloads + 1] = i > 1 and ARGV[3 * i] or data\n    answer[i] = 'a'",
+    ),
+    Mutant(
+        "a delayed job is ready at once",
+        f"{LUA}/shared/waiting.lua",
+        "  if run_at > due then\n    m.seq",
+        "  if run_at > due + 3600000 then\n    m.seq",
+    ),
+    Mutant(
+        "scheduled jobs come a second early",
+        f"{LUA}/shared/waiting.lua",
+        "call('ZRANGE', SCHEDULED, '-inf', due, 'BYSCORE', 'LIMIT', 0, most)",
+        "call('ZRANGE', SCHEDULED, '-inf', due + 1000, 'BYSCORE', 'LIMIT', 0, most)",
+    ),
+    Mutant(
+        "what was promoted stays scheduled",
+        f"{LUA}/shared/waiting.lua",
+        "  call('ZREM', SCHEDULED, unpack(members))\n",
+        "",
+    ),
+    Mutant(
+        "what was promoted is lost",
+        f"{LUA}/shared/waiting.lua",
+        "  call('ZADD', READY, unpack(adds))\n",
+        "  call('ZADD', READY, adds[1], adds[2])\n",
+    ),
+    Mutant(
+        "jobs of one run time come in any order",
+        f"{LUA}/shared/meta.lua",
+        "return struct.pack('>I8', seq) .. id",
+        "return struct.pack('<I8', seq) .. id",
+        ("tests/contract/test_schedule.py",),
+    ),
+    Mutant(
+        "a delay counts half",
+        f"{LUA}/shared/clock.lua",
+        "return math.max(wall, due) + ms",
+        "return math.max(wall, due) + ms / 2",
+    ),
+    # -- one at a time -------------------------------------------------------------------------------
+    Mutant(
+        "two jobs of one id run at a time",
+        f"{LUA}/shared/arrivals.lua",
+        "  if lease then return block(id, data, c) end\n",
+        "",
+    ),
+    Mutant(
+        "what waits behind a dead job is forgotten",
+        f"{LUA}/shared/endings.lua",
+        "  if text then release_blocked(id, text) end\n",
+        "",
+    ),
+    Mutant(
+        "what waited behind a job is placed nowhere",
+        f"{LUA}/shared/endings.lua",
+        "    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }\n  place(id, m, c.run_at)",
+        "    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }",
+    ),
+    Mutant(
+        "an update loses the new payload",
+        f"{LUA}/shared/arrivals.lua",
+        "  if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, data) end\n  if member and",
+        "  if member and",
+        ("simulation", "tests/contract/test_upsert.py"),
+    ),
+    # -- orders --------------------------------------------------------------------------------------
+    Mutant(
+        "extending does not compare the fence",
+        f"{LUA}/extend.lua",
+        "if lease and lease.fence == fence and not lease.cancelled then",
+        "if lease and not lease.cancelled then",
+    ),
+    Mutant(
+        "a heartbeat keeps nothing alive",
+        f"{LUA}/beat.lua",
+        "if known == '1' or (ARGV[6] == '1' and not ends) then",
+        "if ARGV[6] == '1' and not ends then",
+    ),
+    Mutant(
+        "a lost holder is told that all is well",
+        f"{LUA}/beat.lua",
+        "local known = ends and ends > 0 and '1' or '0'",
+        "local known = '1'",
+        ("simulation", "run", "tests/contract/test_recovery.py", "tests/contract/test_lease.py"),
+    ),
+    Mutant(
+        "a cancelled job leaves its data",
+        f"{LUA}/cancel.lua",
+        "      call('HDEL', DATA, id)\n      call('HDEL', META, id)",
+        "      call('HDEL', META, id)",
+    ),
+    Mutant(
+        "cancelling says yes and does nothing",
+        f"{LUA}/cancel.lua",
+        "    verdict = call('ZREM', READY, id)\n",
+        "    verdict = call('ZSCORE', READY, id) and 1 or 0\n    if verdict == 1 then return { reading, '1' } end\n",
+    ),
+    Mutant(
+        "a revived job stays among the dead",
+        f"{LUA}/revive.lua",
+        "    call('ZREM', DEAD, id)\n",
+        "",
+        ("tests/contract/test_outcomes.py",),
+    ),
+    Mutant(
+        "what comes from an outbox twice arrives twice",
+        f"{LUA}/forward.lua",
+        "  if tonumber(ARGV[i]) > last then",
+        "  if ARGV[i] then",
+        ("tests/native/test_hand_over.py",),
+    ),
+    Mutant(
+        "a tick is fired by everyone who sees it",
+        f"{LUA}/tick.lua",
+        "if not tick or math.floor(tick) ~= expected then",
+        "if not tick then",
+        ("tests/native/schedules",),
+    ),
+    # -- operations and clock ------------------------------------------------------------------------
+    Mutant(
+        "a repeat is done again",
+        f"{LUA}/shared/operations.lua",
+        "    if number == tonumber(ARGV[2]) then",
+        "    if number == -1 then",
+    ),
+    Mutant(
+        "answers are not remembered",
+        f"{LUA}/shared/operations.lua",
+        "    'step', state.step, lane_field, write_record(",
+        "    'step', state.step, 'lane', write_record(",
+    ),
+    Mutant(
+        "a request that comes late is done after a newer one",
+        f"{LUA}/shared/operations.lua",
+        "    elseif number > tonumber(ARGV[2]) then",
+        "    elseif number == -1 then",
+    ),
+    Mutant(
+        "a repeat writes nothing, so nobody waits for it",
+        f"{LUA}/shared/operations.lua",
+        "      call('HSET', STATE, lane_field, write_record(step, answer))\n",
+        "",
+        ("tests/test_durability.py",),
+    ),
+    Mutant(
+        "leases follow the server's wall clock",
+        f"{LUA}/shared/clock.lua",
+        "    now = math.max(state.clock + math.min(math.max(moved, 0), STEP_CAP), heard_now)",
+        "    now = wall",
+    ),
+    Mutant(
+        "run times follow every jump of the clock",
+        f"{LUA}/shared/clock.lua",
+        "    due = wall - state.skew\n",
+        "    due = wall\n",
+    ),
+    # -- the client ----------------------------------------------------------------------------------
+    Mutant(
+        "a release is sent as a completion",
+        "layouts/native/layout.py",
+        'return (*name, "l", 0, 0, "")',
+        'return (*name, "d", 0, 0, "")',
+    ),
+    Mutant(
+        "leases have the fence of their neighbour",
+        "layouts/native/layout.py",
+        "fences = range(int(base) + 1, int(base) + 1 + len(ids))",
+        "fences = range(int(base) + 2, int(base) + 2 + len(ids))",
+    ),
+    Mutant(
+        "outcomes are mixed up within a batch",
+        "layouts/native/layout.py",
+        "for place, digit in zip(order, verdicts, strict=True):",
+        "for place, digit in zip(reversed(order), verdicts, strict=True):",
+        ("simulation", "tests/contract/test_settle.py"),
+    ),
+    Mutant(
+        "a repeat gets a number of its own",
+        "transport/session.py",
+        "                may_have_happened = may_have_happened or call.writes\n",
+        "                may_have_happened = may_have_happened or call.writes\n"
+        "                command = command.replace(lane.name.encode(), random_id().encode())\n",
+    ),
+    Mutant(
+        "what may have happened is said not to have",
+        "transport/session.py",
+        "                may_have_happened = may_have_happened or call.writes\n",
+        "",
+    ),
+    Mutant(
+        "a script that is not known counts as run",
+        "transport/session.py",
+        "                if not isinstance(reply, RedisError):\n                    return reply, safe",
+        "                if not isinstance(reply, RedisError) or isinstance(reply, NoScriptError):\n"
+        "                    return reply, safe",
+    ),
+    Mutant(
+        "everysec is called fsync",
+        "transport/assurance.py",
+        'return {b"always": FSYNC, b"everysec": EVERYSEC}',
+        'return {b"always": FSYNC, b"everysec": FSYNC}',
+        ("tests/test_durability.py",),
+    ),
+    Mutant(
+        "nobody looks how many replicas answered",
+        "transport/assurance.py",
+        "return replicated(on_replicas) if safe >= FSYNC and on_replicas else safe",
+        "return level if level.replicas and safe >= FSYNC else safe",
+        ("tests/test_durability.py",),
+    ),
+    Mutant(
+        "WAITAOF is trusted where it answers too early",
+        "transport/server_facts.py",
+        "            return (7, 2) <= self.version < (8, 0)",
+        "            return (7, 2) <= self.version",
+        ("tests/test_durability.py",),
+    ),
+    Mutant(
+        "checksums are not compared",
+        "layouts/native/records.py",
+        'if kind == _CRC and crc32(data).to_bytes(4, "big") == told:',
+        "if kind == _CRC:",
+        ("tests/native/test_bit_rot.py",),
+    ),
+    # -- the worker ----------------------------------------------------------------------------------
+    Mutant(
+        "outcomes of a turn that failed are forgotten",
+        "worker/feed.py",
+        "            self.outcomes = sent + self.outcomes\n",
+        "            pass\n",
+        RUN,
+    ),
+    Mutant(
+        "the keeper sends no heartbeats",
+        "worker/keeper.py",
+        "                    if queue not in crew.beating:\n",
+        "                    if queue not in crew.beating and crew.why:\n",
+        RUN,
+    ),
+    Mutant(
+        "the keeper gives back nothing",
+        "worker/keeper.py",
+        "        await self._give_back(crew, ending)\n",
+        "",
+        ("run", "tests/worker/test_kills.py"),
+    ),
+    Mutant(
+        "the keeper gives back what still runs",
+        "worker/keeper.py",
+        "        await crew.children_gone()\n        await self._give_back(crew, ending)\n",
+        "        await self._give_back(crew, ending)\n",
+        ("run", "tests/worker/test_kills.py"),
+    ),
+    Mutant(
+        "jobs go on when their leases could not be kept",
+        "worker/keeper.py",
+        "        if crew.why:\n            return  # it is being ended already\n",
+        "        if crew:\n            return\n",
+        ("tests/chaos/test_pauses.py", "tests/worker/test_partial_faults.py"),
+    ),
+    Mutant(
+        "stopping charges the jobs that it gives back",
+        "worker/runner.py",
+        "(Released(plan.lease))\n        self._stir()\n        self._patience_ends",
+        '(Retried(plan.lease, None, ""))\n        self._stir()\n        self._patience_ends',
+        ("tests/worker/test_stopping.py",),
+    ),
+    Mutant(
+        "notes are not compared with a server that was restored",
+        "worker/runner.py",
+        "        if feed.in_doubt:\n",
+        "        if feed.in_doubt and feed.comparing:\n",
+        ("tests/worker/test_rewinds.py",),
+    ),
+)

@@ -1,0 +1,37 @@
+"""Jumps of a server's wall clock, while every other clock goes on as before. See `chaos/clock.py`."""
+
+from __future__ import annotations
+
+from chaos.clock import ServerClock, shim
+from chaos.nemesis.fault import Detail, Fault
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+JUMPS = (HOUR, -HOUR, DAY, -DAY)
+
+
+class JumpClock(Fault):
+    """One jump, and one back at the end."""
+
+    name = "clock jump"
+    summary = "The server's wall clock leaps ahead or back; at the end it shows what it would have shown."
+
+    def __init__(self, clock: ServerClock, seconds: float) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self._jumped = False
+
+    @classmethod
+    def available(cls) -> str | None:
+        return None if shim() is not None else "needs Linux and a C compiler"
+
+    def begin(self) -> Detail:
+        self.clock.jump(self.seconds)
+        self._jumped = True
+        return {"seconds": self.seconds}
+
+    def end(self) -> Detail:
+        jumped, self._jumped = self._jumped, False
+        if jumped:
+            self.clock.jump(-self.seconds)
+        return {}

@@ -1,0 +1,252 @@
+"""A server's disk that stalls, fails or is full.
+
+strace stands between the server and the kernel: it holds system calls or answers them itself. It can be put on a
+running server and taken off again; while it is there every system call costs about twice its time. A full disk needs
+no such help: a small one is mounted for the data and filled to the brim.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from chaos.nemesis.fault import Detail, Fault, first, lacking, refused
+from chaos.nemesis.server import LOG_FOLDER, bring_back, data_folder
+
+_FSYNC = "fdatasync,fsync"
+
+
+def lacking_strace() -> str | None:
+    """Why no running server can be put under strace here."""
+    return first(
+        lambda: lacking("strace"),
+        lambda: refused("strace", "-qq", "-o", "/dev/null", "true"),
+        _lacking_attachment,
+    )
+
+
+def _lacking_attachment() -> str | None:
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        scope = "0"
+    return None if os.geteuid() == 0 or scope == "0" else "needs root, or ptrace_scope 0"
+
+
+class Injection:
+    """strace on a server, with one rule for some of its system calls."""
+
+    def __init__(self, server: Server, calls: str, effect: str, *, only: list[Path] | None = None) -> None:
+        self.server = server
+        self.calls = calls
+        self.effect = effect
+        self._only = only or []
+        self._strace: subprocess.Popen[bytes] | None = None
+
+    def attach(self) -> None:
+        """Returns when every thread of the server is under it."""
+        pid = self.server.pid
+        paths = [word for path in self._only for word in ("-P", str(path))]
+        rules = ["-e", f"trace={self.calls}", "-e", f"inject={self.calls}:{self.effect}"]
+        self._strace = strace = subprocess.Popen(
+            ["strace", "-f", "-qq", "-o", "/dev/null", *rules, *paths, "-p", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+        def traced() -> bool:
+            if strace.poll() is not None:
+                assert strace.stderr is not None
+                raise OSError(f"strace ended: {strace.stderr.read().decode(errors='replace').strip()}")
+            return all(tracer == strace.pid for tracer in _tracers(pid))
+
+        wait_until(traced, "strace to be attached", interval=0.002)
+
+    def detach(self) -> None:
+        """Take it off. Harmless when it is not on, or the server is gone."""
+        strace, self._strace = self._strace, None
+        if strace is None:
+            return
+        strace.terminate()
+        try:
+            strace.wait(10.0)
+        except subprocess.TimeoutExpired:
+            strace.kill()
+            strace.wait(5.0)
+        if strace.stderr is not None:
+            strace.stderr.close()
+
+
+def _tracers(pid: int) -> list[int]:
+    """For each thread of a process, who traces it; 0 is nobody."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        status = (task / "status").read_text()
+        found.append(int(status.partition("TracerPid:")[2].split()[0]))
+    return found
+
+
+class _Injected(Fault):
+    """One rule from `begin` to `end`; a server that could not bear it is started again at the end."""
+
+    calls: str
+    only_log = False
+    """Whether writes to the log alone are meant. One that is written anew meanwhile has another name, and is spared."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._injection: Injection | None = None
+
+    @classmethod
+    def available(cls) -> str | None:
+        return lacking_strace()
+
+    def effect(self) -> str:
+        """What happens to the calls, as strace takes it."""
+        raise NotImplementedError
+
+    def begin(self) -> Detail:
+        if not self.server.alive:
+            return {"pids": []}
+        only = sorted((data_folder(self.server) / LOG_FOLDER).glob("*.aof")) if self.only_log else None
+        self._injection = Injection(self.server, self.calls, self.effect(), only=only)
+        self._injection.attach()
+        return {"pids": [self.server.pid], "calls": self.calls, "effect": self.effect()}
+
+    def end(self) -> Detail:
+        injection, self._injection = self._injection, None
+        if injection is None:
+            return {}
+        injection.detach()
+        return bring_back(self.server)
+
+
+class StalledFsync(_Injected):
+    """As on a disk whose queue is full."""
+
+    name = "stalled fsync"
+    summary = "Each fsync of the server takes so many seconds more."
+    calls = _FSYNC
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        super().__init__(server)
+        self.seconds = seconds
+
+    def effect(self) -> str:
+        return f"delay_enter={round(self.seconds * 1e6)}us"
+
+
+class FailingFsync(_Injected):
+    """As on a disk that dies. Under `always` the server ends by itself, under `everysec` it refuses writes."""
+
+    name = "failing fsync"
+    summary = "Each fsync of the server fails with EIO."
+    calls = _FSYNC
+
+    def effect(self) -> str:
+        return "error=EIO"
+
+
+class FailingWrite(_Injected):
+    """As on a disk that is full. Under `always` the server ends by itself, under `everysec` it refuses writes."""
+
+    name = "failing write"
+    summary = "Each write to the server's log fails with ENOSPC."
+    calls = "write"
+    only_log = True
+
+    def effect(self) -> str:
+        return "error=ENOSPC"
+
+
+class SlowDisk(_Injected):
+    """As on a disk that others use as well."""
+
+    name = "slow disk"
+    summary = "Each write to the server's log, and each fsync of it, takes so many milliseconds more."
+    calls = "write,fdatasync,fsync"
+    only_log = True
+
+    def __init__(self, server: Server, milliseconds: float) -> None:
+        super().__init__(server)
+        self.milliseconds = milliseconds
+
+    def effect(self) -> str:
+        return f"delay_enter={round(self.milliseconds * 1000)}us"
+
+
+class SmallDisk:
+    """A disk of a few megabytes: give its `path` to a server as `dir`. It is gone, data and all, when it is closed."""
+
+    def __init__(self, megabytes: int = 16) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="wl-disk-"))
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "wl-disk", str(self.path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            self.path.rmdir()
+            raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def available() -> str | None:
+        return first(
+            lambda: lacking("mount", "umount", "unshare", root=True),
+            lambda: refused("unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=1m", "wl-disk", "/tmp"),
+        )
+
+    def close(self) -> None:
+        """Lazily: a server that still runs keeps its files until it ends."""
+        if self.path.exists():
+            subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True, check=False)
+            self.path.rmdir()
+
+
+class FullDisk(Fault):
+    """No byte is left until the end."""
+
+    name = "full disk"
+    summary = "A file fills the small disk of the server to its last byte; at the end it is deleted."
+
+    def __init__(self, server: Server, disk: SmallDisk) -> None:
+        self.server = server
+        self.disk = disk
+
+    @classmethod
+    def available(cls) -> str | None:
+        return SmallDisk.available()
+
+    def begin(self) -> Detail:
+        size = 0
+        with self._ballast.open("wb", buffering=0) as file:
+            for piece in (bytes(1 << 16), bytes(1 << 12), b"\0"):
+                try:
+                    while True:
+                        size += file.write(piece)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+        return {"bytes": size}
+
+    def end(self) -> Detail:
+        if not self._ballast.exists():
+            return {}
+        self._ballast.unlink()
+        return bring_back(self.server)
+
+    @property
+    def _ballast(self) -> Path:
+        return self.disk.path / "ballast"

@@ -1,0 +1,187 @@
+"""Workers whose processes are killed, stopped and told to end.
+
+A worker is a keeper, its nursery, a runner and children (see ARCHITECTURE.md). They are found through the keeper, and
+only what carries the worker's mark is ever signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, Protocol
+
+from tests.support.waiting import wait_until
+
+from chaos.nemesis.fault import Detail, Fault
+from windlass.worker import procinfo
+
+Part = Literal["child", "runner", "nursery", "keeper", "worker"]
+"""What of a worker is hit; `worker` is all of it."""
+
+
+class Victim(Protocol):
+    """A worker of the run, as `tests.support.workers.Worker` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def keeper(self) -> int: ...
+
+    def processes(self) -> list[int]:
+        """All that is alive of it, by its mark."""
+        ...
+
+
+Replace = Callable[[Victim], None]
+"""Puts another worker in the place of one that is gone. Called in the thread that ends the fault."""
+
+
+class Anatomy(NamedTuple):
+    """The processes of a worker by their roles, those that were there when it was asked."""
+
+    keeper: int | None
+    nursery: int | None
+    runner: int | None
+    children: tuple[int, ...]
+    others: tuple[int, ...]
+    """What its jobs started."""
+
+    @property
+    def everybody(self) -> list[int]:
+        """Those that start others first: whoever is stopped in this order can replace nobody."""
+        leaders = [pid for pid in (self.keeper, self.nursery, self.runner) if pid is not None]
+        return [*leaders, *self.children, *self.others]
+
+    def part(self, part: Part, which: int = 0) -> list[int]:
+        """The pids that a part is; none if there is no such process now. `which` chooses among children."""
+        if part == "worker":
+            return self.everybody
+        if part == "child":
+            return [self.children[which % len(self.children)]] if self.children else []
+        pid = {"keeper": self.keeper, "nursery": self.nursery, "runner": self.runner}[part]
+        return [pid] if pid is not None else []
+
+
+def anatomy(worker: Victim) -> Anatomy:
+    """Who is who in a worker. The runner is the one of the nursery's offspring that has the board open."""
+    marked = worker.processes()
+    parents = {pid: process.parent for pid in marked if (process := procinfo.look(pid)) is not None}
+    keeper = worker.keeper if worker.keeper in parents else None
+    nursery = next((pid for pid, parent in parents.items() if keeper is not None and parent == keeper), None)
+    offspring = [pid for pid, parent in parents.items() if nursery is not None and parent == nursery]
+    runner = next((pid for pid in offspring if _has_board(pid)), None)
+    children = tuple(pid for pid in offspring if pid != runner)
+    known = {keeper, nursery, *offspring}
+    return Anatomy(keeper, nursery, runner, children, tuple(pid for pid in parents if pid not in known))
+
+
+def _has_board(pid: int) -> bool:
+    return any("windlass-board" in path for path in (procinfo.open_files(pid) or {}).values())
+
+
+def _signal(pids: Iterable[int], number: int) -> list[int]:
+    """Those that were there to be signalled."""
+    hit = []
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+        hit.append(pid)
+    return hit
+
+
+class Kill(Fault):
+    """One kill; mending it is up to the worker, or to `replace` if the keeper is among the dead."""
+
+    name = "kill"
+    summary = "SIGKILL hits a child, the runner, the nursery, the keeper, or a whole worker at a stroke."
+
+    def __init__(self, worker: Victim, part: Part, *, which: int = 0, replace: Replace | None = None) -> None:
+        self.worker = worker
+        self.part = part
+        self.which = which
+        self._replace = replace
+        self._keeper_hit = False
+
+    def begin(self) -> Detail:
+        pids = anatomy(self.worker).part(self.part, self.which)
+        if self.part == "worker":
+            # So that none of them sees another one die, and gives back what it held.
+            _signal(pids, signal.SIGSTOP)
+            pids = anatomy(self.worker).everybody
+        hit = _signal(pids, signal.SIGKILL)
+        self._keeper_hit = self.worker.keeper in hit
+        return {"worker": self.worker.name, "part": self.part, "pids": hit}
+
+    def end(self) -> Detail:
+        hit, self._keeper_hit = self._keeper_hit, False
+        if not hit:
+            return {}
+        wait_until(lambda: not procinfo.is_alive(self.worker.keeper), "the killed keeper to be gone")
+        if self._replace is not None:
+            self._replace(self.worker)
+        return {"worker": self.worker.name, "replaced": self._replace is not None}
+
+
+class Stop(Fault):
+    """SIGSTOP until the end. Of a whole worker, nobody is left who could notice."""
+
+    name = "stop"
+    summary = "SIGSTOP holds a child, the runner, the keeper or a whole worker still, and SIGCONT lets it go on."
+
+    def __init__(self, worker: Victim, part: Part = "worker", *, which: int = 0) -> None:
+        self.worker = worker
+        self.part = part
+        self.which = which
+        self._stopped: dict[int, int] = {}  # pid → when that process was started: a pid may be given out again
+
+    def begin(self) -> Detail:
+        # A second look: somebody may have been forked between the first look and the signal.
+        for _ in range(2):
+            pids = anatomy(self.worker).part(self.part, self.which)
+            for pid in _signal([pid for pid in pids if pid not in self._stopped], signal.SIGSTOP):
+                if (process := procinfo.look(pid)) is not None:
+                    self._stopped[pid] = process.started
+            if self.part != "worker":
+                break
+        wait_until(self._all_stand, "the stopped processes to stand still", interval=0.001)
+        return {"worker": self.worker.name, "part": self.part, "pids": list(self._stopped)}
+
+    def end(self) -> Detail:
+        stopped, self._stopped = self._stopped, {}
+        same = [pid for pid, started in stopped.items() if (now := procinfo.look(pid)) and now.started == started]
+        return {"worker": self.worker.name, "part": self.part, "pids": _signal(same, signal.SIGCONT)}
+
+    def _all_stand(self) -> bool:
+        # Some may have been killed meanwhile, by another fault.
+        return all(procinfo.state(pid) in ("T", "t", "Z", "X", None) for pid in self._stopped)
+
+
+class Deploy(Fault):
+    """SIGTERM as a deploy sends it; at the end the old worker is gone and another one works in its place."""
+
+    name = "deploy"
+    summary = "SIGTERM tells a worker to finish and end, and another one takes its place."
+
+    def __init__(self, worker: Victim, *, replace: Replace | None = None, patience: float = 60.0) -> None:
+        self.worker = worker
+        self._replace = replace
+        self._patience = patience
+        self._told = False
+
+    def begin(self) -> Detail:
+        self._told = bool(_signal([pid for pid in [anatomy(self.worker).keeper] if pid], signal.SIGTERM))
+        return {"worker": self.worker.name, "pids": [self.worker.keeper] if self._told else []}
+
+    def end(self) -> Detail:
+        told, self._told = self._told, False
+        if not told:
+            return {}
+        keeper = self.worker.keeper
+        wait_until(lambda: not procinfo.is_alive(keeper), "the worker to end", timeout=self._patience)
+        if self._replace is not None:
+            self._replace(self.worker)
+        return {"worker": self.worker.name, "replaced": self._replace is not None}

@@ -1,0 +1,129 @@
+"""What the server should have answered: one queue, followed in the server's own order.
+
+The server does one thing after the other, and the simulation sees every request that it carries out and every answer,
+also those that never reach anybody. So there is nothing to guess: the book does the same step on plain values and
+compares. It knows nothing of keys, scores or packed records; order is a number that is given out once.
+
+One thing it takes from the answer: what the queue's clock says. Whether that is true is checked apart, against
+virtual time: no lease may be cut short, and no delay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from chaos.simulation.commands import ScriptCall
+from chaos.simulation.jobs import Done, Moment, Reading
+from chaos.simulation.orders import Orders
+from chaos.simulation.turns import BLUR, JUMP, Turns
+from chaos.simulation.violation import Violation
+
+SILENCE = 5_000  # ms without any step after which named holders get as long to beat
+
+
+class Book(Orders, Turns):
+    """One queue, followed."""
+
+    def follow(self, call: ScriptCall, reply: Any, moment: Moment) -> str:
+        """Do what the server did and compare; a line for the history."""
+        self.moment = moment
+        handler = getattr(self, f"_{call.script}", None)
+        if handler is None:
+            return ""
+        if call.script == "goodbye":
+            return self._goodbye(call, reply)
+        lane, number = call.args[0].decode(), int(call.args[1])
+        done = self.lanes.get(lane)
+        if isinstance(reply, RedisError):
+            return self._refuse(done, number, reply)
+        if done is not None and done.number > number:
+            raise Violation("I3", f"operation {number} of lane {lane} was applied after {done.number}")
+        self.reading = _read_clock(reply[0])
+        if done is not None and done.number == number:
+            self.replays += 1
+            if self.reading.step != done.step:
+                raise Violation("I3", f"a repeat of step {done.step} says that it was step {self.reading.step}")
+            return "again " + str(handler(call, reply, done.answer))
+        self._open()
+        told = handler(call, reply, None)
+        self._close(call.script, lane, number)
+        return f"#{self.reading.step} {told}"
+
+    def _refuse(self, done: Done | None, number: int, reply: RedisError) -> str:
+        text = str(reply)
+        if "STALEOP" not in f"{getattr(reply, 'status_code', '')} {text}":
+            raise Violation("I12", f"the server answered with an error: {text}")
+        if done is None or done.number <= number:
+            raise Violation("I3", f"operation {number} was refused as old, and the last one was {done}")
+        self.stale += 1
+        return "STALEOP"
+
+    def _open(self) -> None:
+        reading = self.reading
+        self.now, self.due = reading.now, reading.due
+        self.changed = False
+        self.answer: Any = None
+        self.open_grace, self.open_grace_from = self.grace, self.grace_from
+        if self.clock is not None:
+            if self.now < self.clock:
+                raise Violation("clock", f"the queue's clock ran back from {self.clock} to {self.now}")
+            if self.now - self.clock > SILENCE:
+                self.open_grace, self.open_grace_from = self.now + SILENCE, self.clock
+        self._check_clock()
+
+    def _check_clock(self) -> None:
+        """The queue's clock may be late, for it believes nobody without a reason; it must never run ahead."""
+        self.ahead = self.now - self.moment.true_ms
+        if self.clock is None:
+            self.most_ahead = self.ahead - JUMP * self.moment.jumps
+        most = self.most_ahead + JUMP * self.moment.jumps
+        if self.ahead > most + BLUR:
+            raise Violation("clock", f"the queue's clock has run {self.ahead - most:.0f} ms ahead of the time")
+        self.late = max(0.0, most - self.ahead)
+
+    def _close(self, script: str, lane: str, number: int) -> None:
+        reading = self.reading
+        if reading.step == self.step:
+            if self.changed or script != "turn":
+                raise Violation("I12", f"a {script} changed something and is no step of its own")
+            return
+        if reading.step != self.step + 1:
+            raise Violation("I12", f"step {reading.step} came after step {self.step}")
+        if self.clock is not None and reading.epoch != self.epoch:
+            raise Violation("I12", f"the epoch changed from {self.epoch} to {reading.epoch}")
+        self.step, self.epoch, self.belief = reading.step, reading.epoch, reading.belief
+        self.clock, self.skew = self.now, self.moment.wall - self.due
+        self.grace, self.grace_from = self.open_grace, self.open_grace_from
+        self.lanes[lane] = Done(number, self.answer, reading.step)
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs are still to come to their end."""
+        return len(self.ready) + len(self.scheduled) + len(self.leased) + len(self.blocked)
+
+    def compare(self, seen: dict[str, list[str]]) -> None:
+        """Every job is in the one place where it should be, and nothing else is there."""
+        ours = {
+            "ready": [job.id for job in sorted(self.ready.values(), key=lambda job: (job.priority, job.order))],
+            "scheduled": [job.id for job in sorted(self.scheduled.values(), key=lambda job: (job.when.at, job.order))],
+            "leased": sorted(self.leased),
+            "held": sorted(f"{job.holder}\0{job.id}" for job in self.leased.values()),
+            "blocked": sorted(self.blocked),
+            "dead": sorted(self.dead),
+            "holders": sorted(self.holders),
+            "data": sorted([*self.ready, *self.scheduled, *self.leased]),
+        }
+        for place, expected in ours.items():
+            if seen[place] != expected:
+                odd = sorted(set(expected) ^ set(seen[place])) or expected
+                text = f"in {place} there should be {expected}, and there is {seen[place]}"
+                raise Violation("I1" if set(expected) - set(seen[place]) else "I12", text, *odd)
+
+
+def _read_clock(reading: bytes) -> Reading:
+    now, due, belief, epoch, step = reading.split()
+    return Reading(int(now), int(due), int(belief), epoch.decode(), int(step))

@@ -1,0 +1,26 @@
+"""What happened, in order, as lines of text; and one number for all of it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+
+class History:
+    """The events of one run. Equal seeds give equal lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, now_ns: int, who: str, what: str) -> None:
+        """Add one event: who did or heard what, at this virtual time."""
+        self.lines.append(f"{now_ns / 1e9:.6f} {who}: {what}")
+
+    @property
+    def digest(self) -> str:
+        """A digest of all events."""
+        return sha256("\n".join(self.lines).encode()).hexdigest()[:16]
+
+    def about(self, jobs: tuple[str, ...], most: int = 40) -> list[str]:
+        """The last events, of these jobs if any are named."""
+        wanted = [line for line in self.lines if any(job in line for job in jobs)] if jobs else self.lines
+        return wanted[-most:]

@@ -1,0 +1,56 @@
+"""Time and chance of the client, taken from the simulation instead of the machine.
+
+The client has no seams for this, and should not: what it asks for are plain functions of the standard library. So
+for as long as a simulation runs, the few names under which its modules know them stand for functions of the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import windlass.ids
+import windlass.layouts.native.layout
+import windlass.queue
+import windlass.retry
+import windlass.transport.session
+
+if TYPE_CHECKING:
+    from chaos.simulation.world import World
+
+
+class _ThisMachine:
+    """Stands for the name of the machine on which the program runs that is at work just now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __format__(self, _: str) -> str:
+        return self._world.current.machine.name
+
+
+@contextmanager
+def taken_over(world: World) -> Iterator[None]:
+    """For as long as this lasts, the client lives in this world."""
+    layout: Any = windlass.layouts.native.layout
+    ids: Any = windlass.ids
+    replaced: list[tuple[Any, str, Any]] = [
+        (ids, "os", SimpleNamespace(urandom=world.chance.randbytes)),
+        (windlass.transport.session, "random", world.chance),
+        (windlass.retry, "random", world.chance),
+        (windlass.transport.session, "monotonic", world.monotonic),
+        (windlass.queue, "monotonic", world.monotonic),
+        (layout, "monotonic", world.monotonic),
+        (layout, "uptime_ms", lambda: int(world.monotonic() * 1000)),
+        (layout, "MACHINE", _ThisMachine(world)),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    for module, name, stand_in in replaced:
+        setattr(module, name, stand_in)
+    try:
+        yield
+    finally:
+        for module, name, original in before:
+            setattr(module, name, original)

@@ -1,0 +1,140 @@
+"""Jobs, and what is asked for them, as plain values: what the book is written in."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+PLAIN_LIMITS = (10, 3, 2_000, 300_000)
+SUSPECT, LIMITED = 1, 4
+UPDATE_DATA, RESET, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 1, 128, 256, 512, 1024, 2048
+UPDATE_LIMITS = (8, 16, 32, 64)
+RUN_AT_MODES = ("never", "always", "later", "earlier")
+
+CHANGE = struct.Struct(">BBQIIQQH")
+META = struct.Struct(">BBBIIIIQQQ")
+
+_NAMED = re.compile(rb"payload \d+;")
+
+
+class Moment(NamedTuple):
+    """When a step was made: truly (ms since 1970, had the clock never jumped), and by the server's clock."""
+
+    true_ms: float
+    wall_us: int
+    jumps: int  # how often the server's clock has been moved so far
+
+    @property
+    def wall(self) -> int:
+        return self.wall_us // 1000
+
+
+class When(NamedTuple):
+    """A run time: by the queue's clock (0 is now), and when a delay is truly over, if it is one."""
+
+    at: float = 0
+    truly: float = 0
+    jumps: int = 0
+    late: float = 0  # ms by which the clock of run times was late then; it can be so once the server's was set back
+
+
+NOW = When()
+
+
+class Hold(NamedTuple):
+    """How long a holder is safe: by the queue's clock, and truly."""
+
+    ends: float
+    surely: float
+    late: float  # ms by which the queue's clock was late when this was promised
+    jumps: int
+
+
+@dataclass(slots=True)
+class Asked:
+    """What an enqueue asks for."""
+
+    data: bytes
+    when: When = NOW
+    priority: int = 5
+    limits: tuple[int, int, int, int] = PLAIN_LIMITS
+    updates: int = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256
+
+    def has(self, flag: int) -> bool:
+        return bool(self.updates & flag)
+
+    @property
+    def mode(self) -> str:
+        return RUN_AT_MODES[self.updates >> 1 & 3]
+
+
+@dataclass(slots=True)
+class Job:
+    """A job that waits, runs or is dead."""
+
+    id: str
+    data: bytes
+    priority: int
+    limits: tuple[int, int, int, int]
+    when: When = NOW
+    order: int = 0
+    failures: int = 0
+    stalls: int = 0
+    marks: int = 0
+    fence: int = 0
+    holder: str = ""
+    cancelled: bool = False
+    reason: str = ""  # why it is dead
+
+
+class Reading(NamedTuple):
+    """What the queue's clock says, and how far the queue has come."""
+
+    now: int
+    due: int
+    belief: int
+    epoch: str
+    step: int
+
+
+@dataclass(slots=True)
+class Done:
+    """The last operation of a lane, and its answer."""
+
+    number: int
+    answer: Any
+    step: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a turn should bring."""
+
+    verdicts: str
+    base: int
+    leased: list[Job] = field(default_factory=list)
+    taken_back: int = 0
+    lost: bool = False
+
+
+def name_of(payload: bytes) -> bytes:
+    """The part of a payload that is like no other's; the layout may put something of its own around it."""
+    found = _NAMED.search(payload)
+    return found[0] if found else b""
+
+
+def new_job(id: str, asked: Asked) -> Job:
+    marks = LIMITED if asked.has(LIMITS_GIVEN) else 0
+    return Job(id, asked.data, asked.priority, asked.limits, asked.when, marks=marks)
+
+
+def choose(old: When, new: When, mode: str) -> When:
+    if mode == "always":
+        return new
+    if mode == "later":
+        return max(old, new, key=lambda when: when.at)
+    if mode == "earlier":
+        return min(old, new, key=lambda when: when.at)
+    return old

@@ -1,0 +1,143 @@
+"""Where the jobs of a queue are, and how they move: without a word of how the server does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.simulation.jobs import (
+    LIMITED,
+    LIMITS_GIVEN,
+    RESET,
+    SUSPECT,
+    UPDATE_DATA,
+    UPDATE_LIMITS,
+    UPDATE_PRIORITY,
+    Asked,
+    Done,
+    Hold,
+    Job,
+    Moment,
+    Reading,
+    When,
+    choose,
+    new_job,
+)
+from chaos.simulation.violation import Violation
+
+
+@dataclass
+class Moves:
+    """One queue."""
+
+    queue: str
+    ready: dict[str, Job] = field(default_factory=dict)
+    scheduled: dict[str, Job] = field(default_factory=dict)
+    leased: dict[str, Job] = field(default_factory=dict)
+    blocked: dict[str, Asked] = field(default_factory=dict)
+    dead: dict[str, Job] = field(default_factory=dict)
+    holders: dict[str, Hold] = field(default_factory=dict)
+    lanes: dict[str, Done] = field(default_factory=dict)
+    # For those who were told something: what became of each payload, lease and outcome.
+    enqueued: dict[bytes, str] = field(default_factory=dict)
+    given: dict[int, Job] = field(default_factory=dict)
+    settled: dict[int, str] = field(default_factory=dict)
+    orders: int = 0
+    fence: int = 0
+    clock: int | None = None
+    skew: int = 0
+    belief: int = 0
+    grace: int = 0
+    grace_from: int = 0
+    step: int = 0
+    epoch: str = "0"
+    most_ahead: float = 0.0
+    late: float = 0.0
+    shortest: float = 0.0  # ms by which a lease was cut short at most, because the queue's clock was late before
+    earliest: float = 0.0  # ms by which a job was given out before its delay was over at most
+    reaped: int = 0
+    replays: int = 0
+    stale: int = 0
+    refused: int = 0
+    # Of the step that is followed just now.
+    moment: Moment = field(init=False)
+    reading: Reading = field(init=False)
+    now: int = 0
+    due: int = 0
+    changed: bool = False
+    answer: Any = None
+    open_grace: int = 0
+    open_grace_from: int = 0
+
+    def _next(self) -> int:
+        self.orders += 1
+        return self.orders
+
+    def _place(self, job: Job, keep_order: bool = False) -> None:
+        if job.when.at > self.due:
+            job.order = self._next()
+            self.scheduled[job.id] = job
+            return
+        if not keep_order:
+            job.order = self._next()
+        self.ready[job.id] = job
+
+    def _promote(self) -> None:
+        due = [job for job in self.scheduled.values() if job.when.at <= self.due]
+        for job in sorted(due, key=lambda job: (job.when.at, job.order)):
+            del self.scheduled[job.id]
+            self._place(job)
+            self.changed = True
+
+    def _merge(self, job: Job | Asked, asked: Asked) -> None:
+        if asked.has(UPDATE_DATA):
+            job.data = asked.data
+        new = zip(UPDATE_LIMITS, asked.limits, job.limits, strict=True)
+        job.limits = tuple(theirs if asked.has(flag) else ours for flag, theirs, ours in new)  # type: ignore[assignment]
+        if asked.has(UPDATE_PRIORITY):
+            job.priority = asked.priority
+        job.when = choose(job.when, asked.when, asked.mode)
+        if isinstance(job, Asked):
+            return
+        if asked.has(LIMITS_GIVEN):
+            job.marks |= LIMITED
+        if asked.has(RESET):
+            job.failures = job.stalls = 0
+            job.marks &= ~SUSPECT
+
+    def _put_back(self, job: Job, when: When, keep_order: bool) -> None:
+        job.when, job.holder, job.fence, job.cancelled = when, "", 0, False
+        asked = self.blocked.pop(job.id, None)
+        if asked is not None:
+            self._merge(job, asked)
+        self._place(job, keep_order)
+
+    def _gone(self, id: str) -> None:
+        asked = self.blocked.pop(id, None)
+        if asked is not None:
+            self._place(new_job(id, asked))
+
+    def _bury(self, job: Job, reason: str) -> None:
+        job.reason = reason
+        self.dead[job.id] = job
+        self._gone(job.id)
+
+    def _drop_raw(self, holders: Iterable[str]) -> None:
+        for holder in holders:
+            if holder.startswith(".") and not any(job.holder == holder for job in self.leased.values()):
+                self.holders.pop(holder, None)
+
+    def _sign_of_life(self, holder: str, ms: int) -> None:
+        old = self.holders.get(holder)
+        new = Hold(self.now + ms, self.moment.true_ms + ms, self.late, self.moment.jumps)
+        self.holders[holder] = new if old is None or new.ends > old.ends else old
+
+    def _from_now(self, ms: int) -> When:
+        moment, now = self.moment, max(self.moment.wall, self.due)
+        return When(now + ms, moment.true_ms + ms, moment.jumps, max(0.0, moment.true_ms - now))
+
+    def _same(self, before: Any, told: str) -> str:
+        if before != told:
+            raise Violation("I3", f"the answer to a repeat is {told}, and it was {before}")
+        return told

@@ -1,0 +1,229 @@
+"""Enqueues and orders, and what is said while a job runs: each done on the book, and the answer compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from chaos.simulation.commands import ScriptCall
+from chaos.simulation.jobs import (
+    CHANGE,
+    KEEP,
+    MUST_EXIST,
+    NOW,
+    RUN_AT_MODES,
+    SUSPECT,
+    Asked,
+    Hold,
+    Job,
+    When,
+    name_of,
+    new_job,
+)
+from chaos.simulation.moves import Moves
+from chaos.simulation.violation import Violation
+
+
+class Orders(Moves):
+    """Every script but the turn."""
+
+    # -- enqueue and orders ----------------------------------------------------------------------
+
+    def _enqueue(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        told = reply[1].decode()
+        if before is not None:
+            return self._same(before, told)
+        self._promote()
+        letters = ""
+        jobs = list(zip(*[iter(call.args[4:])] * 3, strict=True))
+        for id_, data, text in jobs:
+            id = id_.decode()
+            letter = self._put(id, self._asked(data, text))
+            letters += letter
+            name = name_of(data)
+            if name in self.enqueued:
+                raise Violation("I3", f"one enqueue of {id} was applied twice", id)
+            if name:
+                self.enqueued[name] = letter
+        self.answer = letters
+        ids = [id.decode() for id, _, _ in jobs]
+        if letters != told:
+            wrong = [id for id, ours, theirs in zip(ids, letters, told, strict=True) if ours != theirs]
+            raise Violation("I3", f"enqueue of {wrong} should say {letters} and says {told}", *wrong)
+        return f"enqueue {' '.join(ids)} {letters}"
+
+    def _asked(self, data: bytes, text: bytes) -> Asked:
+        if len(text) != CHANGE.size:
+            return Asked(data)
+        priority, kind, ms, *limits, flags = CHANGE.unpack(text)
+        when = NOW
+        if kind == 1:
+            when = When(ms)
+        elif kind == 2:
+            when = self._from_now(ms)
+        return Asked(data, when, priority, tuple(limits), flags)
+
+    def _put(self, id: str, asked: Asked) -> str:
+        waiting, running = self.ready.get(id) or self.scheduled.get(id), self.leased.get(id)
+        if (waiting or running) and asked.has(KEEP):
+            return "k"
+        if running:
+            return self._block(id, asked)
+        if waiting:
+            self._update(waiting, asked)
+            return "u"
+        if asked.has(MUST_EXIST):
+            return "m"
+        self._place(new_job(id, asked))
+        return "a"
+
+    def _update(self, job: Job, asked: Asked) -> None:
+        was_scheduled, old = job.id in self.scheduled, job.when
+        if not was_scheduled:
+            job.when = NOW
+        self._merge(job, asked)
+        if was_scheduled and job.when.at == old.at:
+            return
+        if was_scheduled:
+            del self.scheduled[job.id]
+            self._place(job)
+        elif job.when.at > self.due:
+            del self.ready[job.id]
+            self._place(job)
+
+    def _block(self, id: str, asked: Asked) -> str:
+        first = self.blocked.get(id)
+        if first is None:
+            if asked.has(MUST_EXIST):
+                return "m"
+            self.blocked[id] = replace(asked)
+            return "b"
+        old, new = first.mode, asked.mode
+        mode = old if new == "never" else "always" if old == "always" else new
+        self._merge(first, asked)
+        kept = (first.updates | asked.updates) & ~(2 * 3 | KEEP | MUST_EXIST)
+        first.updates = kept | RUN_AT_MODES.index(mode) << 1
+        return "b"
+
+    def _cancel(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        told = reply[1].decode()
+        if before is not None:
+            return self._same(before, told)
+        running = call.args[3] == b"1"
+        verdicts = ""
+        ids = [id.decode() for id in call.args[4:]]
+        for id in ids:
+            job = self.leased.get(id)
+            verdict = 0
+            if job is not None:
+                verdict = 1 if self.blocked.pop(id, None) is not None else 0
+                if running and not job.cancelled:
+                    job.cancelled = True
+                    verdict += 2
+            elif self.ready.pop(id, None) or self.scheduled.pop(id, None):
+                verdict = 1
+            verdicts += str(verdict)
+        self.answer = verdicts
+        if verdicts != told:
+            raise Violation("I4", f"cancel of {ids} should say {verdicts} and says {told}", *ids)
+        return f"cancel {' '.join(ids)} {verdicts}"
+
+    def _revive(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        told = reply[1].decode()
+        if before is not None:
+            return self._same(before, told)
+        verdicts = ""
+        ids = [id.decode() for id in call.args[3:]]
+        for id in ids:
+            here = id in self.ready or id in self.scheduled or id in self.leased
+            job = None if here else self.dead.pop(id, None)
+            verdicts += "1" if job else "0"
+            if job:
+                job.failures = job.stalls = 0
+                job.marks &= ~SUSPECT
+                job.when = NOW
+                self._place(job)
+        self.answer = verdicts
+        if verdicts != told:
+            raise Violation("I4", f"revive of {ids} should say {verdicts} and says {told}", *ids)
+        return f"revive {' '.join(ids)} {verdicts}"
+
+    # -- while a job runs ------------------------------------------------------------------------
+
+    def _beat(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        told = reply[1].decode()
+        if before is not None:
+            return self._same(before, told)
+        holder, ms, register = call.args[3].decode(), int(call.args[4]), call.args[5] == b"1"
+        known = holder in self.holders
+        if known or register:
+            self._sign_of_life(holder, ms)
+        self.answer = "1" if known else "0"
+        if self.answer != told:
+            raise Violation("I8", f"holder {holder} should be {'known' if known else 'unknown'}, and beat says {told}")
+        return f"beat {holder} {told}"
+
+    def _extend(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        told = reply[1].decode()
+        if before is not None:
+            return self._same(before, told)
+        ms, count = int(call.args[3]), int(call.args[4])
+        ids = [id.decode() for id in call.args[5 : 5 + count]]
+        fences = list(map(int, call.args[5 + count : 5 + 2 * count]))
+        raw = f".{call.args[0].decode()}.{call.args[1].decode()}"
+        verdicts, left = "", set()
+        for id, fence in zip(ids, fences, strict=True):
+            job = self.leased.get(id)
+            ours = job is not None and job.fence == fence and not job.cancelled
+            if ours and job is not None and job.holder.startswith("."):
+                left.add(job.holder)
+                job.holder = raw
+                self.holders[raw] = Hold(self.now + ms, self.moment.true_ms + ms, self.late, self.moment.jumps)
+            elif ours and job is not None and job.holder in self.holders:
+                self._sign_of_life(job.holder, ms)
+            else:
+                ours = False
+            verdicts += "1" if ours else "0"
+        self._drop_raw(left - {raw})
+        self.answer = verdicts
+        if verdicts != told:
+            raise Violation("I7", f"extend of {ids} should say {verdicts} and says {told}", *ids)
+        return f"extend {' '.join(ids)} {verdicts}"
+
+    def _progress(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        told = reply[1].decode()
+        if before is not None:
+            return self._same(before, told)
+        id, fence = call.args[3].decode(), int(call.args[4])
+        job = self.leased.get(id)
+        self.answer = "1" if job is not None and job.fence == fence and not job.cancelled else "0"
+        if self.answer != told:
+            raise Violation("I7", f"progress of {id} should say {self.answer} and says {told}", id)
+        return f"progress {id} {told}"
+
+    def _audit(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        self.answer = True
+        return ""
+
+    def _goodbye(self, call: ScriptCall, reply: Any) -> str:
+        names = list(call.args)
+        waiters, holders, lanes = (_counted(names) for _ in range(3))
+        busy = {job.holder for job in self.leased.values()}
+        for holder in holders:
+            if holder not in busy:
+                self.holders.pop(holder, None)
+        for lane in lanes:
+            self.lanes.pop(lane, None)
+        if reply == 1:
+            if any((self.ready, self.scheduled, self.leased, self.blocked, self.dead, self.holders)):
+                raise Violation("I1", "the queue's state was dropped while it was in use")
+            if not self.lanes:  # else it is kept for a while, for the sake of what may still arrive
+                self.clock, self.step, self.fence = None, 0, 0
+        return f"goodbye {len(waiters)} {' '.join(holders)} {' '.join(lanes)} {reply}"
+
+
+def _counted(names: list[bytes]) -> list[str]:
+    count = int(names.pop(0))
+    found = [name.decode() for name in names[:count]]
+    del names[:count]
+    return found

@@ -1,0 +1,249 @@
+"""A turn: outcomes are settled, what is due is promoted, what was lost is taken back, and the next jobs are leased."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from chaos.simulation.commands import ScriptCall
+from chaos.simulation.jobs import LIMITED, META, NOW, PLAIN_LIMITS, SUSPECT, Answer, Hold, Job, When
+from chaos.simulation.moves import Moves
+from chaos.simulation.violation import Violation
+
+BLUR = 4.0  # ms that rounding may cost
+JUMP = 1_000.0  # ms that the queue's clock may follow a jump of the server's clock
+TOLERANCE = 2_000.0  # ms by which the clock of run times may be off once the server's clock has jumped
+
+_PRIORITY_STEP = 2.0**49
+
+
+class Turns(Moves):
+    """The script that everything goes through."""
+
+    def _turn(self, call: ScriptCall, reply: Any, before: Any) -> str:
+        args = call.args
+        holder = args[3].decode() or f".{args[0].decode()}.{args[1].decode()}"
+        ms, want, registered = int(args[4]), int(args[5]), args[8] == b"1"
+        if before is not None:
+            return self._turn_again(before, reply, holder)
+        verdicts, touched, at = self._settle_completed(args)
+        other_verdicts, touched_too = self._settle_others(args, at)
+        self._drop_raw(touched | touched_too)
+        self._promote()
+        taken_back = self._sweep()
+        base = max(self.fence, self.moment.wall_us)
+        answer = Answer(verdicts + other_verdicts, base, taken_back=taken_back)
+        if want and registered and holder not in self.holders:
+            answer.lost = True
+        elif want:
+            answer.leased = sorted(self.ready.values(), key=lambda job: (job.priority, job.order))[:want]
+        self._compare_turn(answer, reply, args)
+        self._lease(answer, holder, ms)
+        self.answer = answer
+        outcomes = self._describe_outcomes(args)
+        leases = " ".join(f"{job.id}^{job.fence}" for job in answer.leased)
+        return (
+            f"turn {holder}{outcomes} settled {answer.verdicts or '-'} leased {leases or '-'}"
+            f"{f' took back {taken_back}' * bool(taken_back)}{' lost' * answer.lost}"
+        )
+
+    def _settle_completed(self, args: list[bytes]) -> tuple[str, set[str], int]:
+        count = int(args[9])
+        touched: set[str] = set()
+        verdicts = ""
+        done: list[str] = []
+        for id_, fence_ in zip(args[10 : 10 + count], args[10 + count : 10 + 2 * count], strict=True):
+            id, fence = id_.decode(), int.from_bytes(fence_, "big")
+            job = self.leased.get(id)
+            if job is None or job.fence != fence:
+                verdicts += "0"
+                continue
+            verdicts += "1"
+            touched.add(job.holder)
+            self._end(job, "completed")
+            done.append(id)
+        for id in done:
+            self._gone(id)
+        return verdicts, touched, 10 + 2 * count
+
+    def _settle_others(self, args: list[bytes], at: int) -> tuple[str, set[str]]:
+        touched: set[str] = set()
+        verdicts = ""
+        for i in range(int(args[at])):
+            id_, fence, verb, a, b, _ = args[at + 1 + 6 * i : at + 7 + 6 * i]
+            job = self.leased.get(id_.decode())
+            if job is None or job.fence != int(fence):
+                verdicts += "0"
+                continue
+            verdicts += "1"
+            touched.add(job.holder)
+            self._end(job, verb.decode())
+            if job.cancelled or verb == b"d":
+                self._gone(job.id)
+            else:
+                self._settle_one(job, verb, int(a), int(b))
+        return verdicts, touched
+
+    def _settle_one(self, job: Job, verb: bytes, a: int, b: int) -> None:
+        if verb == b"l":
+            self._put_back(job, NOW, keep_order=True)
+        elif verb == b"r":
+            job.failures += 1
+            job.marks &= ~SUSPECT
+            when = When(b) if a == 1 else self._from_now(b) if a == 2 else NOW
+            self._put_back(job, when, keep_order=False)
+        elif verb == b"f":
+            job.failures += 1
+            self._bury(job, "failed")
+        elif verb == b"c" and a == 0:
+            job.marks |= SUSPECT
+            self._put_back(job, NOW, keep_order=True)
+        elif verb == b"c":
+            self._crash(job, allowed=b)
+        else:
+            raise AssertionError(f"the book does not know the outcome {verb!r}")
+
+    def _crash(self, job: Job, allowed: int) -> None:
+        job.stalls += 1
+        if allowed >= 0 and not job.marks & LIMITED:
+            job.limits = (job.limits[0], allowed, *job.limits[2:])
+        if job.stalls >= job.limits[1]:
+            self._bury(job, "crashed")
+        else:
+            self._put_back(job, NOW, keep_order=True)
+
+    def _end(self, job: Job, how: str) -> None:
+        del self.leased[job.id]
+        self.settled[job.fence] = how
+        self.changed = True
+
+    def _sweep(self) -> int:
+        taken_back = 0
+        lost = [(hold.ends, name) for name, hold in self.holders.items() if hold.ends <= self.now]
+        for ends, name in sorted(lost, key=lambda each: (each[0], each[1].encode())):
+            if not (name.startswith(".") or self.now >= self.open_grace or ends <= self.open_grace_from):
+                continue
+            hold = self.holders.pop(name)
+            self.changed = True
+            held = [job for job in self.leased.values() if job.holder == name]
+            if held:
+                self._check_not_cut_short(name, hold, held)
+            for job in sorted(held, key=lambda job: job.id.encode()):
+                self._reap(job)
+                taken_back += 1
+        self.reaped += taken_back
+        return taken_back
+
+    def _reap(self, job: Job) -> None:
+        del self.leased[job.id]
+        self.settled[job.fence] = "taken back"
+        job.stalls += 1
+        if job.cancelled:
+            self._gone(job.id)
+        elif job.stalls > job.limits[1]:
+            self._bury(job, "stalled")
+        else:
+            self._put_back(job, NOW, keep_order=True)
+
+    def _check_not_cut_short(self, name: str, hold: Hold, held: list[Job]) -> None:
+        early = hold.surely - self.moment.true_ms
+        self.shortest = max(self.shortest, early)
+        if early > BLUR + hold.late + JUMP * (self.moment.jumps - hold.jumps):
+            ids = [job.id for job in held]
+            raise Violation("I8", f"the lease of {name} on {ids} was cut short by {early:.0f} ms", *ids)
+
+    def _lease(self, answer: Answer, holder: str, ms: int) -> None:
+        for i, job in enumerate(answer.leased, 1):
+            del self.ready[job.id]
+            job.fence, job.holder, job.cancelled = answer.base + i, holder, False
+            self.leased[job.id] = job
+            self.given[job.fence] = replace(job)
+        if answer.leased:
+            self.changed = True
+            self.fence = answer.base + len(answer.leased)
+            self._sign_of_life(holder, ms)
+            answer.leased = [replace(job) for job in answer.leased]
+
+    def _compare_turn(self, answer: Answer, reply: Any, args: list[bytes]) -> None:
+        _, verdicts, base, ids, data, metas, scores, _, taken_back, _, _, lost = reply
+        verdicts = verdicts.decode()
+        if verdicts != answer.verdicts:
+            self._blame_verdicts(answer.verdicts, verdicts, args)
+        if taken_back != answer.taken_back:
+            raise Violation("I8", f"{answer.taken_back} jobs should be taken back, and {taken_back} were")
+        if bool(lost) != answer.lost:
+            raise Violation("I8", f"the holder should be {'lost' if answer.lost else 'known'}")
+        found = [id.decode() for id in ids]
+        expected = [job.id for job in answer.leased]
+        if found != expected:
+            self._blame_leases(expected, found)
+        if expected and int(base) != answer.base:
+            raise Violation("I6", f"fences should begin behind {answer.base} and begin behind {base}", *expected)
+        metas = metas or [None] * len(ids)
+        for job, payload, meta, score in zip(answer.leased, data, metas, scores, strict=True):
+            self._compare_lease(job, payload, meta, int(float(score) // _PRIORITY_STEP))
+
+    def _compare_lease(self, job: Job, payload: bytes, meta: bytes | None, priority: int) -> None:
+        if payload != job.data:
+            raise Violation("I2", f"{job.id} came out as {payload!r} and went in as {job.data!r}", job.id)
+        _, marks, _, *limits = META.unpack(meta) if meta else (0, 0, 0, *PLAIN_LIMITS[:2], 0, 0, *PLAIN_LIMITS[2:], 0)
+        max_failures, max_stalls, failures, stalls, least, most, _ = limits
+        found = (priority, marks, failures, stalls, (max_failures, max_stalls, least, most))
+        expected = (job.priority, job.marks, job.failures, job.stalls, job.limits)
+        if found != expected:
+            raise Violation("I12", f"{job.id} should have {expected} and has {found}", job.id)
+        early = job.when.truly - self.moment.true_ms
+        self.earliest = max(self.earliest, early)
+        allowed = BLUR + job.when.late + (TOLERANCE if self.moment.jumps else 0)
+        if early > allowed and job.when.jumps == self.moment.jumps:
+            raise Violation("I10", f"{job.id} was given out {early:.0f} ms before its delay was over", job.id)
+
+    def _blame_verdicts(self, expected: str, found: str, args: list[bytes]) -> None:
+        for (id, fence, _), ours, theirs in zip(self._outcomes(args), expected, found, strict=True):
+            if ours != theirs == "1":
+                raise Violation("I7", f"an outcome of {id} with fence {fence} was accepted, and it is stale", id)
+            if ours != theirs:
+                raise Violation("I4", f"an outcome of {id} with fence {fence} was refused, and it is current", id)
+
+    def _blame_leases(self, expected: list[str], found: list[str]) -> None:
+        wrong = next((id for id in found if id not in expected), None)
+        if wrong is None:
+            missing = [id for id in expected if id not in found]
+            what = f"{missing} should have come" if missing else f"the order should be {expected} and is {found}"
+            raise Violation("I11", f"{what}; leased were {found}", *(missing or expected))
+        if wrong in self.leased:
+            raise Violation("I6", f"{wrong} was leased while another lease on it lives", wrong)
+        if wrong in self.scheduled:
+            raise Violation("I10", f"{wrong} was leased before its run time", wrong)
+        if wrong in self.ready:
+            raise Violation("I11", f"{wrong} was leased before {expected}", wrong, *expected)
+        raise Violation("I5", f"{wrong} was leased, and there is no such job any more", wrong)
+
+    def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
+        """A repeat names what is still held of the first answer, and changes nothing."""
+        _, verdicts, base, ids, data, _, _, _, taken_back, _, _, _ = reply
+        still = [(here := self.leased.get(job.id)) is not None and here.fence == job.fence for job in before.leased]
+        expected = [job.id if held else "" for job, held in zip(before.leased, still, strict=True)]
+        found = [id.decode() for id in ids]
+        first = (before.verdicts, before.base, before.taken_back)
+        again = (verdicts.decode(), int(base), taken_back)
+        if first != again or expected != found:
+            names = [job.id for job in before.leased]
+            raise Violation("I3", f"a repeat says {again} {found}; it was {first} and should be {expected}", *names)
+        for job, payload, held in zip(before.leased, data, still, strict=True):
+            if (payload is not None) != held or (held and payload != job.data):
+                raise Violation("I2", f"a repeat says that {job.id} is {payload!r}, and it was {job.data!r}", job.id)
+        return f"turn {holder} leased {' '.join(filter(None, found)) or '-'}"
+
+    def _outcomes(self, args: list[bytes]) -> Iterable[tuple[str, int, str]]:
+        count = int(args[9])
+        for id, fence in zip(args[10 : 10 + count], args[10 + count : 10 + 2 * count], strict=True):
+            yield id.decode(), int.from_bytes(fence, "big"), "completed"
+        at = 10 + 2 * count
+        for i in range(int(args[at])):
+            id, number, verb = args[at + 1 + 6 * i : at + 4 + 6 * i]
+            yield id.decode(), int(number), verb.decode()
+
+    def _describe_outcomes(self, args: list[bytes]) -> str:
+        return "".join(f" {verb}({id}^{fence})" for id, fence, verb in self._outcomes(args))

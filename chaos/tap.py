@@ -1,0 +1,595 @@
+"""Notes what a process asks of the server and what it hears, into the event log of a run (see log.py).
+
+It stands between the layout and the session: what a call asks for is noted when the session takes it up, its answer
+from the raw reply, by other code than the worker's own. The product knows nothing of it: `install` wraps what is there.
+
+The log's folder is named in the environment, so that whoever is started or forked from a process writes there, each
+into a file of its own. Without that variable nothing is wrapped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, TypeVar
+
+from chaos.log import (
+    Answered,
+    Beaten,
+    Claim,
+    Ended,
+    EnqueueAsked,
+    Extended,
+    Finished,
+    Handed,
+    LogWriter,
+    Record,
+    Refused,
+    Sent,
+    SettleAsked,
+    Started,
+    digest,
+)
+from windlass.durability import Durability
+from windlass.errors import OutcomeUnknown, WindlassError
+from windlass.job import Lease, Limits, NewJob
+from windlass.layout import Beat, Call, Parcel, Turn
+from windlass.layouts.native.layout import NativeLayout
+from windlass.outcome import Child, Completed, Crashed, Outcome, Retried
+from windlass.running import Job
+from windlass.transport.session import Lane, Session
+from windlass.transport.wire import Flow
+
+T = TypeVar("T")
+
+FOLDER = "WINDLASS_CHAOS_LOG"  # in the environment: where the log is
+LEVEL = "WINDLASS_CHAOS_LEVEL"  # the durability that the server's settings promise for every answer
+SINGLETON = "one-"  # how the ids begin that are enqueued again and again
+
+_ROLE = "WINDLASS_ROLE"  # set by the nursery in what it forks: "runner" or "child"
+_SLOW = 100_000_000  # ns after which an answer may be that of a repeat
+_NO_STEP = ""  # said of enqueues by an answer of a step that wrote nothing: then its number is that of another
+
+# As lua/shared/meta.lua and changes.lua have them: read here by other code than the worker's own.
+_META = struct.Struct(">BBBIIIIQQQ")
+_CHANGE = struct.Struct(">BBQIIQQH")
+_PRIORITY_STEP = 2**49
+_CAUGHT = 2
+_SUM = 5  # bytes of a checksum, behind every payload as it lies in the server
+
+
+class _Pen:
+    """Writes for this process; after a fork into a new file."""
+
+    def __init__(self, folder: Path, role: str) -> None:
+        self._folder = folder
+        self._role = role
+        self._writer: LogWriter | None = None
+        self._numbers = itertools.count(1)
+
+    def next_call(self) -> int:
+        """A number for a call of this process. Calls are made by several threads."""
+        return next(self._numbers)
+
+    def write(self, record: Record, holder: str = "") -> None:
+        """Append a record; the first one opens the file."""
+        writer = self._writer
+        if writer is None or not writer.ours:
+            writer = self._writer = LogWriter(self._folder, os.environ.get(_ROLE, self._role), holder)
+        writer.write(record)
+
+
+_pen: _Pen | None = None
+_leaving: set[str] = set()  # holders whose runner was told to end, or has ended
+
+
+def install(role: str) -> bool:
+    """Note what this process does from now on, and what those do that it forks; False where there is no log."""
+    global _pen
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return False
+    if _pen is None:
+        _pen = _Pen(Path(folder), role)
+        _wrap_layout()
+        _wrap_session()
+    return True
+
+
+def install_keeper() -> bool:
+    """The same for a keeper, which also sees how the processes of its worker end."""
+    if _pen is not None or not install("keeper"):
+        return False
+    _wrap_nursery()
+    _wrap_crew()
+    return True
+
+
+def note(record: Record) -> None:
+    """Write down something that is no call."""
+    if _pen is not None:
+        _pen.write(record)
+
+
+def note_started(job: Job) -> None:
+    """The function of a job begins."""
+    if _pen is not None:
+        lease = job.lease
+        _pen.write(
+            Started(monotonic_ns(), os.getpid(), lease.queue, lease.id, lease.fence, digest(lease.data), lease.attempt)
+        )
+
+
+def note_finished(job: Job, how: str) -> None:
+    """The function of a job has come to its end."""
+    if _pen is not None:
+        _pen.write(Finished(monotonic_ns(), os.getpid(), job.queue, job.id, job.fence, how))
+
+
+# -- calls ---------------------------------------------------------------------------------------
+
+
+class _Reading:
+    """The clock's reading at the head of every answer of a script that writes."""
+
+    __slots__ = ("epoch", "now", "step", "wall")
+
+    def __init__(self, reply: list[Any]) -> None:
+        now, wall, _, epoch, step = reply[0].split()
+        self.now, self.wall, self.epoch, self.step = int(now), int(wall), int(epoch), int(step)
+
+
+class _Tap:
+    """What one call asks for, and what is written down of it.
+
+    It also stands where the call says how to read its reply, and so sees that as it came. A call that is made and never
+    sent leaves no trace; one whose answer is asked for again later (leases that nobody waited for any more) is answered
+    under the number that it was sent with.
+    """
+
+    def __init__(self, read: Callable[[Any], Any], pen: _Pen) -> None:
+        self._read = read
+        self._pen = pen
+        self._call = 0
+        self._sent_at = 0
+        self._under_way = False
+        self._reply: list[Any] | None = None
+
+    def __call__(self, reply: Any) -> Any:
+        self._reply = reply
+        if not self._under_way:
+            self.answered("")
+        return self._read(reply)
+
+    def sent(self) -> None:
+        """A session takes the call up."""
+        self._sent_at = monotonic_ns()
+        self._call = self._pen.next_call()
+        self._under_way = True
+        self._note_sent()
+
+    def answered(self, level: str) -> None:
+        """The reply has come, and the call is so safe."""
+        self._under_way = False
+        assert self._reply is not None
+        self._note_answer(self._reply, _Reading(self._reply), level)
+        self._reply = None
+
+    def refused(self, error: WindlassError) -> None:
+        """The session gave it up."""
+        self._under_way = False
+        self._note_refusal(type(error).__name__, isinstance(error, OutcomeUnknown))
+
+    def left(self) -> None:
+        """Nobody waits for it any more, whatever becomes of it."""
+        self._under_way = False
+
+    def _note_refusal(self, why: str, in_doubt: bool) -> None:
+        self._pen.write(Refused(monotonic_ns(), self._call, why, in_doubt))
+
+    def _note_sent(self) -> None:
+        raise NotImplementedError
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        raise NotImplementedError
+
+    @property
+    def _may_be_a_repeat(self) -> bool:
+        """Whether the answer took so long that it may be that of a repeat, and tell the time of that."""
+        return monotonic_ns() - self._sent_at > _SLOW
+
+
+class _Enqueue(_Tap):
+    def __init__(self, read: Callable[[Any], Any], pen: _Pen, queue: str, jobs: Sequence[NewJob]) -> None:
+        super().__init__(read, pen)
+        self._queue = queue
+        self._jobs = jobs
+
+    def _note_sent(self) -> None:
+        asked = tuple(map(_asked, self._jobs))
+        self._pen.write(Sent(self._sent_at, self._call, self._queue, asked))
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        self._pen.write(
+            Answered(
+                monotonic_ns(),
+                self._call,
+                self._queue,
+                at.epoch,
+                at.step,
+                at.now,
+                statuses=reply[1].decode(),
+                level=level,
+                wall=at.wall,
+            )
+        )
+
+
+class _Forward(_Tap):
+    """Jobs that arrive from the outbox of another queue: an enqueue by whoever brings them."""
+
+    def __init__(self, read: Callable[[Any], Any], pen: _Pen, queue: str, parcels: Sequence[Parcel]) -> None:
+        super().__init__(read, pen)
+        self._queue = queue
+        self._parcels = parcels
+
+    def _note_sent(self) -> None:
+        asked = tuple(_asked_of_parcel(parcel) for parcel in self._parcels)
+        self._pen.write(Sent(self._sent_at, self._call, self._queue, asked))
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        # Those that had come before are passed over, and they are the first: parcels come in their order.
+        new = int(reply[1])
+        statuses = "m" * (len(self._parcels) - new) + "a" * new if new else _NO_STEP
+        self._pen.write(
+            Answered(
+                monotonic_ns(),
+                self._call,
+                self._queue,
+                at.epoch,
+                at.step,
+                at.now,
+                statuses=statuses,
+                level=_promised(),
+                wall=at.wall,
+            )
+        )
+
+
+class _Turn(_Tap):
+    def __init__(
+        self,
+        read: Callable[[Any], Any],
+        pen: _Pen,
+        queue: str,
+        outcomes: Sequence[Outcome],
+        want: int,
+        seconds: float,
+        holder: str,
+    ) -> None:
+        super().__init__(read, pen)
+        self._queue = queue
+        # In the order of the answer: the script takes those first that just ended well.
+        self._outcomes = sorted(outcomes, key=lambda outcome: not _is_plain(outcome))
+        self._want = want
+        self._lease_ms = round(seconds * 1000)
+        self._holder = holder
+
+    def _note_sent(self) -> None:
+        settles = tuple(map(_settle, self._outcomes))
+        # What finished jobs hand over on the same queue arrives in the same step; for another queue see `_Forward`.
+        here = tuple(_asked(child.job) for _, child in self._children(here=True))
+        handed = tuple(
+            Handed(outcome.lease.id, child.queue, _asked(child.job)) for outcome, child in self._children(here=False)
+        )
+        self._pen.write(
+            Sent(
+                self._sent_at,
+                self._call,
+                self._queue,
+                here,
+                settles,
+                want=self._want,
+                holder=self._holder,
+                handed=handed,
+            ),
+            self._holder,
+        )
+
+    def _children(self, *, here: bool) -> Iterator[tuple[Completed, Child]]:
+        """What is handed over, on this queue or for others."""
+        for outcome in self._outcomes:
+            if isinstance(outcome, Completed):
+                yield from ((outcome, child) for child in outcome.children if (child.queue == self._queue) == here)
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        _, verdicts, base, ids, data, metas, scores, _, recovered, *_ = reply
+        settled = tuple(digit == ord("1") for digit in verdicts)
+        accepted = {outcome.lease.fence for outcome, ours in zip(self._outcomes, settled, strict=True) if ours}
+        statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._children(here=True))
+        rows = zip(itertools.count(int(base) + 1), ids, data, metas or itertools.repeat(None), scores, strict=False)
+        # An empty place in a repeated answer was not ours any more.
+        claims = tuple(_claim(*row) for row in rows if row[2] is not None)
+        self._pen.write(
+            Answered(
+                monotonic_ns(),
+                self._call,
+                self._queue,
+                at.epoch,
+                at.step,
+                at.now,
+                statuses=statuses,
+                level=_promised() if statuses else "",
+                settled=settled,
+                claims=claims,
+                recovered=recovered,
+                holder=self._holder,
+                lease=self._lease_ms if claims else 0,
+                wall=at.wall,
+            )
+        )
+
+
+class _Cancel(_Tap):
+    def __init__(self, read: Callable[[Any], Any], pen: _Pen, queue: str, ids: Sequence[str]) -> None:
+        super().__init__(read, pen)
+        self._queue = queue
+        self._ids = tuple(ids)
+
+    def _note_sent(self) -> None:
+        self._pen.write(Sent(self._sent_at, self._call, self._queue, cancels=self._ids))
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        cancelled = tuple(digit != ord("0") for digit in reply[1])
+        self._pen.write(
+            Answered(
+                monotonic_ns(), self._call, self._queue, at.epoch, at.step, at.now, cancelled=cancelled, wall=at.wall
+            )
+        )
+
+
+class _Beat(_Tap):
+    def __init__(
+        self, read: Callable[[Any], Any], pen: _Pen, queue: str, holder: str, seconds: float, register: bool
+    ) -> None:
+        super().__init__(read, pen)
+        self._queue = queue
+        self._holder = holder
+        self._lease_ms = round(seconds * 1000)
+        self._register = register
+
+    def _note_sent(self) -> None:
+        pass  # only what was answered counts, and at once: on anything else nobody may rely
+
+    def _note_refusal(self, why: str, in_doubt: bool) -> None:
+        pass
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        known = self._register or reply[1] == b"1"
+        if not known and self._holder in _leaving:
+            return  # its runner has said goodbye, or what it held was given back: nothing was taken from it
+        if not self._may_be_a_repeat:
+            told = (at.epoch, at.step, at.now, self._lease_ms, known)
+            self._pen.write(Beaten(monotonic_ns(), self._queue, self._holder, *told))
+
+
+class _Extend(_Tap):
+    """An extension, and a report of progress: both tell whether leases are still ours."""
+
+    def __init__(
+        self, read: Callable[[Any], Any], pen: _Pen, queue: str, leases: Sequence[Lease], seconds: float
+    ) -> None:
+        super().__init__(read, pen)
+        self._queue = queue
+        self._leases = leases
+        self._lease_ms = round(seconds * 1000)
+
+    def _note_sent(self) -> None:
+        pass
+
+    def _note_refusal(self, why: str, in_doubt: bool) -> None:
+        pass
+
+    def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
+        if self._may_be_a_repeat:
+            return
+        for lease, digit in zip(self._leases, reply[1], strict=True):
+            told = (digit != ord("0"), at.epoch, at.step, at.now, self._lease_ms)
+            self._pen.write(Extended(monotonic_ns(), self._queue, lease.id, lease.fence, *told))
+
+
+# -- what is asked for, in the words of the log ----------------------------------------------------
+
+
+def _asked(job: NewJob) -> EnqueueAsked:
+    change = job.change
+    kind, ms = change.when or ("", 0)
+    return EnqueueAsked(
+        job.id,
+        digest(job.data),
+        change.priority,
+        ms if kind == "at" else 0,
+        ms if kind == "in" else 0,
+        change.max_failures,
+        change.max_stalls,
+        job.id.startswith(SINGLETON),
+    )
+
+
+def _asked_of_parcel(parcel: Parcel) -> EnqueueAsked:
+    check = digest(parcel.data[:-_SUM])
+    if not parcel.change:
+        return EnqueueAsked(parcel.id, check)
+    priority, kind, ms, max_failures, max_stalls, *_ = _CHANGE.unpack(parcel.change)
+    return EnqueueAsked(
+        parcel.id,
+        check,
+        priority,
+        ms if kind == 1 else 0,
+        ms if kind == 2 else 0,
+        max_failures,
+        max_stalls,
+        parcel.id.startswith(SINGLETON),
+    )
+
+
+def _settle(outcome: Outcome) -> SettleAsked:
+    lease = outcome.lease
+    delay = outcome.when[1] if isinstance(outcome, Retried) and outcome.when and outcome.when[0] == "in" else 0
+    alone = outcome.alone if isinstance(outcome, Crashed) else True
+    return SettleAsked(lease.id, lease.fence, type(outcome).__name__.lower(), delay, alone)
+
+
+def _promised() -> str:
+    """What every answer of this server is worth; nobody asks for more when a job is handed over."""
+    return os.environ.get(LEVEL, "")
+
+
+def _is_plain(outcome: Outcome) -> bool:
+    return isinstance(outcome, Completed) and outcome.result is None and not outcome.children
+
+
+def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, score: bytes) -> Claim:
+    marks = failures = stalls = 0
+    if meta and len(meta) == _META.size:
+        _, marks, _, _, _, failures, stalls, *_ = _META.unpack(meta)
+    priority = int(float(score)) // _PRIORITY_STEP
+    return Claim(id.decode(), fence, digest(data[:-_SUM]), priority, failures, stalls, bool(marks & _CAUGHT))
+
+
+# -- wrapping ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _TappedCall(Call[T]):
+    """A call with its tap: whoever makes another of it with `replace` keeps that."""
+
+    tap: _Tap | None = None
+
+
+def _tapped(call: Call[T], make: Callable[..., _Tap], *given: Any) -> Call[T]:
+    assert _pen is not None
+    tap = make(call.read, _pen, *given)
+    parts = {field.name: getattr(call, field.name) for field in fields(call)}
+    return _TappedCall(**{**parts, "read": tap, "tap": tap})
+
+
+def _wrap_layout() -> None:
+    """Every call that moves jobs, or says who holds them, comes from one of these."""
+    enqueue, turn, extend, beat = NativeLayout.enqueue, NativeLayout.turn, NativeLayout.extend, NativeLayout.beat
+    progress, cancel, forward = NativeLayout.progress, NativeLayout.cancel, NativeLayout.forward
+
+    def tapped_enqueue(self: NativeLayout, jobs: Sequence[NewJob], *more: Any, **others: Any) -> Call[Any]:
+        return _tapped(enqueue(self, jobs, *more, **others), _Enqueue, self.queue, jobs)
+
+    def tapped_turn(
+        self: NativeLayout,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        want: int = 0,
+        seconds: float = 0,
+        holder: str | None = None,
+        **others: Any,
+    ) -> Call[Turn]:
+        call = turn(self, outcomes, want=want, seconds=seconds, holder=holder, **others)
+        return _tapped(call, _Turn, self.queue, outcomes, want, seconds, holder or "")
+
+    def tapped_extend(self: NativeLayout, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
+        return _tapped(extend(self, leases, seconds), _Extend, self.queue, leases, seconds)
+
+    def tapped_beat(
+        self: NativeLayout, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None
+    ) -> Call[Beat]:
+        call = beat(self, holder, seconds, register=register, catcher=catcher)
+        return _tapped(call, _Beat, self.queue, holder, seconds, register)
+
+    def tapped_progress(self: NativeLayout, lease: Lease, value: float) -> Call[bool]:
+        return _tapped(progress(self, lease, value), _Extend, self.queue, [lease], 0)
+
+    def tapped_cancel(self: NativeLayout, ids: Sequence[str], *, running: bool) -> Call[list[bool]]:
+        return _tapped(cancel(self, ids, running=running), _Cancel, self.queue, ids)
+
+    def tapped_forward(self: NativeLayout, source: str, parcels: Sequence[Parcel]) -> Call[int]:
+        return _tapped(forward(self, source, parcels), _Forward, self.queue, parcels)
+
+    for name, function in {
+        "enqueue": tapped_enqueue,
+        "turn": tapped_turn,
+        "extend": tapped_extend,
+        "beat": tapped_beat,
+        "progress": tapped_progress,
+        "cancel": tapped_cancel,
+        "forward": tapped_forward,
+    }.items():
+        setattr(NativeLayout, name, function)
+
+
+def _wrap_session() -> None:
+    """Where a call gets its lane and number, whoever makes it: also what takes back an abandoned one comes by here."""
+    carry_out = Session._carry_out
+
+    def tapped_carry_out(self: Session, lane: Lane, call: Call[T], *more: Any) -> Flow[tuple[T, Durability]]:
+        tap = call.tap if isinstance(call, _TappedCall) else None
+        if tap is None:
+            return (yield from carry_out(self, lane, call, *more))
+        tap.sent()
+        try:
+            value, level = yield from carry_out(self, lane, call, *more)
+        except WindlassError as error:
+            tap.refused(error)
+            raise
+        except BaseException:
+            tap.left()
+            raise
+        tap.answered(str(level))
+        return value, level
+
+    setattr(Session, "_carry_out", tapped_carry_out)  # noqa: B010  # mypy would not have it assigned
+
+
+def _wrap_nursery() -> None:
+    """How offspring end is noted before the keeper acts on it: what begins because of that begins later."""
+    from windlass.worker.nursery import Ending, Nursery
+
+    hear, bury = Nursery._hear, Nursery._bury
+
+    def tapped_hear(self: Nursery, header: dict[str, Any]) -> None:
+        if "exited" in header:
+            note(Ended(monotonic_ns(), header["exited"], _how(header["code"], header["signal"])))
+        hear(self, header)
+
+    def tapped_bury(self: Nursery, ending: Ending) -> None:
+        for pid in self._offspring:
+            note(Ended(monotonic_ns(), pid, "signal 9"))
+        note(Ended(monotonic_ns(), self.pid, _how(ending.code, ending.signal)))
+        bury(self, ending)
+
+    setattr(Nursery, "_hear", tapped_hear)  # noqa: B010
+    setattr(Nursery, "_bury", tapped_bury)  # noqa: B010
+
+
+def _wrap_crew() -> None:
+    """A holder that leaves is forgotten by the server, and its next heartbeat is not a loss."""
+    from windlass.worker.crew import Crew
+
+    drain, end = Crew.drain, Crew.end
+
+    def tapped_drain(self: Crew, grace: float) -> None:
+        _leaving.add(self.holder)
+        drain(self, grace)
+
+    def tapped_end(self: Crew) -> None:
+        _leaving.add(self.holder)
+        end(self)
+
+    setattr(Crew, "drain", tapped_drain)  # noqa: B010
+    setattr(Crew, "end", tapped_end)  # noqa: B010
+
+
+def _how(code: int | None, signal: int | None) -> str:
+    return f"signal {signal}" if signal is not None else f"exit {code}"

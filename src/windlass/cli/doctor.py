@@ -1,0 +1,55 @@
+"""`windlass doctor`: whether the server can be trusted with jobs."""
+
+from __future__ import annotations
+
+import sys
+
+import rich_click as click
+
+from windlass.app import Windlass
+from windlass.cli.options import json_option, option_of
+from windlass.cli.output import cell, plain, say_json, say_table
+from windlass.cli.reach import with_server
+from windlass.doctor import GRAVITY, Finding, examine
+
+FAILED = 1
+
+
+@click.command()
+@option_of("doctor")("--strict", is_flag=True, help="Warnings count, too: exit with 1 if there is one.")
+@json_option
+@with_server
+def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
+    """Look whether the server can be trusted with jobs.
+
+    It looks at eviction, persistence, fsync, memory, replicas, version and known holes, clock, latency, rights and
+    more, and changes nothing. In a cluster every primary is examined, with Sentinel the primary. What this user may
+    not see is shown as unseen, with the rule that would show it.
+
+    A danger means that jobs can be lost, or that none can be worked on: then it exits with 1, and a worker does not
+    start on the worst of them.
+
+    \b
+      windlass doctor
+      windlass doctor --url redis://localhost:6379/0 --strict
+      windlass doctor --json | jq '.findings[] | select(.level == "danger")'
+    """
+    found = app.run(examine)
+    worst = max(found, key=lambda finding: GRAVITY[finding.level]).level if found else "ok"
+    if as_json:
+        say_json({"worst": worst, "findings": [plain(finding) for finding in found]})
+    else:
+        _say(found)
+    if GRAVITY[worst] >= GRAVITY["warning" if strict else "danger"]:
+        sys.exit(FAILED)
+
+
+def _say(found: list[Finding]) -> None:
+    """The table, then what to do."""
+    several = len({finding.server for finding in found}) > 1
+    place = ("server",) if several else ()
+    rows = [(*((finding.server,) if several else ()), finding.level, finding.check, finding.what) for finding in found]
+    say_table((*place, "level", "check", "what"), rows, "There is nothing to look at.")
+    told = (finding for finding in found if finding.remedy and finding.level in ("warning", "danger", "unseen"))
+    for line in dict.fromkeys(f"{each.server + ' ' if several else ''}{each.check}: {each.remedy}" for each in told):
+        click.echo(cell(line))

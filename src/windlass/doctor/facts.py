@@ -1,0 +1,240 @@
+"""Reading what the checks judge: one flow over one connection, which writes nothing.
+
+What this user may run is asked for first, so that nothing forbidden is tried: each try would be an entry in the
+server's ACL LOG. What cannot be seen is remembered with the rule that would show it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter, time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from windlass.layouts.native import keys, scripts
+from windlass.transport.endpoint import Address, Endpoint
+from windlass.transport.server_facts import version_of
+from windlass.transport.wire import Exchange, Flow, Wire, pack
+
+SAMPLES = 50  # round trips whose time is taken
+SETTINGS = (
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "min-replicas-to-write",
+    "timeout",
+    "dir",
+)
+
+# What the checks ask beside INFO, and the rule that allows it.
+_CONFIG, _WHOAMI, _SLOWLOG = "CONFIG GET save", "ACL WHOAMI", "SLOWLOG GET 1"
+_PING, _TIME, _CLUSTER = "PING", "TIME", "CLUSTER INFO"
+_SLOTS = "CLUSTER SLOTS"
+RULES = {
+    _CONFIG: "+config|get",
+    _WHOAMI: "+acl|whoami",
+    _SLOWLOG: "+slowlog|get",
+    _PING: "+ping",
+    _TIME: "+time",
+    _CLUSTER: "+cluster|info",
+    _SLOTS: "+cluster|slots",
+}
+
+# What a worker of the native layout runs, with a key or channel as it uses them; see docs/acl/worker.acl.
+_KEY = keys.queue_key("doctor", "data")
+_ON_KEYS = (
+    "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HSET", "LLEN",
+    "PERSIST", "PEXPIRE", "PTTL", "RPOP", "SET", "TYPE", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZMSCORE", "ZPOPMIN",
+    "ZRANGE", "ZREM", "ZREMRANGEBYSCORE", "ZSCAN", "ZSCORE",
+)  # fmt: skip
+NEEDED = (
+    *(f"{command} {_KEY}" for command in _ON_KEYS),
+    "CLIENT SETNAME windlass",
+    "INFO",
+    "SCAN 0",
+    "SCRIPT EXISTS x",
+    "SCRIPT LOAD x",
+    f"EVALSHA x 1 {_KEY}",
+    "TIME",
+    "WAIT 0 1",
+    "WAITAOF 0 0 1",
+    f"SUBSCRIBE {keys.wake_channel('doctor')}",
+    f"PUBLISH {keys.wake_channel('doctor')} x",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A slow call of one of our scripts."""
+
+    script: str
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one server was found to say. `None` is what could not be seen; `unseen` says why."""
+
+    server: str
+    info: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] | None = None
+    user: str = "default"
+    denied: Sequence[str] | None = None  # of the commands that a worker needs
+    ahead: float | None = None  # seconds that its clock is ahead of ours, as far as that can be told
+    pings: Sequence[float] = ()  # round trips in seconds, sorted
+    calls: Sequence[float] = ()  # the same of a script
+    slow: Sequence[Slow] | None = None
+    cluster: Mapping[str, str] | None = None
+    replicas_of_slots: int | None = None  # how many replicas the slots of this primary have
+    embedded: bool = False
+    free: float | None = None  # part of the disk with its data that is free
+    unseen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Which make of server it is."""
+        return "valkey" if "valkey_version" in self.info else "redis"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Its version; empty when it is not known."""
+        return version_of(self.info.get(f"{self.kind}_version", ""))
+
+    def number(self, name: str) -> int:
+        """A number of INFO, 0 where it is not told."""
+        text = self.info.get(name, "0")
+        return int(text) if text.lstrip("-").isdigit() else 0
+
+    def setting(self, name: str) -> str | None:
+        """A setting, if it could be seen."""
+        return None if self.config is None else self.config.get(name, "")
+
+
+def look(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
+    """All there is to know of a server."""
+    info = yield from _ask(wire, "INFO")
+    rights = yield from _rights(wire, [*RULES, *NEEDED])
+    unseen = {} if isinstance(info, dict) else {"INFO": "+info"}
+    unseen |= {line: RULES[line] for line in RULES if rights is not None and not rights.get(line)}
+
+    def ask(line: str, *words: str | int) -> Flow[Any]:
+        if line in unseen:
+            return None
+        reply = yield from _ask(wire, *(words or line.split()))
+        if reply is None:
+            unseen[line] = RULES[line]
+        return reply
+
+    config = _pairs((yield from ask(_CONFIG, "CONFIG", "GET", *SETTINGS)))
+    user = yield from ask(_WHOAMI)
+    before = time()
+    clock = yield from ask(_TIME)
+    after = time()
+    slow = yield from ask(_SLOWLOG, "SLOWLOG", "GET", 128)
+    is_cluster = isinstance(info, dict) and info.get("cluster_enabled") == "1"
+    cluster = (yield from ask(_CLUSTER)) if is_cluster else None
+    slots = (yield from ask(_SLOTS)) if is_cluster else None
+    pings = (yield from _time(wire, pack("PING"))) if _PING not in unseen else []
+    calls = (yield from _time(wire, pack("EVALSHA", scripts.RIGHTS.sha, 0, "TIME"))) if rights is not None else []
+    embedded = endpoint.kind == "embedded"
+    return Facts(
+        server=str(address),
+        info=info if isinstance(info, dict) else {},
+        config=config,
+        user=user.decode(errors="replace") if user else endpoint.username or "default",
+        denied=None if rights is None else [line for line in NEEDED if rights[line] is False],
+        ahead=None if clock is None else _ahead(int(clock[0]) + int(clock[1]) / 1e6, before, after),
+        pings=sorted(pings),
+        calls=sorted(calls),
+        slow=None if slow is None else _slow(slow),
+        cluster=_fields(cluster) if cluster else None,
+        replicas_of_slots=None if slots is None else _replicas(slots, address),
+        embedded=embedded,
+        free=_free(config) if embedded and config else None,
+        unseen=unseen,
+    )
+
+
+def glance(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
+    """What a worker must know before it starts. It tries nothing of which it is not certain that it is allowed."""
+    info = yield from _ask(wire, "INFO")
+    if not isinstance(info, dict):
+        return Facts(str(address), unseen={"INFO": "+info"})
+    rights = yield from _rights(wire, [_CONFIG])
+    settings = (yield from _ask(wire, "CONFIG", "GET", *SETTINGS)) if rights and rights[_CONFIG] else None
+    return Facts(str(address), info, _pairs(settings), embedded=endpoint.kind == "embedded")
+
+
+def _ask(wire: Wire, *words: str | int) -> Flow[Any]:
+    """The reply; INFO as fields. `None` for an error: the caller may not, or the server has no such command."""
+    (reply,) = yield Exchange(wire, pack(*words))
+    if isinstance(reply, RedisError):
+        return None
+    return _fields(reply) if words[0] == "INFO" else reply
+
+
+def _rights(wire: Wire, lines: Sequence[str]) -> Flow[dict[str, bool | None] | None]:
+    """Whether this user may run these commands, `None` for one that the server does not have; or `None` in all."""
+    _, reply = yield Exchange(
+        wire,
+        pack("SCRIPT", "LOAD", scripts.RIGHTS.text) + pack("EVALSHA", scripts.RIGHTS.sha, 0, *lines),
+        2,
+    )
+    if isinstance(reply, RedisError):
+        return None
+    answers = {b"1": True, b"0": False}
+    return {line: answers.get(answer) for line, answer in zip(lines, reply, strict=True)}
+
+
+def _time(wire: Wire, packed: bytes) -> Flow[list[float]]:
+    times: list[float] = []
+    for _ in range(SAMPLES):
+        began = perf_counter()
+        yield Exchange(wire, packed)
+        times.append(perf_counter() - began)
+    return times
+
+
+def _ahead(server: float, before: float, after: float) -> float:
+    """Its reading was taken some time between the two of ours: only what lies beyond both is certain."""
+    return server - after if server > after else min(0.0, server - before)
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value.strip() for name, separator, value in lines if separator}
+
+
+def _pairs(reply: Sequence[bytes] | None) -> dict[str, str] | None:
+    if reply is None:
+        return None
+    words = [word.decode(errors="replace") for word in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _slow(entries: Sequence[Any]) -> list[Slow]:
+    ours = {script.sha: script.name for script in (*scripts.ALL, *scripts.FLEET, scripts.INSPECT)}
+    found = []
+    for _, at, microseconds, words, *_ in entries:
+        sha = words[1].decode(errors="replace") if len(words) > 1 and words[0].upper() == b"EVALSHA" else ""
+        if sha in ours:
+            found.append(Slow(ours[sha], microseconds / 1e6, at))
+    return found
+
+
+def _replicas(slots: Sequence[Any], address: Address) -> int:
+    own = [replicas for _, _, primary, *replicas in slots if primary[1] == address.port]
+    return min(map(len, own), default=0)
+
+
+def _free(config: Mapping[str, str]) -> float | None:
+    try:
+        usage = shutil.disk_usage(config.get("dir", ""))
+    except OSError:
+        return None
+    return usage.free / usage.total

@@ -1,0 +1,90 @@
+"""Known holes of servers, by release line: what matters to a queue that lives by Lua scripts and by what is on disk.
+
+Only what could be confirmed is here (release notes, CVE records, distributions' change logs). A line that is not named
+is not affected, or not known to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Line = tuple[int, int]
+
+NEVER = None  # no release of that line has the fix
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """For each release line of each make, the first patch release that has the fix."""
+
+    id: str
+    title: str
+    redis: dict[Line, int | None]
+    valkey: dict[Line, int | None]
+
+    def fixed_in(self, kind: str, version: tuple[int, ...]) -> str | None:
+        """What to upgrade to, if this version has the hole."""
+        lines = self.valkey if kind == "valkey" else self.redis
+        line = (version[0], version[1]) if len(version) > 1 else (0, 0)
+        if line not in lines:
+            return None
+        patch = lines[line]
+        if patch is NEVER:
+            return "a newer release line"
+        return f"{line[0]}.{line[1]}.{patch}" if version[2:] < (patch,) else None
+
+
+HOLES = (
+    Hole(
+        "CVE-2025-49844",
+        "a Lua script can run code on the server",
+        redis={(6, 2): 20, (7, 0): NEVER, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+        valkey={(7, 2): 11, (8, 0): 6, (8, 1): 4},
+    ),
+    Hole(
+        "CVE-2025-46817, CVE-2025-46818",
+        "a Lua script can run code on the server, or as another user",
+        redis={(6, 2): 20, (7, 0): NEVER, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+        valkey={(7, 2): 11, (8, 0): 6, (8, 1): 4},
+    ),
+    Hole(
+        "CVE-2026-23479",
+        "a blocked client that is thrown out can run code on the server",
+        redis={(7, 2): 14, (7, 4): 9, (8, 0): NEVER, (8, 2): 6, (8, 4): 3, (8, 6): 3},
+        valkey={(8, 1): 7, (9, 0): 4},
+    ),
+    Hole(
+        "CVE-2024-46981",
+        "a Lua script can run code on the server",
+        redis={(6, 2): 17, (7, 0): NEVER, (7, 2): 7, (7, 4): 2},
+        valkey={(8, 0): 2},
+    ),
+    Hole(
+        "CVE-2024-31449",
+        "a Lua script can overflow the stack of the server",
+        redis={(6, 2): 16, (7, 0): NEVER, (7, 2): 6, (7, 4): 1},
+        valkey={},
+    ),
+    Hole("CVE-2022-24735", "a Lua script can run as another user", redis={(6, 2): 7}, valkey={}),
+    Hole(
+        "redis#13793",
+        "WAITAOF answers before the data is on disk, with appendfsync everysec",
+        redis={(7, 4): 3},
+        valkey={},
+    ),
+    Hole(
+        "valkey#4342",
+        "after reading a log that was cut off within a transaction, what it writes next may be lost at a restart",
+        redis={},
+        valkey={(8, 0): 11, (8, 1): 10},
+    ),
+)
+
+
+def holes_of(kind: str, version: tuple[int, ...]) -> Iterator[tuple[Hole, str]]:
+    """The holes that a version has, each with what to upgrade to."""
+    for hole in HOLES:
+        fixed = hole.fixed_in(kind, version)
+        if fixed is not None:
+            yield hole, fixed

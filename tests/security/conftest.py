@@ -1,0 +1,50 @@
+"""A worker for the tests of this folder: one is enough for all who only want to see what it lets happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.server import Server
+from tests.support.workers import Worker, Workshop
+from windlass.envelope import write_envelope
+from windlass.handle import JobHandle
+from windlass.worker.settings import Settings
+
+QUEUE = "probed"
+ROOT = Path(__file__).parent.parent.parent
+
+
+def start_worker(shop: Workshop, target: str, folder: Path, queues: tuple[str, ...], **settings: Any) -> Worker:
+    """A worker for an app of this folder, that is known on its queues."""
+    chosen = {"name": "probe", "lease": 5.0, "grace": 5.0, "threads": 2, "processes": 2, "kill_grace": 0.3, **settings}
+    known = Settings(queues=dict.fromkeys(queues, 1), **chosen)
+    worker = Worker(f"tests.security.{target}:app", known, {"WINDLASS_URL": shop.url}, folder / "worker.log")
+    shop.workers.append(worker)
+    shop.wait_ready(worker)
+    return worker
+
+
+class Probe:
+    """A workshop with a worker that runs `probing_app`."""
+
+    def __init__(self, shop: Workshop, worker: Worker) -> None:
+        self.shop = shop
+        self.worker = worker
+        self.queue = shop.queue(QUEUE)
+
+    def ask(self, task: str, *, patience: float = 20.0) -> Any:
+        """What a task of that name returns, run there."""
+        id = self.queue.enqueue(write_envelope(task, keep=60)).id
+        return JobHandle[Any](self.queue._layout, self.queue._runners, id).result(timeout=patience)
+
+
+@pytest.fixture(scope="package")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """One for all."""
+    folder = tmp_path_factory.mktemp("probe")
+    with Server(config={"requirepass": "broker-password"}) as server, Workshop(server, folder) as shop:
+        yield Probe(shop, start_worker(shop, "probing_app", folder, (QUEUE,)))
