@@ -28,8 +28,11 @@ PACKAGE = Path(windlass.__file__).parent
 ROOT = Path(__file__).parents[2]
 LONGEST = 60.0  # seconds for one run
 RUNS = {
-    "simulation": ["-m", "chaos.simulation", "--seeds", "12", "--steps", "1500", "--seed", "1"],
-    "run": ["-m", "chaos", "smoke", "--jobs", "3000", "--worker-kills", "6", "--server-kills", "1", "--seed", "1"],
+    "simulation": ["-m", "chaos.simulation", "--seeds", "12", "--steps", "1500"],
+    "run": [
+        *("-m", "chaos", "smoke", "--jobs", "3000", "--worker-kills", "6", "--server-kills", "1"),
+        *("--minutes", "0.45", "--workers", "3", "--seed", "1"),
+    ],
 }
 
 

@@ -59,7 +59,6 @@ class Moves:
     reaped: int = 0
     replays: int = 0
     stale: int = 0
-    refused: int = 0
     # Of the step that is followed just now.
     moment: Moment = field(init=False)
     reading: Reading = field(init=False)

@@ -166,7 +166,7 @@ class Run:
         return not any(book.unfinished for book in self.books.values())
 
     def counts(self) -> dict[str, int]:
-        """For the report."""
+        """For the report. `cut short` and `early` are ms: the most that a late queue clock cost a lease or a delay."""
         books = self.books.values()
         return {
             **self.truth.counts(),

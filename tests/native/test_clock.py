@@ -7,13 +7,15 @@ by an hour is, for the next call, a server whose clock jumped an hour ahead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep, time
 from typing import Any
 
 import pytest
 
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
+from windlass.ids import random_id
+from windlass.job import NewJob
 from windlass.layouts.native.keys import queue_key
 
 HOUR = 3600
@@ -184,6 +186,71 @@ def test_after_a_silence_named_holders_get_time_to_beat(raw_queue: Queue, later:
     later(6)
     assert raw_queue.clean().recovered == 0
     assert raw_queue.complete(lease)
+
+
+def _made_now(queue: Queue) -> Callable[[], object]:
+    """A call that is made now, and sent later: it waited for a connection, or the server stood still."""
+    call = queue._layout.enqueue([NewJob(random_id(), b"", fresh=True)])
+    return lambda: queue._runners.run(lambda session: session.perform(call))
+
+
+def _clock(client: Any, queue: Queue) -> int:
+    return int(client.hget(queue_key(queue.name, "state"), "clock"))
+
+
+def test_time_that_calls_spend_on_their_way_is_not_counted_twice(
+    raw_queue: Queue, stranger: Queue, client: Any
+) -> None:
+    raw_queue.enqueue(b"x")
+    stranger.enqueue(b"x")
+    began, clock = monotonic(), _clock(client, raw_queue)
+    for _ in range(5):
+        send = _made_now(stranger)
+        sleep(0.2)
+        raw_queue.enqueue(b"x")
+        send()
+        raw_queue.enqueue(b"x")
+    assert _clock(client, raw_queue) - clock < (monotonic() - began + 0.2) * 1000
+
+
+def test_calls_that_take_now_longer_and_now_shorter_do_not_drive_the_clock(
+    raw_queue: Queue, stranger: Queue, client: Any
+) -> None:
+    raw_queue.enqueue(b"x")
+    stranger.enqueue(b"x")
+    began, clock = monotonic(), _clock(client, raw_queue)
+    for _ in range(20):
+        send = _made_now(stranger)
+        sleep(0.05)
+        send()
+        raw_queue.enqueue(b"x")
+    assert _clock(client, raw_queue) - clock < (monotonic() - began + 0.2) * 1000
+
+
+def test_a_first_call_that_comes_late_starts_no_job_early(raw_queue: Queue, stranger: Queue) -> None:
+    raw_queue.enqueue(b"later", id="later", delay=60)
+    send = _made_now(stranger)  # its program has not heard the clock yet
+    for _ in range(6):
+        sleep(0.4)
+        raw_queue.enqueue(b"x")
+    send()
+    raw_queue.enqueue(b"x")
+    raw_queue.update("later", run_at=time() + 1)
+    assert "later" not in {lease.id for lease in raw_queue.lease_many(100)}
+
+
+def test_a_call_that_came_late_does_not_hold_up_run_times(raw_queue: Queue, stranger: Queue, client: Any) -> None:
+    """For a moment it looks as if the clock had jumped; the next call knows better, to the tenth of a second."""
+    raw_queue.enqueue(b"x")
+    stranger.enqueue(b"x")
+    early = _made_now(raw_queue)
+    sleep(1.6)
+    late = _made_now(stranger)
+    sleep(1.6)
+    early()
+    late()
+    raw_queue.enqueue(b"x")
+    assert int(client.hget(queue_key(raw_queue.name, "state"), "skew") or 0) < 200
 
 
 def test_fences_outlast_the_state(raw_queue: Queue) -> None:

@@ -71,11 +71,13 @@ local function advance_clock(said)
       -- Ahead of what is certain it may also be because this call was long on its way; the next one will tell. Behind it
       -- cannot be, unless the clock was put back or a doubt was wrong.
       local off = wall - skew - heard_due
-      if math.abs(off) > TOLERANCE then
+      if skew > 0 and off < -DOUBT then
         skew = skew + off
-      elseif off < -DOUBT and skew > 0 then
-        skew = math.max(0, skew + off)
+        if skew > -TOLERANCE then skew = math.max(0, skew) end
+      elseif math.abs(off) > TOLERANCE then
+        skew = skew + off
       end
+      if math.abs(skew) <= DOUBT then skew = 0 end -- what is left of a doubt that was wrong
     elseif moved < -STEP_CAP then
       skew = skew + moved
     elseif moved > TOLERANCE and skew < 0 then
