@@ -25,29 +25,35 @@ local function wall_clock()
 end
 
 -- What `now` and `due` had certainly reached when the caller made this call; 0 where it cannot tell. That may be a while ago:
--- a call waits for a connection, or in a queue of the network's. So with the witness's uptime is kept by how much the clock and
--- the run times were ahead, at its step, of what they had certainly reached at that uptime; else each such wait would be counted
--- as time that passed.
+-- a call waits for a connection, or is repeated. What it says is therefore never taken for the time of this step: the state
+-- keeps an anchor, a machine's uptime with what both had certainly reached by then (as how far the last step was ahead of that),
+-- and moves it only when a caller knows of more. A line from there is never ahead of the truth, however calls are delayed.
+-- Uptimes are rounded down, so an anchor is put one later: else each step would gain the part of a millisecond.
 local function vouched(said)
   local heard_now, heard_due, belief, machine, uptime = string.match(said, '^(%d+) (%d+) (%d+) (%S+) (%d+)$')
   if not machine then heard_now, heard_due, belief, machine, uptime = 0, 0, 0, '-', 0 end
   heard_now, heard_due, uptime = tonumber(heard_now), tonumber(heard_due), tonumber(uptime)
   if tonumber(belief) ~= state.belief then heard_due = 0 end
-  state.uptime, state.machine = uptime, machine
-  local last_machine, last_uptime, ahead, due_ahead = string.match(state.last_witness, '^(%S+) (%d+) (%-?%d+) (%-?%d+)$')
+  local certain_now, certain_due, anchor
+  local last_machine, last_anchor, ahead, due_ahead = string.match(state.last_witness, '^(%S+) (%d+) (%-?%d+) (%-?%d+)$')
   if machine ~= '-' and machine == last_machine and state.clock and state.wall then
-    local passed = uptime - tonumber(last_uptime)
+    anchor = tonumber(last_anchor)
+    certain_now, certain_due = state.clock - ahead, state.wall - state.skew - due_ahead
+    local passed = uptime - anchor
     if passed >= 0 then
-      heard_now = math.max(heard_now, state.clock - ahead + passed)
-      heard_due = state.wall - state.skew - due_ahead + passed
+      if heard_now > certain_now + passed then
+        anchor, certain_now, certain_due = uptime + 1, heard_now, certain_due + passed + 1
+      else
+        heard_now = certain_now + passed
+      end
+      heard_due = certain_due + uptime - anchor
     else -- somebody who called later was here before: there is nothing to learn from this one, but the line that it is on
-      state.uptime = tonumber(last_uptime)
-      state.certain_now, state.certain_due = state.clock - ahead, state.wall - state.skew - due_ahead
-      heard_due = math.max(heard_due, state.certain_due + passed)
+      heard_due = math.max(heard_due, certain_due + passed)
     end
   end
-  state.certain_now = state.certain_now or (heard_now > 0 and heard_now) or state.clock
-  state.certain_due = state.certain_due or (heard_due > 0 and heard_due) or (state.wall and state.wall - state.skew)
+  state.machine, state.uptime, state.anchor = machine, uptime, anchor or uptime + 1
+  state.certain_now = certain_now or (heard_now > 0 and heard_now) or state.clock
+  state.certain_due = certain_due or (heard_due > 0 and heard_due) or (state.wall and state.wall - state.skew)
   return heard_now, heard_due
 end
 
@@ -66,11 +72,11 @@ local function advance_clock(said)
     -- Where somebody vouches, the server's clock has no say beyond a second of that: it has leapt, or the call came late.
     if heard_now > 0 and state.clock + moved - heard_now > STEP_CAP then by_wall = 0 end
     now = math.max(state.clock + by_wall, heard_now)
-    local skew = state.skew
+    local skew, off = state.skew, nil
     if heard_due > 0 then
       -- Ahead of what is certain it may also be because this call was long on its way; the next one will tell. Behind it
       -- cannot be, unless the clock was put back or a doubt was wrong.
-      local off = wall - skew - heard_due
+      off = wall - skew - heard_due
       if skew > 0 and off < -DOUBT then
         skew = skew + off
         if skew > -TOLERANCE then skew = math.max(0, skew) end
@@ -86,15 +92,17 @@ local function advance_clock(said)
     if skew ~= state.skew then
       state.skew, state.skew_until, state.jumped = skew, now + BELIEVE_AFTER, true
     elseif skew ~= 0 and now > state.skew_until then
-      state.skew, state.belief, state.jumped = 0, state.belief + 1, true
+      state.skew, state.belief, state.jumped, off = 0, state.belief + 1, true, 0
     end
     if now - state.clock > SILENCE then
       -- Holders that were alive when the silence began get time to beat; those that were late before it do not.
       state.grace, state.grace_from, state.silent = now + SILENCE, state.clock, true
     end
     due = wall - state.skew
+    -- Where clock and line agree the line follows the clock: two clocks are never quite equally fast.
+    if state.skew == 0 and off and math.abs(off) <= DOUBT then state.certain_due = due - (state.uptime - state.anchor) end
   end
-  state.witness = string.format('%s %.0f %.0f %.0f', state.machine, state.uptime, now - (state.certain_now or now),
+  state.witness = string.format('%s %.0f %.0f %.0f', state.machine, state.anchor, now - (state.certain_now or now),
     due - (state.certain_due or due))
   take_reading(state.step)
 end
