@@ -26,6 +26,8 @@ from chaos.simulation.jobs import (
 )
 from chaos.simulation.violation import Violation
 
+MARGIN = 2_000  # ms that a delay is longer while the server's clock is doubted
+
 
 @dataclass
 class Moves:
@@ -134,6 +136,8 @@ class Moves:
 
     def _from_now(self, ms: int) -> When:
         moment, now = self.moment, max(self.moment.wall, self.due)
+        if ms and self.due != moment.wall:
+            now += MARGIN
         return When(now + ms, moment.true_ms + ms, moment.jumps, max(0.0, moment.true_ms - now))
 
     def _same(self, before: Any, told: str) -> str:

@@ -112,7 +112,7 @@ def test_what_was_moved_is_refused(seal: Seal, place: dict[str, Any]) -> None:
 
 
 @both_kinds
-@pytest.mark.parametrize("purpose", set(Purpose) - {Purpose.JOB})
+@pytest.mark.parametrize("purpose", [purpose for purpose in Purpose if purpose is not Purpose.JOB])
 def test_what_says_that_it_is_something_else_is_refused(seal: Seal, purpose: Purpose) -> None:
     """The purpose in the head is only a hint: it is bound as all the rest is."""
     sealed = bytearray(closed(seal))

@@ -192,7 +192,7 @@ GOOD: dict[str, Any] = {"colour": "red", "size": "s", "shape": secretive_app.Cir
     "wrong",
     [{"colour": CANARY}, {"size": CANARY}, {"shape": {"type": CANARY}}, {"shape": CANARY}, {"number": CANARY},
      {"number": object()}, {"shape": {"type": "Circle", "radius": CANARY}}],
-    ids=str,
+    ids=["colour", "size", "kind of shape", "shape", "number", "no JSON", "radius"],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_told_by_their_names(wrong: dict[str, Any]) -> None:
     """Also to who sends them: an error of his ends in his own logs."""

@@ -8,7 +8,7 @@
 --
 -- What is in two lists otherwise may be in the hands of a peer just now: a sweep sees to it when it stays so.
 
-local SOME, AHEAD = 300, 4700 -- entries that are looked at in one step, and in which the same id is looked for
+local SOME, AHEAD = 300, 2700 -- entries that are looked at in one step, and in which the same id is looked for
 
 -- The lists are read only for items that nobody works on.
 local function idle_items(cursor)

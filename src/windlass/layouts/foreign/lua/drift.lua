@@ -28,7 +28,7 @@ end
 -- walk, of which a call does a bounded part. What is still looked for is kept by the caller, in the cursor: which is { where to
 -- gather on, which list or 0 while gathering, where in it, ids }. `gather(cursor)` gives { the next cursor, ids }. Entries move while
 -- we walk, so the caller is to look once more at those that are returned.
-local BATCH, PAGE, PAGES = 2000, 1000, 10
+local BATCH, PAGE, PAGES = 2000, 1000, 4
 
 local function search(lists, cursor, gather)
   local from, which, at, ids = '0', 0, 0, {}
