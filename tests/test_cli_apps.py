@@ -209,7 +209,7 @@ def test_an_app_with_a_server_of_its_own_is_not_led_astray(
 def test_raw_bytes(shop: str, queue: Queue) -> None:
     assert run("enqueue", "--raw", QUEUE, "text").exit_code == 0
     receipt = told(run("enqueue", "--raw", QUEUE, "-", "--id", "in", "--json", stdin=b"\x00\xff\n"))
-    assert receipt == {"queue": QUEUE, "task": None, "id": "in", "status": "added"}
+    assert receipt == {"queue": QUEUE, "task": None, "id": "in", "status": "added", "durability": "memory"}
     assert [job.data for job in queue.all_jobs("ready")] == [b"text", b"\x00\xff\n"]
 
 

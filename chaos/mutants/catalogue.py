@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         "leases follow the server's wall clock",
         f"{LUA}/shared/clock.lua",
-        "    now = math.max(state.clock + math.min(math.max(moved, 0), STEP_CAP), heard_now)",
+        "    now = math.max(state.clock + by_wall, heard_now)",
         "    now = wall",
     ),
     Mutant(

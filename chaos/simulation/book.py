@@ -77,7 +77,7 @@ class Book(Orders, Turns):
         """The queue's clock may be late, for it believes nobody without a reason; it must never run ahead."""
         self.ahead = self.now - self.moment.true_ms
         if self.clock is None:
-            self.most_ahead = self.ahead - JUMP * self.moment.jumps
+            self.most_ahead = max(self.most_ahead, self.ahead - JUMP * self.moment.jumps)
         most = self.most_ahead + JUMP * self.moment.jumps
         if self.ahead > most + BLUR:
             raise Violation("clock", f"the queue's clock has run {self.ahead - most:.0f} ms ahead of the time")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from chaos.simulation.jobs import (
@@ -54,7 +55,7 @@ class Moves:
     grace_from: int = 0
     step: int = 0
     epoch: str = "0"
-    most_ahead: float = 0.0
+    most_ahead: float = -inf
     late: float = 0.0
     shortest: float = 0.0  # ms by which a lease was cut short at most, because the queue's clock was late before
     earliest: float = 0.0  # ms by which a job was given out before its delay was over at most

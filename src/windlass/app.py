@@ -504,8 +504,9 @@ class Windlass:
         address = next((known for known in (session.known_primary for session in sessions) if known), None)
         if address is None:
             return  # never connected, or the connection was lost: nothing to say, or nobody to hear it
-        options = replace(self._options, retry_for=0.0, locate=lambda: address.path)
+        options = replace(self._options, retry_for=0.0)
         parting = Session(self._endpoint, options)
+        parting.start_at(address)
         runner = BlockingRunner(self._endpoint, min(1.0, self._options.call_timeout))
         try:
             for layout in list(self._layouts.values()):

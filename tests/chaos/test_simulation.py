@@ -42,10 +42,10 @@ def test_a_seed_keeps_every_promise(seed: int) -> None:
 
 def test_a_seed_is_one_history_ten_times_out_of_ten_and_in_any_process() -> None:
     """Chance, time and ids come from the seed alone; nothing depends on the order in which a process keeps its sets."""
-    digests = [simulate(34, 30).digest for _ in range(8)]
+    digests = [simulate(1, 25).digest for _ in range(8)]
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", _ELSEWHERE, "34", "30"],
+            [sys.executable, "-c", _ELSEWHERE, "1", "25"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,

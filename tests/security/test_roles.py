@@ -173,13 +173,21 @@ def test_a_verb_is_done_without_a_breach_or_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("role", ["producer", "worker"])
-@pytest.mark.parametrize("level", ["memory", "fsync"])
-def test_who_enqueues_may_wait_until_it_is_safe(role: str, level: str, scene: Scene) -> None:
-    scene.server.command("CONFIG", "SET", "appendonly", "yes" if level == "fsync" else "no")
-    receipt = scene.app.queue(NAME).enqueue(b"x", durability=level)
-    assert receipt.status is Status.ADDED
+def test_who_enqueues_learns_how_safe_it_is_where_it_may_see_the_settings(role: str, scene: Scene) -> None:
+    queue = scene.app.queue(NAME)
+    assert queue.enqueue(b"x", durability="memory").status is Status.ADDED
     assert breaches(scene.server) == []
-    scene.server.command("CONFIG", "SET", "appendonly", "no")
+    scene.server.command("CONFIG", "SET", "appendonly", "yes", "appendfsync", "always")
+    try:
+        with pytest.raises(errors.NotDurable, match=r"let this user see that \(\+config\|get\)"):
+            queue.enqueue(b"x", durability="fsync")
+        scene.server.command("ACL", "LOG", "RESET")
+        scene.server.command("ACL", "SETUSER", f"windlass-{role}", "+config|get")
+        assert queue.enqueue(b"x", durability="fsync").durability == "fsync"
+        assert breaches(scene.server) == []
+    finally:
+        scene.server.command("ACL", "SETUSER", f"windlass-{role}", "-config|get")
+        scene.server.command("CONFIG", "SET", "appendonly", "no")
 
 
 # -- commands --------------------------------------------------------------------------------------

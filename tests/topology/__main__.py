@@ -32,34 +32,36 @@ class Result:
 
     topology: str
     seconds: float
-    versions: set[str] = field(default_factory=set)
-    passed: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    failed: list[str] = field(default_factory=list)
     exit_code: int = 0
+    versions: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def read(self, report: Path) -> None:
-        """Count what a JUnit report tells of every test."""
+        """Take what a JUnit report tells of every test; one that failed and was not tidy either is in it twice."""
         for case in ElementTree.parse(report).iter("testcase"):
             told = {each.get("name"): each.get("value", "") for each in case.iter("property")}
             self.versions.update(filter(None, [told.get("server")]))
+            test = f"{case.get('classname')}::{case.get('name')}"
             skip = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
-                self.failed.append(f"{case.get('classname')}::{case.get('name')}")
+                self.failed.add(test)
             elif skip is not None:
                 self.skipped[skip.get("message", "")] += 1
             else:
-                self.passed += 1
+                self.passed.add(test)
+        self.passed -= self.failed
 
     @property
     def good(self) -> bool:
         """Whether every test that could run passed, and some did."""
-        return self.exit_code == 0 and self.passed > 0 and not self.failed
+        return self.exit_code == 0 and bool(self.passed) and not self.failed
 
     def __str__(self) -> str:
         version = ", ".join(sorted(self.versions)) or "no server"
         return (
-            f"{self.topology:<10} {version:<16} {self.passed:>6} {self.skipped.total():>8} "
+            f"{self.topology:<10} {version:<16} {len(self.passed):>6} {self.skipped.total():>8} "
             f"{len(self.failed):>7} {self.seconds:>8.0f}"
         )
 
@@ -95,7 +97,7 @@ def main() -> int:
     for result in results:
         for reason, count in sorted(result.skipped.items()):
             print(f"{result.topology}: {count} skipped: {reason}")
-        for test in result.failed:
+        for test in sorted(result.failed):
             print(f"{result.topology}: failed: {test}")
     return 0 if all(result.good for result in results) else 1
 

@@ -190,8 +190,7 @@ class Session:
                 reply, *told = yield from self._ask(wire, command, more, asking=asked is not None)
                 safe = reached(level, facts, told) if not isinstance(reply, RedisError) else MEMORY
                 if isinstance(reply, NoScriptError):
-                    known = call.script in self.options.scripts  # those of other layouts are loaded when they are used
-                    yield from self._load_scripts(wire, self.options.scripts if known else (call.script,))
+                    yield from self._load_scripts(wire, (call.script,))
             except ConnectFailed as error:
                 self._forget(lane, address)
                 problem = error.reason or errors.ServerUnreachable(
@@ -554,6 +553,10 @@ class Session:
     def known_primary(self) -> Address | None:
         """A server that we are connected to, if any."""
         return self._primary or next((address for lane in list(self.lanes) for address in list(lane.wires)), None)
+
+    def start_at(self, address: Address) -> None:
+        """Begin with a server that is known to be there, instead of looking for one."""
+        self._primary = address
 
     def server_of(self, keys: tuple[str, ...]) -> str:
         """The process that has these keys, by the name that it gives itself anew at each start."""
