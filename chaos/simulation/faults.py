@@ -111,7 +111,7 @@ class Nemesis:
         """A program makes no step while time passes."""
         if program := self._somebody():
             seconds = self._some_time()
-            program.held_until = self._world.now + int(seconds * SECOND)
+            program.held_until = max(program.held_until, self._world.now + int(seconds * SECOND))
             self._note(f"holds {program.name} for {seconds:.3f} s")
             self._run.tell_checker("stop", [program], seconds)
 

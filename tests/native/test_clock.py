@@ -1,7 +1,7 @@
 """The queue's clock: a jump of the server's clock neither frees nor freezes a lease, nor starts a job early.
 
-What the server's clock read at the last call is in the queue's state, and run times are by that clock. Moving both back
-by an hour is, for the next call, a server whose clock jumped an hour ahead.
+What the server's clock read at the last call is in the queue's state, and run times are by that clock, as is what a
+program heard of it. Moving all back by an hour is, for the next call, a server whose clock jumped an hour ahead.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ def jump(client: Any, raw_queue: Queue) -> Callable[[float], None]:
         scheduled = queue_key(raw_queue.name, "scheduled")
         for member in client.zrange(scheduled, 0, -1):
             client.zincrby(scheduled, -seconds * 1000, member)
+        layout: Any = raw_queue._layout
+        if layout._heard is not None:  # and so was what the program heard of it before
+            reading, heard_at = layout._heard
+            now, due, *rest = reading.split()
+            layout._heard = (b" ".join((now, b"%d" % (int(due) - round(seconds * 1000)), *rest)), heard_at)
 
     return by
 

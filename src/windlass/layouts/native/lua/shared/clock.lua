@@ -6,6 +6,7 @@
 -- difference is the time that truly passed, whoever made that call. What the server's clock did beyond that is a jump.
 
 local STEP_CAP = 1000 -- ms that the lease clock follows the server's clock on its word alone
+local LOOSE = 600000 -- ms by which the clock is said to be ahead of an anchor that tells nothing of it
 local DOUBT = 100 -- ms by which a jump that is doubted may be wrong
 local TOLERANCE = 2000 -- ms of disagreement that is not yet a jump of the server's clock
 local BELIEVE_AFTER = 300000 -- ms after which a jumped clock is believed
@@ -25,35 +26,41 @@ local function wall_clock()
 end
 
 -- What `now` and `due` had certainly reached when the caller made this call; 0 where it cannot tell. That may be a while ago:
--- a call waits for a connection, or is repeated. What it says is therefore never taken for the time of this step: the state
--- keeps an anchor, a machine's uptime with what both had certainly reached by then (as how far the last step was ahead of that),
--- and moves it only when a caller knows of more. A line from there is never ahead of the truth, however calls are delayed.
--- Uptimes are rounded down, so an anchor is put one later: else each step would gain the part of a millisecond.
+-- a call waits for a connection, or is repeated. What it says is therefore never taken for the time of this step. The state
+-- keeps an anchor: a machine's uptime, with what both had certainly reached by then (as how far the last step was ahead of that).
+-- It is taken from what a caller has heard, and only when that is more than was known: a line from there is never ahead of
+-- the truth, however calls are delayed. Uptimes are rounded down, so an anchor is put one later. Until somebody has heard
+-- anything there is a loose one, the first call's: it tells nothing of `now`, and of `due` only that it has leapt ahead.
 local function vouched(said)
   local heard_now, heard_due, belief, machine, uptime = string.match(said, '^(%d+) (%d+) (%d+) (%S+) (%d+)$')
   if not machine then heard_now, heard_due, belief, machine, uptime = 0, 0, 0, '-', 0 end
   heard_now, heard_due, uptime = tonumber(heard_now), tonumber(heard_due), tonumber(uptime)
   if tonumber(belief) ~= state.belief then heard_due = 0 end
-  local certain_now, certain_due, anchor
-  local last_machine, last_anchor, ahead, due_ahead = string.match(state.last_witness, '^(%S+) (%d+) (%-?%d+) (%-?%d+)$')
-  if machine ~= '-' and machine == last_machine and state.clock and state.wall then
-    anchor = tonumber(last_anchor)
-    certain_now, certain_due = state.clock - ahead, state.wall - state.skew - due_ahead
-    local passed = uptime - anchor
-    if passed >= 0 then
-      if heard_now > certain_now + passed then
-        anchor, certain_now, certain_due = uptime + 1, heard_now, certain_due + passed + 1
-      else
-        heard_now = certain_now + passed
-      end
-      heard_due = certain_due + uptime - anchor
-    else -- somebody who called later was here before: there is nothing to learn from this one, but the line that it is on
-      heard_due = math.max(heard_due, certain_due + passed)
+  local own_now, own_due = heard_now, heard_due
+  local known, anchor, ahead, due_ahead = string.match(state.last_witness, '^(%S+) (%d+) (%-?%d+) (%-?%d+)$')
+  if known and state.clock and state.wall then
+    state.machine, state.anchor = known, tonumber(anchor)
+    state.certain_now, state.certain_due = state.clock - ahead, state.wall - state.skew - due_ahead
+    state.loose = tonumber(ahead) >= LOOSE
+  end
+  state.same = machine ~= '-' and machine == state.machine
+  if state.same then
+    local passed = uptime - state.anchor
+    if state.loose then
+      heard_due = own_due > 0 and own_due or state.certain_due + passed
+    else
+      heard_due = passed >= 0 and state.certain_due + passed or math.max(heard_due, state.certain_due + passed)
+      heard_now = math.max(heard_now, state.certain_now + passed)
     end
   end
-  state.machine, state.uptime, state.anchor = machine, uptime, anchor or uptime + 1
-  state.certain_now = certain_now or (heard_now > 0 and heard_now) or state.clock
-  state.certain_due = certain_due or (heard_due > 0 and heard_due) or (state.wall and state.wall - state.skew)
+  if machine ~= '-' and own_now > 0 and own_due > 0 and (not state.same or own_now == heard_now) then
+    state.certain_due = state.same and not state.loose and heard_due + 1 or own_due
+    state.machine, state.anchor, state.certain_now, state.same, state.loose = machine, uptime + 1, own_now, true, false
+  elseif machine ~= '-' and not state.machine then
+    state.machine, state.anchor, state.loose = machine, uptime + 1, true
+  end
+  if state.loose and wall - state.skew < heard_due then heard_due = 0 end -- the first call was long on its way
+  state.uptime = uptime
   return heard_now, heard_due
 end
 
@@ -100,10 +107,13 @@ local function advance_clock(said)
     end
     due = wall - state.skew
     -- Where clock and line agree the line follows the clock: two clocks are never quite equally fast.
-    if state.skew == 0 and off and math.abs(off) <= DOUBT then state.certain_due = due - (state.uptime - state.anchor) end
+    if state.same and state.skew == 0 and off and math.abs(off) <= DOUBT then
+      state.certain_due = due - (state.uptime - state.anchor)
+    end
   end
-  state.witness = string.format('%s %.0f %.0f %.0f', state.machine, state.anchor, now - (state.certain_now or now),
-    due - (state.certain_due or due))
+  if state.loose then state.certain_now = now - LOOSE end
+  state.witness = state.machine
+    and string.format('%s %.0f %.0f %.0f', state.machine, state.anchor, now - state.certain_now, due - (state.certain_due or due)) or ''
   take_reading(state.step)
 end
 
