@@ -47,19 +47,19 @@ local function vouched(said)
   if state.same then
     local passed = uptime - state.anchor
     if state.loose then
-      heard_due = own_due > 0 and own_due or state.certain_due + passed
+      heard_due = state.certain_due + passed
+      if wall - state.skew < heard_due then heard_due = 0 end -- the first call was long on its way
     else
       heard_due = passed >= 0 and state.certain_due + passed or math.max(heard_due, state.certain_due + passed)
       heard_now = math.max(heard_now, state.certain_now + passed)
     end
   end
   if machine ~= '-' and own_now > 0 and own_due > 0 and (not state.same or own_now == heard_now) then
-    state.certain_due = state.same and not state.loose and heard_due + 1 or own_due
+    state.certain_due = state.same and heard_due > 0 and heard_due + 1 or own_due
     state.machine, state.anchor, state.certain_now, state.same, state.loose = machine, uptime + 1, own_now, true, false
   elseif machine ~= '-' and not state.machine then
     state.machine, state.anchor, state.loose = machine, uptime + 1, true
   end
-  if state.loose and wall - state.skew < heard_due then heard_due = 0 end -- the first call was long on its way
   state.uptime = uptime
   return heard_now, heard_due
 end
