@@ -37,6 +37,8 @@ from windlass.errors import (
 from windlass.handle import Event, EventKind, JobHandle
 from windlass.layouts.native.keys import queue_key, result_key
 from windlass.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Retried
+from windlass.transport import Flow, Session
+from windlass.transport.session import Listener
 
 pytestmark = pytest.mark.needs("RESULTS")
 
@@ -62,6 +64,7 @@ class Waiting:
     queue: Queue
     client: redis.Redis
     pool: ThreadPoolExecutor
+    asleep: set[int]  # threads that have looked what there is, and listen
 
     def until_watched(self, id: str = "a") -> None:
         """Returns when somebody is subscribed and has said that they watch."""
@@ -76,16 +79,32 @@ class Waiting:
         return sum(node.pubsub_numsub(channel)[0][1] for node in nodes(self.client))
 
     def for_(self, wait: Callable[[], Any]) -> Future[Any]:
-        """What the wait brings; it has begun when this returns."""
-        future = self.pool.submit(wait)
+        """What the wait brings; it has begun when this returns, and has looked what there is."""
+        thread: list[int] = []
+
+        def run() -> Any:
+            self.asleep.discard(threading.get_ident())
+            thread.append(threading.get_ident())
+            return wait()
+
+        future = self.pool.submit(run)
         self.until_watched()
+        wait_until(lambda: thread[0] in self.asleep or future.done(), "it to have looked")
         return future
 
 
 @pytest.fixture
-def waiting(raw_queue: Queue, client: redis.Redis) -> Iterator[Waiting]:
+def waiting(raw_queue: Queue, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
+    asleep: set[int] = set()
+    hear = Session.hear
+
+    def listening(session: Session, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
+        asleep.add(threading.get_ident())
+        return (yield from hear(session, listener, seconds))
+
+    monkeypatch.setattr(Session, "hear", listening)
     with ThreadPoolExecutor(4) as pool:
-        yield Waiting(raw_queue, client, pool)
+        yield Waiting(raw_queue, client, pool, asleep)
         raw_queue.purge()  # who still waits finds nothing to wait for
     wait_until(lambda: listeners(client) == 0, "the listeners to be closed")
     for key in client.scan_iter(result_key(raw_queue.name, "*")):
