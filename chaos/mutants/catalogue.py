@@ -194,8 +194,8 @@ MUTANTS = (
     Mutant(
         "leases are shorter than they say",
         f"{LUA}/turn.lua",
-        "  call('ZADD', HOLDERS, 'GT', now + lease_ms, holder)",
-        "  call('ZADD', HOLDERS, 'GT', now + lease_ms / 10, holder)",
+        "  call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), holder)",
+        "  call('ZADD', HOLDERS, 'GT', lease_end(lease_ms / 10), holder)",
     ),
     Mutant(
         "a leased job stays in the queue",
@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         "leases follow the server's wall clock",
         f"{LUA}/shared/clock.lua",
-        "    now = math.max(state.clock + by_wall, heard_now)",
+        "    now = math.max(sure, math.min(state.clock + moved, sure + STEP_CAP))",
         "    now = wall",
     ),
     Mutant(

@@ -66,7 +66,10 @@ class Book(Orders, Turns):
         self.changed = False
         self.answer: Any = None
         self.open_grace, self.open_grace_from = self.grace, self.grace_from
+        self.open_behind, self.open_frame = self.behind, self.frame
         if self.clock is not None:
+            moved = self.moment.wall - self.wall
+            self.open_behind = max(0, self.behind + moved - (self.now - self.clock)) if moved >= 0 else 0
             if self.now < self.clock:
                 raise Violation("clock", f"the queue's clock ran back from {self.clock} to {self.now}")
             if self.now - self.clock > SILENCE:
@@ -81,7 +84,6 @@ class Book(Orders, Turns):
         most = self.most_ahead + JUMP * self.moment.jumps
         if self.ahead > most + BLUR:
             raise Violation("clock", f"the queue's clock has run {self.ahead - most:.0f} ms ahead of the time")
-        self.late = max(0.0, most - self.ahead)
 
     def _close(self, script: str, lane: str, number: int) -> None:
         reading = self.reading
@@ -93,8 +95,11 @@ class Book(Orders, Turns):
             raise Violation("I12", f"step {reading.step} came after step {self.step}")
         if self.clock is not None and reading.epoch != self.epoch:
             raise Violation("I12", f"the epoch changed from {self.epoch} to {reading.epoch}")
+        if reading.frame < self.open_frame:
+            raise Violation("clock", f"frame {reading.frame} came after frame {self.frame}")
         self.step, self.epoch, self.belief = reading.step, reading.epoch, reading.belief
-        self.clock, self.skew = self.now, self.moment.wall - self.due
+        self.clock, self.wall, self.skew = self.now, self.moment.wall, self.moment.wall - self.due
+        self.behind, self.frame = self.open_behind, reading.frame
         self.grace, self.grace_from = self.open_grace, self.open_grace_from
         self.lanes[lane] = Done(number, self.answer, reading.step)
 
@@ -125,5 +130,5 @@ class Book(Orders, Turns):
 
 
 def _read_clock(reading: bytes) -> Reading:
-    now, due, belief, epoch, step = reading.split()
-    return Reading(int(now), int(due), int(belief), epoch.decode(), int(step))
+    now, frame, due, belief, epoch, step = reading.split()
+    return Reading(int(now), int(frame), int(due), int(belief), epoch.decode(), int(step))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import windlass.ids
-import windlass.layouts.native.layout
+import windlass.layouts.native.vouching
 import windlass.queue
 import windlass.retry
 import windlass.transport.session
@@ -34,7 +34,7 @@ class _ThisMachine:
 @contextmanager
 def taken_over(world: World) -> Iterator[None]:
     """For as long as this lasts, the client lives in this world."""
-    layout: Any = windlass.layouts.native.layout
+    vouching: Any = windlass.layouts.native.vouching
     ids: Any = windlass.ids
     replaced: list[tuple[Any, str, Any]] = [
         (ids, "os", SimpleNamespace(urandom=world.chance.randbytes)),
@@ -42,9 +42,9 @@ def taken_over(world: World) -> Iterator[None]:
         (windlass.retry, "random", world.chance),
         (windlass.transport.session, "monotonic", world.monotonic),
         (windlass.queue, "monotonic", world.monotonic),
-        (layout, "monotonic", world.monotonic),
-        (layout, "uptime_ms", lambda: int(world.monotonic() * 1000)),
-        (layout, "MACHINE", _ThisMachine(world)),
+        (vouching, "monotonic", world.monotonic),
+        (vouching, "uptime_ms", lambda: int(world.monotonic() * 1000)),
+        (vouching, "MACHINE", _ThisMachine(world)),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     for module, name, stand_in in replaced:

@@ -48,7 +48,6 @@ class Hold(NamedTuple):
 
     ends: float
     surely: float
-    late: float  # ms by which the queue's clock was late when this was promised
     jumps: int
 
 
@@ -93,6 +92,7 @@ class Reading(NamedTuple):
     """What the queue's clock says, and how far the queue has come."""
 
     now: int
+    frame: int
     due: int
     belief: int
     epoch: str

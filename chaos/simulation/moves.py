@@ -49,6 +49,9 @@ class Moves:
     orders: int = 0
     fence: int = 0
     clock: int | None = None
+    wall: int = 0
+    behind: int = 0
+    frame: int = 0
     skew: int = 0
     belief: int = 0
     grace: int = 0
@@ -56,8 +59,7 @@ class Moves:
     step: int = 0
     epoch: str = "0"
     most_ahead: float = -inf
-    late: float = 0.0
-    shortest: float = 0.0  # ms by which a lease was cut short at most, because the queue's clock was late before
+    shortest: float = 0.0  # ms by which a lease was cut short at most
     earliest: float = 0.0  # ms by which a job was given out before its delay was over at most
     reaped: int = 0
     replays: int = 0
@@ -71,6 +73,8 @@ class Moves:
     answer: Any = None
     open_grace: int = 0
     open_grace_from: int = 0
+    open_behind: int = 0
+    open_frame: int = 0
 
     def _next(self) -> int:
         self.orders += 1
@@ -131,9 +135,13 @@ class Moves:
                 self.holders.pop(holder, None)
 
     def _sign_of_life(self, holder: str, ms: int) -> None:
-        old = self.holders.get(holder)
-        new = Hold(self.now + ms, self.moment.true_ms + ms, self.late, self.moment.jumps)
+        old, new = self.holders.get(holder), self._hold(ms)
         self.holders[holder] = new if old is None or new.ends > old.ends else old
+
+    def _hold(self, ms: int) -> Hold:
+        if self.open_behind > ms:
+            self.open_behind, self.open_frame = 0, self.open_frame + 1
+        return Hold(self.now + ms + self.open_behind, self.moment.true_ms + ms, self.moment.jumps)
 
     def _from_now(self, ms: int) -> When:
         moment, now = self.moment, max(self.moment.wall, self.due)

@@ -14,7 +14,6 @@ from chaos.simulation.jobs import (
     RUN_AT_MODES,
     SUSPECT,
     Asked,
-    Hold,
     Job,
     When,
     name_of,
@@ -178,7 +177,7 @@ class Orders(Moves):
             if ours and job is not None and job.holder.startswith("."):
                 left.add(job.holder)
                 job.holder = raw
-                self.holders[raw] = Hold(self.now + ms, self.moment.true_ms + ms, self.late, self.moment.jumps)
+                self.holders[raw] = self._hold(ms)
             elif ours and job is not None and job.holder in self.holders:
                 self._sign_of_life(job.holder, ms)
             else:

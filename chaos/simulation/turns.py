@@ -149,7 +149,7 @@ class Turns(Moves):
     def _check_not_cut_short(self, name: str, hold: Hold, held: list[Job]) -> None:
         early = hold.surely - self.moment.true_ms
         self.shortest = max(self.shortest, early)
-        if early > BLUR + hold.late + JUMP * (self.moment.jumps - hold.jumps):
+        if early > BLUR + JUMP * (self.moment.jumps - hold.jumps):
             ids = [job.id for job in held]
             raise Violation("I8", f"the lease of {name} on {ids} was cut short by {early:.0f} ms", *ids)
 
@@ -223,16 +223,17 @@ class Turns(Moves):
     def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
         """A repeat names what is still held of the first answer, and changes nothing."""
         _, verdicts, base, ids, data, _, _, _, taken_back, _, _, _ = reply
-        still = [(here := self.leased.get(job.id)) is not None and here.fence == job.fence for job in before.leased]
-        expected = [job.id if held else "" for job, held in zip(before.leased, still, strict=True)]
+        held = [(self.leased.get(job.id), job) for job in before.leased]
+        still = [here is not None and (here.fence, here.holder) == (job.fence, job.holder) for here, job in held]
+        expected = [job.id if kept else "" for job, kept in zip(before.leased, still, strict=True)]
         found = [id.decode() for id in ids]
         first = (before.verdicts, before.base, before.taken_back)
         again = (verdicts.decode(), int(base), taken_back)
         if first != again or expected != found:
             names = [job.id for job in before.leased]
             raise Violation("I3", f"a repeat says {again} {found}; it was {first} and should be {expected}", *names)
-        for job, payload, held in zip(before.leased, data, still, strict=True):
-            if (payload is not None) != held or (held and payload != job.data):
+        for job, payload, kept in zip(before.leased, data, still, strict=True):
+            if (payload is not None) != kept or (kept and payload != job.data):
                 raise Violation("I2", f"a repeat says that {job.id} is {payload!r}, and it was {job.data!r}", job.id)
         return f"turn {holder} leased {' '.join(filter(None, found)) or '-'}"
 

@@ -511,7 +511,9 @@ class Windlass:
         try:
             for layout in list(self._layouts.values()):
                 first = layout.counts().keys[0]
-                call = layout.farewell([name for session in sessions for name in session.idle_lanes(first)])
+                lanes = [name for session in sessions for name in session.idle_lanes(first)]
+                lossy = [name for session in sessions for name in session.idle_lanes(first, lossy=True)]
+                call = layout.farewell(lanes, lossy)
                 if call is not None:
                     runner.run(parting.perform(call))
         except WindlassError:

@@ -64,6 +64,7 @@ class Call(Generic[T]):
     about: str
     undo: Callable[[T], Call[Any] | None] | None = None
     operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
+    when_repeated: tuple[Argument, ...] = ()  # put behind the arguments of every try but the first
 
 
 class Capability(StrEnum):
@@ -297,8 +298,11 @@ class Layout(Protocol):
         """Take a waiter off the list of the idle."""
         ...
 
-    def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
-        """The program ends: forget its lanes, waiters and idle holders. `None` when there is nothing to say."""
+    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        """The program ends: forget its lanes, waiters and idle holders. `None` when there is nothing to say.
+
+        A try of a call on a `lossy` lane may still arrive, so that one is remembered for a while.
+        """
         ...
 
     def retire(self, holder: str) -> Call[bool]:

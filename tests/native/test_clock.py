@@ -1,8 +1,4 @@
-"""The queue's clock: a jump of the server's clock neither frees nor freezes a lease, nor starts a job early.
-
-What the server's clock read at the last call is in the queue's state, and run times are by that clock, as is what a
-program heard of it. Moving all back by an hour is, for the next call, a server whose clock jumped an hour ahead.
-"""
+"""The queue's clock: a jump of the server's clock neither frees nor freezes a lease, nor starts a job early."""
 
 from __future__ import annotations
 
@@ -11,30 +7,59 @@ from time import monotonic, sleep, time
 from typing import Any
 
 import pytest
+from chaos.clock import ServerClock, shim
 
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
 from windlass.ids import random_id
 from windlass.job import NewJob
 from windlass.layouts.native.keys import queue_key
+from windlass.layouts.native.vouching import Heard
 
 HOUR = 3600
 
 
+@pytest.fixture(scope="module")
+def clock() -> Iterator[ServerClock]:
+    """The clock of the server: it can be moved."""
+    if shim() is None:
+        pytest.skip("the server's clock can be moved on Linux only, with a C compiler")
+    with ServerClock() as clock:
+        yield clock
+
+
+@pytest.fixture(scope="module")
+def moved_server(clock: ServerClock) -> Iterator[Server]:
+    with Server(env=clock.environment()) as server:
+        yield server
+
+
 @pytest.fixture
-def jump(client: Any, raw_queue: Queue) -> Callable[[float], None]:
-    """Make the server's clock jump, as the next call will see it."""
+def server(moved_server: Server) -> Server:
+    return moved_server
+
+
+@pytest.fixture
+def jump(clock: ServerClock) -> Iterator[Callable[[float], None]]:
+    """Make the server's clock jump, until the test ends."""
+    jumps = [0.0]
 
     def by(seconds: float) -> None:
-        client.hincrby(queue_key(raw_queue.name, "state"), "wall", round(-seconds * 1000))
-        scheduled = queue_key(raw_queue.name, "scheduled")
-        for member in client.zrange(scheduled, 0, -1):
-            client.zincrby(scheduled, -seconds * 1000, member)
-        layout: Any = raw_queue._layout
-        if layout._heard is not None:  # and so was what the program heard of it before
-            reading, heard_at = layout._heard
-            now, due, *rest = reading.split()
-            layout._heard = (b" ".join((now, b"%d" % (int(due) - round(seconds * 1000)), *rest)), heard_at)
+        jumps.append(seconds)
+        clock.jump(seconds)
+
+    yield by
+    clock.jump(-sum(jumps))
+
+
+@pytest.fixture
+def passed(raw_queue: Queue, jump: Callable[[float], None]) -> Callable[[float], None]:
+    """Let time pass: the server's clock and the program's own say so."""
+
+    def by(seconds: float) -> None:
+        jump(seconds)
+        heard: Heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+        heard._at -= seconds
 
     return by
 
@@ -51,7 +76,7 @@ def elsewhere(client: Any, raw_queue: Queue) -> Callable[[], None]:
     """Make it so that the last call came from another machine, whose uptime says nothing here."""
 
     def mark() -> None:
-        client.hset(queue_key(raw_queue.name, "state"), "witness", "elsewhere 0")
+        client.hset(queue_key(raw_queue.name, "state"), "witness", "")
 
     return mark
 
@@ -149,7 +174,7 @@ def test_a_stranger_after_a_short_silence_takes_it_for_no_jump(
     elsewhere()
     for _ in range(3):
         assert stranger.lease() is None
-    assert not client.hexists(queue_key(raw_queue.name, "state"), "skew")
+    assert int(client.hget(queue_key(raw_queue.name, "state"), "skew") or 0) == 0
 
 
 def test_a_delay_set_while_a_jump_is_doubted_is_never_cut_short(
@@ -162,30 +187,29 @@ def test_a_delay_set_while_a_jump_is_doubted_is_never_cut_short(
     assert raw_queue.lease() is None
 
 
-def test_a_lost_holder_is_found_however_quiet_the_queue_is(raw_queue: Queue) -> None:
+def test_a_lost_holder_is_found_however_quiet_the_queue_is(raw_queue: Queue, passed: Callable[[float], None]) -> None:
     """Grace after a silence is given once, not again after each of many."""
     one_lease(raw_queue, 1, "w")
     recovered = []
     for _ in range(3):
-        heard = raw_queue._layout._heard  # type: ignore[attr-defined]
-        raw_queue._layout._heard = (heard[0], heard[1] - 6)  # type: ignore[attr-defined]  # six seconds later
+        passed(6)
         recovered.append(raw_queue.clean().recovered)
     assert recovered[:2] == [0, 1]
 
 
-def test_a_quiet_client_vouches_for_the_time_that_passed(raw_queue: Queue) -> None:
+def test_a_quiet_client_vouches_for_the_time_that_passed(raw_queue: Queue, passed: Callable[[float], None]) -> None:
     """The holder of the only connection comes back after longer than the lease: the lease has ended, at once."""
     one_lease(raw_queue, 2.2)
-    heard = raw_queue._layout._heard  # type: ignore[attr-defined]
-    raw_queue._layout._heard = (heard[0], heard[1] - 3)  # type: ignore[attr-defined]  # 3 s ago
+    passed(3)
     assert raw_queue.clean().recovered == 1
 
 
-def test_after_a_silence_named_holders_get_time_to_beat(raw_queue: Queue, later: Callable[[float], None]) -> None:
+def test_after_a_silence_named_holders_get_time_to_beat(
+    raw_queue: Queue, later: Callable[[float], None], passed: Callable[[float], None]
+) -> None:
     """A server that stood still is no reason to take every worker's jobs away at once."""
     lease = one_lease(raw_queue, 15, "w")
-    heard = raw_queue._layout._heard  # type: ignore[attr-defined]
-    raw_queue._layout._heard = (heard[0], heard[1] - 20)  # type: ignore[attr-defined]
+    passed(20)
     assert raw_queue.clean().recovered == 0
     assert raw_queue.beat("w", 15)
     later(6)
@@ -263,3 +287,29 @@ def test_fences_outlast_the_state(raw_queue: Queue) -> None:
     first = one_lease(raw_queue, 60)
     raw_queue.purge()
     assert one_lease(raw_queue, 60).fence > first.fence
+
+
+def test_a_lease_given_while_the_clock_is_behind_is_not_cut_short(
+    raw_queue: Queue, stranger: Queue, elsewhere: Callable[[], None]
+) -> None:
+    """A stranger cannot tell whether 2 s have passed or not, so the clock waits; then somebody comes who can."""
+    raw_queue.enqueue(b"x", id="job")
+    elsewhere()
+    sleep(2)
+    lease = stranger.lease(1.5)
+    assert lease is not None
+    raw_queue.enqueue(b"y")
+    assert raw_queue.clean().recovered == 0
+    assert stranger.complete(lease)
+
+
+def test_nor_is_a_short_one(raw_queue: Queue, stranger: Queue, elsewhere: Callable[[], None]) -> None:
+    raw_queue.enqueue(b"x", id="job")
+    elsewhere()
+    sleep(2)
+    lease = stranger.lease(0.6)
+    assert lease is not None
+    raw_queue.enqueue(b"y")
+    assert raw_queue.clean().recovered == 0
+    sleep(0.7)
+    assert raw_queue.clean().recovered == 1, "and it ends in time"

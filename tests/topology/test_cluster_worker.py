@@ -118,9 +118,6 @@ def test_what_ends_on_a_node_that_stands_still_holds_up_nobody(pair: Cluster, sh
     assert set(ids) <= set(shop.journal.ids("end"))
 
 
-@pytest.mark.xfail(
-    reason="since the start-up check its first runner may lose its leases while a node stands still: open"
-)
 def test_a_worker_that_starts_while_a_node_stands_still_serves_the_other(
     pair: Cluster, shop: Workshop, tmp_path: Path
 ) -> None:

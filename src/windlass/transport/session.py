@@ -21,7 +21,7 @@ from redis.exceptions import AskError, BusyLoadingError, NoScriptError, RedisErr
 from windlass import errors
 from windlass.durability import MEMORY, Durability
 from windlass.ids import random_id
-from windlass.layout import Call, Script
+from windlass.layout import Argument, Call, Script
 from windlass.transport.assurance import SETTINGS, confirming, packed, promised, reached
 from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.faults import ConnectFailed, Fault, Next, WireLost, understand
@@ -54,6 +54,7 @@ class Lane:
     wires: dict[Address, Wire] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)  # by their first key
     abandoned: tuple[Call[Any], bytes] | None = None
+    lossy: bool = False  # a try of a call was given up: it may still arrive, and must be known as what it is then
 
     def drop(self, address: Address | None = None) -> None:
         """Close the wires: a reply that is still to come must never be read as the answer to another call."""
@@ -86,6 +87,7 @@ class Session:
         self._seeds: list[Address] = list(endpoint.addresses)
         self._routes: dict[int, Address] = {}
         self._primary: Address | None = None
+        self._guide: Address | None = None  # the node of a cluster that told us last who has which slots
         self._facts: dict[Address, ServerFacts] = {}  # of each server, as of the last connection to it
         self._cluster = False
         self._ended = False
@@ -110,6 +112,7 @@ class Session:
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
+            lane.lossy = True
             lane.drop()
             raise
         finally:
@@ -121,11 +124,11 @@ class Session:
         if call.writes and not call.operation:
             lane.number += 1
             lane.queues.add(call.keys[0])
-        command = self._command(lane, call)
+        command, again = self._command(lane, call), self._command(lane, call, call.when_repeated)
         # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
-        lane.abandoned = (call, command) if call.undo else None
+        lane.abandoned = (call, again) if call.undo else None
         try:
-            reply, safe = yield from self._persist(lane, call, command, patience, level)
+            reply, safe = yield from self._persist(lane, call, command, patience, level, again)
         except errors.OutcomeUnknown:
             raise
         except errors.WindlassError:
@@ -138,11 +141,16 @@ class Session:
         """Learn what an abandoned call brought, by repeating it under its own number, and give that back."""
         try:
             reply, _ = yield from self._persist(lane, call, command, patience)
-            lane.abandoned = None
             assert call.undo is not None
             undo = call.undo(call.read(reply))
+            lane.abandoned = None
             if undo is not None:
-                yield from self._carry_out(lane, undo, patience)
+                # That in its turn is not given up before there is an answer: nobody else knows of these leases.
+                lane.number += 1
+                command = self._command(lane, undo, undo.when_repeated)
+                lane.abandoned = (replace(undo, undo=lambda _: None), command)
+                yield from self._persist(lane, undo, command, patience)
+                lane.abandoned = None
         except errors.OutcomeUnknown as error:
             raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
         except errors.NotApplied:
@@ -167,12 +175,18 @@ class Session:
         self.lanes.append(lane)
         return lane
 
-    def _command(self, lane: Lane, call: Call[Any]) -> bytes:
+    def _command(self, lane: Lane, call: Call[Any], more: tuple[Argument, ...] = ()) -> bytes:
         operation = (call.operation or (lane.name, lane.number)) if call.writes else ()
-        return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args)
+        return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args, *more)
 
     def _persist(
-        self, lane: Lane, call: Call[Any], command: bytes, patience: float, level: Durability | None = None
+        self,
+        lane: Lane,
+        call: Call[Any],
+        command: bytes,
+        patience: float,
+        level: Durability | None = None,
+        again: bytes | None = None,
     ) -> Flow[tuple[Any, Durability]]:
         """Try until there is an answer. What may have happened stays in doubt whatever the later tries meet."""
         deadline = monotonic() + patience
@@ -200,7 +214,9 @@ class Session:
                 asked = None
             except WireLost as error:
                 self._forget(lane, address)
+                lane.lossy = True
                 may_have_happened = may_have_happened or call.writes
+                command = again or command
                 problem = errors.ServerUnreachable(
                     f"{call.about}: the connection to {address or self.endpoint} was lost ({error})"
                 )
@@ -286,7 +302,7 @@ class Session:
             try:
                 return (yield from attempt())
             except (ConnectFailed, WireLost) as error:
-                self._primary = None
+                self._primary = self._guide = None
                 if self._ended or monotonic() + wait > deadline:
                     raise getattr(error, "reason", None) or errors.ServerUnreachable(
                         f"{about}: no connection to {self.endpoint} ({error}). "
@@ -359,7 +375,7 @@ class Session:
 
     def _find_address(self) -> Flow[Address]:
         if self._cluster:
-            return random.choice(self._seeds)  # whoever it is will redirect us
+            return self._seed()  # whoever it is will redirect us
         self._primary = yield from self._find_primary()
         return self._primary
 
@@ -368,7 +384,11 @@ class Session:
             return (yield from self._ask_sentinels())
         if self.endpoint.kind == "embedded" and self.options.locate:
             return Address(path=(yield Work(self.options.locate)))
-        return random.choice(self._seeds)
+        return self._seed()
+
+    def _seed(self) -> Address:
+        """Somebody to ask for the way: who told it last. A node that stands still would cost all our patience."""
+        return self._guide or random.choice(self._seeds)
 
     def _ask_sentinels(self) -> Flow[Address]:
         problem = "none of them knows it"
@@ -408,6 +428,8 @@ class Session:
         if self.endpoint.kind == "sentinel":
             lane.drop(address)
         self._primary = None
+        if self._guide == address:
+            self._guide = None
         self._routes = {slot: node for slot, node in self._routes.copy().items() if node != address}
 
     def _forget(self, lane: Lane, address: Address | None) -> None:
@@ -487,6 +509,7 @@ class Session:
             routes.update(dict.fromkeys(range(first, last + 1), node))
         self._routes = routes
         self._seeds = sorted({*routes.values(), *self.endpoint.addresses}, key=str)
+        self._guide = address
 
     # -- waiting for work ------------------------------------------------------------------------
 
@@ -563,9 +586,9 @@ class Session:
         address = self._known_address(keys)
         return self._facts[address].run_id if address in self._facts else ""
 
-    def idle_lanes(self, first_key: str) -> list[str]:
-        """The lanes that wrote to a queue, named by its first key, and have no call under way."""
-        return [lane.name for lane in list(self._idle) if first_key in lane.queues]
+    def idle_lanes(self, first_key: str, *, lossy: bool = False) -> list[str]:
+        """The lanes that wrote to a queue, named by its first key; `lossy`: those with a try that may yet arrive."""
+        return [lane.name for lane in list(self._idle) if first_key in lane.queues and lane.lossy == lossy]
 
     def adopt(self, ended: Session) -> None:
         """Take over the lanes of a session whose event loop has ended: their names live on, their wires do not."""

@@ -288,7 +288,8 @@ class ForeignLayout:
         self._holders.discard(holder)
         return self._goodbye([holder], [])
 
-    def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
+    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        # Lossy lanes stay in the ledger: it forgets them by itself.
         return self._goodbye(sorted(self._holders), lanes) if lanes or self._holders else None
 
     def _goodbye(self, holders: Sequence[str], lanes: Sequence[str]) -> Call[bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from time import monotonic
 from typing import Any, TypeVar
 
 from windlass.errors import Undecodable
@@ -24,9 +23,9 @@ from windlass.layouts.native.records import (
     write_cursor,
 )
 from windlass.layouts.native.schedules import NativeSchedules
+from windlass.layouts.native.vouching import Heard
 from windlass.layouts.packing import pack_change, pack_limits, pack_when, read_meta
 from windlass.limits import check_name
-from windlass.machine import MACHINE, uptime_ms
 from windlass.outcome import (
     Broken,
     Completed,
@@ -80,9 +79,8 @@ class NativeLayout:
         self.queue = check_name(queue)
         self.max_dead = max_dead
         self._keys = keys.queue_keys(queue)
-        self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._vouched)
-        # The queue's clock as last heard, and when that was by our own clock: what we can vouch for.
-        self._heard: tuple[bytes, float] | None = None
+        self._heard = Heard()
+        self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._heard.vouch)
         # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
         self._reached: tuple[bytes, int] | None = None
         self.rewinds = 0
@@ -141,7 +139,9 @@ class NativeLayout:
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
             call = replace(call, keys=call.keys + results)
-        return replace(call, undo=self._give_back) if want else call
+        # A look that finds nothing leaves no trace, unless an earlier try of it may still be under way: that one would
+        # find something later, for a caller that has long had its answer.
+        return replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
 
     def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
         children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
@@ -228,17 +228,19 @@ class NativeLayout:
         self._holders.discard(holder)
         return self._goodbye([], [holder], [])
 
-    def farewell(self, lanes: Sequence[str]) -> Call[bool] | None:
-        if not (lanes or self._waiters or self._holders):
+    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        if not (lanes or lossy or self._waiters or self._holders):
             return None
-        return self._goodbye(list(self._waiters), list(self._holders), lanes)
+        return self._goodbye(list(self._waiters), list(self._holders), lanes, lossy)
 
     def forget_names(self) -> None:
         self._waiters.clear()
         self._holders.clear()
 
-    def _goodbye(self, waiters: Sequence[str], holders: Sequence[str], lanes: Sequence[str]) -> Call[bool]:
-        args: list[Argument] = [len(waiters), *waiters, len(holders), *holders, len(lanes), *lanes]
+    def _goodbye(
+        self, waiters: Sequence[str], holders: Sequence[str], lanes: Sequence[str], lossy: Sequence[str] = ()
+    ) -> Call[bool]:
+        args: list[Argument] = [len(waiters), *waiters, len(holders), *holders, len(lanes), *lanes, len(lossy), *lossy]
         return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
 
     def counts(self) -> Call[Counts]:
@@ -319,16 +321,16 @@ class NativeLayout:
             self._hear(reply[0], reached)
             return read(reply)
 
-        return Call(script, self._keys, (self._vouched(), *args), hear, True, self._about(verb))
+        return Call(script, self._keys, (self._heard.vouch(), *args), hear, True, self._about(verb))
 
     def _hear(self, reading: bytes, reached: tuple[bytes, int] | None) -> None:
         """Remember what the clock says, and see whether the server is behind what it had `reached` before the call."""
-        self._heard = (reading, monotonic())
-        _, _, _, epoch, step = reading.split()
-        reply = (epoch, int(step))
-        if epoch == _NO_EPOCH and reached is None:
+        said = reading.split()
+        reply = (said[4], int(said[5]))
+        self._heard.hear(said, anew=self._reached is not None and reply[0] != self._reached[0])
+        if reply[0] == _NO_EPOCH and reached is None:
             return  # nothing was ever written
-        if reached is not None and (epoch != reached[0] or reply[1] < reached[1]):
+        if reached is not None and (reply[0] != reached[0] or reply[1] < reached[1]):
             self.rewinds += 1
             self._reached = reply
         elif self._reached is None or reply > self._reached:  # answers may come in another order
@@ -339,16 +341,6 @@ class NativeLayout:
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"
-
-    def _vouched(self) -> str:
-        """What the clock should read by now, and this machine's own uptime (see lua/shared/clock.lua)."""
-        now = due = belief = 0
-        if self._heard is not None:
-            reading, heard_at = self._heard
-            now, due, belief = map(int, reading.split()[:3])
-            passed = int((monotonic() - heard_at) * 1000)
-            now, due = now + passed, due + passed
-        return f"{now} {due} {belief} {MACHINE} {uptime_ms()}"
 
 
 def _is_plain(outcome: Outcome) -> bool:

@@ -27,12 +27,12 @@ for i = 1, count do
       call('ZREM', HELD, lease.holder .. '\0' .. id)
       call('ZADD', HELD, 0, raw_holder .. '\0' .. id)
       call('HSET', LEASES, id, write_lease(0, fence, lease.score, raw_holder))
-      call('ZADD', HOLDERS, now + lease_ms, raw_holder)
+      call('ZADD', HOLDERS, lease_end(lease_ms), raw_holder)
       left[lease.holder] = true
     else
       local ends = tonumber(call('ZSCORE', HOLDERS, lease.holder) or nil)
       if ends and ends > 0 then
-        call('ZADD', HOLDERS, 'GT', now + lease_ms, lease.holder)
+        call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), lease.holder)
       else
         verdicts[i] = '0' -- its holder was lost, and this job is about to be taken back
       end

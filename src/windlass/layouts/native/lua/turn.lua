@@ -360,7 +360,7 @@ if #ids > 0 then
   if #ids >= LARGE_BATCH then leases[2] = leases[2] .. PADDING end
   call('HSET', LEASES, unpack(leases))
   call('ZADD', HELD, unpack(members))
-  call('ZADD', HOLDERS, 'GT', now + lease_ms, holder)
+  call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), holder)
   state.fence = base + #ids
   if size[WATCHED] > 0 then
     for _, id in ipairs(ids) do tell(id, 'started') end
@@ -395,7 +395,7 @@ if waiter ~= '' then
 end
 
 -- An idle look writes nothing; but while there are holders the clock is kept, so that a silence can be told from a quiet hour.
-if changed or state.jumped or (size[HOLDERS] > 0 and now - (state.clock or 0) >= STEP_CAP) then
+if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= STEP_CAP) then
   close(table.concat(verdicts) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
 end
 if not state.paused then

@@ -2,18 +2,20 @@
 -- STEP_CAP a call. `due` (ms) is for run times: the server's clock, less a jump that is not believed yet.
 --
 -- Both follow what a caller vouches for. It may have heard the clock before, and adds what its own monotonic clock says has
--- passed since. And it names its machine and that machine's uptime: when the last call came from the same machine, the
--- difference is the time that truly passed, whoever made that call. What the server's clock did beyond that is a jump.
+-- passed since: that much it must be by now, however long the answer was under way, or the call is. It also names its machine
+-- and that machine's uptime, so others on the same machine can go by what it heard. What the server's clock did beyond that is
+-- a jump. What was heard in another `frame` says nothing of `now`, and before another `belief` nothing of `due`.
 
 local STEP_CAP = 1000 -- ms that the lease clock follows the server's clock on its word alone
-local LOOSE = 600000 -- ms by which the clock is said to be ahead of an anchor that tells nothing of it
-local DOUBT = 100 -- ms by which a jump that is doubted may be wrong
+local DOUBT = 100 -- ms by which two clocks may differ that both are right
 local TOLERANCE = 2000 -- ms of disagreement that is not yet a jump of the server's clock
 local BELIEVE_AFTER = 300000 -- ms after which a jumped clock is believed
+local UNDER_WAY = 60000 -- ms that a call may be under way
 local SILENCE = 5000 -- ms without any sign of life that make named holders worth a grace
 
 local wall, wall_us, now, due
--- What a caller is told. To vouch with the next time: now, due, how often a jump was believed. To know what came first, and
+local sure -- `now` without what rests on the server's word alone: all that is told while nothing is written
+-- What a caller is told. To vouch with the next time: now and its frame, due and how often a jump was believed. To know what came first, and
 -- whether the server has forgotten anything since: the queue's epoch, and the number of the step (see operations.lua).
 local reading
 local state = {}
@@ -25,47 +27,37 @@ local function wall_clock()
   wall_us = time[1] * 1000000 + time[2]
 end
 
--- What `now` and `due` had certainly reached when the caller made this call; 0 where it cannot tell. That may be a while ago:
--- a call waits for a connection, or is repeated. What it says is therefore never taken for the time of this step. The state
--- keeps an anchor: a machine's uptime, with what both had certainly reached by then (as how far the last step was ahead of that).
--- It is taken from what a caller has heard, and only when that is more than was known: a line from there is never ahead of
--- the truth, however calls are delayed. Uptimes are rounded down, so an anchor is put one later. Until somebody has heard
--- anything there is a loose one, the first call's: it tells nothing of `now`, and of `due` only that it has leapt ahead.
-local function vouched(said)
-  local heard_now, heard_due, belief, machine, uptime = string.match(said, '^(%d+) (%d+) (%d+) (%S+) (%d+)$')
-  if not machine then heard_now, heard_due, belief, machine, uptime = 0, 0, 0, '-', 0 end
-  heard_now, heard_due, uptime = tonumber(heard_now), tonumber(heard_due), tonumber(uptime)
-  if tonumber(belief) ~= state.belief then heard_due = 0 end
-  local own_now, own_due = heard_now, heard_due
-  local known, anchor, ahead, due_ahead = string.match(state.last_witness, '^(%S+) (%d+) (%-?%d+) (%-?%d+)$')
-  if known and state.clock and state.wall then
-    state.machine, state.anchor = known, tonumber(anchor)
-    state.certain_now, state.certain_due = state.clock - ahead, state.wall - state.skew - due_ahead
-    state.loose = tonumber(ahead) >= LOOSE
-  end
-  state.same = machine ~= '-' and machine == state.machine
-  if state.same then
-    local passed = uptime - state.anchor
-    if state.loose then
-      heard_due = state.certain_due + passed
-      if wall - state.skew < heard_due then heard_due = 0 end -- the first call was long on its way
-    else
-      heard_due = passed >= 0 and state.certain_due + passed or math.max(heard_due, state.certain_due + passed)
-      heard_now = math.max(heard_now, state.certain_now + passed)
-    end
-  end
-  if machine ~= '-' and own_now > 0 and own_due > 0 and (not state.same or own_now == heard_now) then
-    state.certain_due = state.same and heard_due > 0 and heard_due + 1 or own_due
-    state.machine, state.anchor, state.certain_now, state.same, state.loose = machine, uptime + 1, own_now, true, false
-  elseif machine ~= '-' and not state.machine then
-    state.machine, state.anchor, state.loose = machine, uptime + 1, true
-  end
-  state.uptime = uptime
-  return heard_now, heard_due
+local SAID = '^(%d+) (%d+) (%d+) (%d+) (%S+) (%d+)$'
+
+local function claim(said)
+  local heard_now, frame, heard_due, belief, machine, uptime = string.match(said, SAID)
+  if not machine or machine == '-' then return { now = 0, due = 0, uptime = 0 } end
+  return {
+    now = tonumber(frame) == state.frame and tonumber(heard_now) or 0,
+    due = tonumber(belief) == state.belief and tonumber(heard_due) or 0,
+    machine = machine, uptime = tonumber(uptime),
+  }
 end
 
-local function take_reading(step)
-  reading = string.format('%.0f %.0f %.0f %s %.0f', now, due, state.belief, state.epoch or '0', step)
+-- What `now` and `due` must be by now, by what the caller heard or by what was heard on its machine; 0 where nobody can tell.
+-- Only what was heard counts. The time between two calls is not the time between their uptimes: the first may have been
+-- longer under way.
+local function vouched(said)
+  local mine, last = claim(said), claim(state.last_witness)
+  state.witness = state.last_witness
+  if mine.machine and mine.machine == last.machine then
+    local passed = mine.uptime - last.uptime - 1 -- both are rounded
+    if last.now > 0 then last.now = last.now + passed end
+    if last.due > 0 then last.due = last.due + passed end
+    if mine.now > last.now + 1 or mine.due > 0 and last.due == 0 then state.witness = said end
+    return math.max(mine.now, last.now), math.max(mine.due, last.due)
+  end
+  if mine.now > 0 then state.witness = said end
+  return mine.now, mine.due
+end
+
+local function take_reading(step, told)
+  reading = string.format('%.0f %.0f %.0f %.0f %s %.0f', told or sure, state.frame, due, state.belief, state.epoch or '0', step)
 end
 
 local function advance_clock(said)
@@ -73,48 +65,53 @@ local function advance_clock(said)
   local heard_now, heard_due = vouched(said)
   if not (state.clock and state.wall) then
     now, due = math.max(wall, heard_now), wall
+    sure = now
   else
     local moved = wall - state.wall
-    local by_wall = math.min(math.max(moved, 0), STEP_CAP)
-    -- Where somebody vouches, the server's clock has no say beyond a second of that: it has leapt, or the call came late.
-    if heard_now > 0 and state.clock + moved - heard_now > STEP_CAP then by_wall = 0 end
-    now = math.max(state.clock + by_wall, heard_now)
-    local skew, off = state.skew, nil
+    -- Nobody is believed beyond what the server's clock has moved, and what of that was not followed before; unless that
+    -- clock was put back. Then nobody can tell how far it is behind, and who has heard it before has no say any more.
+    local surplus = heard_now - (state.clock + moved + state.behind)
+    if moved >= 0 and surplus > 0 then heard_now = heard_now - surplus end
+    if moved < 0 or surplus > DOUBT then state.frame, state.jumped = state.frame + 1, true end
+    sure = math.max(state.clock, heard_now)
+    now = math.max(sure, math.min(state.clock + moved, sure + STEP_CAP))
+    local behind = moved < 0 and 0 or math.max(0, state.behind + moved - (now - state.clock))
+    if behind ~= state.behind then state.behind, state.jumped = behind, true end
+    local skew, leap = state.skew, 0
     if heard_due > 0 then
-      -- Ahead of what is certain it may also be because this call was long on its way; the next one will tell. Behind it
-      -- cannot be, unless the clock was put back or a doubt was wrong.
-      off = wall - skew - heard_due
-      if skew > 0 and off < -DOUBT then
-        skew = skew + off
-        if skew > -TOLERANCE then skew = math.max(0, skew) end
-      elseif math.abs(off) > TOLERANCE then
-        skew = skew + off
-      end
-      if math.abs(skew) <= DOUBT then skew = 0 end -- what is left of a doubt that was wrong
+      -- It does not run back for a call that was long under way; what it leapt ahead when nobody could tell may be taken back.
+      local off = wall - skew - math.max(heard_due, state.wall - skew - state.leap)
+      if math.abs(off) > TOLERANCE then skew = skew + off end
     elseif moved < -STEP_CAP then
       skew = skew + moved
-    elseif moved > TOLERANCE and skew < 0 then
-      skew = math.min(0, skew + moved)
+    elseif moved > TOLERANCE then
+      leap = moved
+      if skew < 0 then skew = math.min(0, skew + moved) end
     end
-    if skew ~= state.skew then
-      state.skew, state.skew_until, state.jumped = skew, now + BELIEVE_AFTER, true
+    local change = skew - state.skew
+    if change ~= 0 then
+      if state.skew == 0 or math.abs(change) > UNDER_WAY then state.skew_until = now + BELIEVE_AFTER end
+      if change > 0 and state.leap > 0 then state.belief = state.belief + 1 end -- nobody is to vouch for the leap
+      state.skew, state.jumped = skew, true
     elseif skew ~= 0 and now > state.skew_until then
-      state.skew, state.belief, state.jumped, off = 0, state.belief + 1, true, 0
+      state.skew, state.belief, state.jumped = 0, state.belief + 1, true
     end
+    if leap ~= state.leap then state.leap, state.jumped = leap, true end
     if now - state.clock > SILENCE then
       -- Holders that were alive when the silence began get time to beat; those that were late before it do not.
       state.grace, state.grace_from, state.silent = now + SILENCE, state.clock, true
     end
     due = wall - state.skew
-    -- Where clock and line agree the line follows the clock: two clocks are never quite equally fast.
-    if state.same and state.skew == 0 and off and math.abs(off) <= DOUBT then
-      state.certain_due = due - (state.uptime - state.anchor)
-    end
   end
-  if state.loose then state.certain_now = now - LOOSE end
-  state.witness = state.machine
-    and string.format('%s %.0f %.0f %.0f', state.machine, state.anchor, now - state.certain_now, due - (state.certain_due or due)) or ''
   take_reading(state.step)
+end
+
+-- The end of a lease of so many ms. While the clock is behind it may catch up at any time, when somebody comes who has heard
+-- it before: so much longer is the lease. It is never twice as long: rather the clock stays where it is, and who has heard
+-- it before has no say.
+local function lease_end(ms)
+  if state.behind > ms then state.behind, state.frame, state.jumped = 0, state.frame + 1, true end
+  return now + ms + state.behind
 end
 
 -- A run time so many ms from now: never early, whichever way the server's clock is put right later.
@@ -125,7 +122,7 @@ end
 
 local function read_state(extra)
   local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'grace_from', 'belief',
-    'paused', 'witness', 'format', 'catcher', 'epoch', 'step', extra or 'lane')
+    'paused', 'witness', 'format', 'catcher', 'epoch', 'step', extra or 'lane', 'leap', 'behind', 'frame')
   if f[12] and f[12] ~= '3' then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
   end
@@ -144,5 +141,8 @@ local function read_state(extra)
   state.catcher = f[13]
   state.epoch = f[14]
   state.step = tonumber(f[15]) or 0
+  state.leap = tonumber(f[17]) or 0
+  state.behind = tonumber(f[18]) or 0
+  state.frame = tonumber(f[19]) or 0
   return f[16]
 end

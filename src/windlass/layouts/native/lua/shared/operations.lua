@@ -46,14 +46,14 @@ local function close(answer)
   call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall, 'witness', state.witness,
     'step', state.step, lane_field, write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
-    call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'belief', state.belief,
-      'grace', state.grace, 'grace_from', state.grace_from)
+    call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'belief', state.belief, 'leap', state.leap,
+      'behind', state.behind, 'frame', state.frame, 'grace', state.grace, 'grace_from', state.grace_from)
   end
   if not state.known then
     state.epoch = state.epoch or string.format('%.0f', wall_us)
     call('HSET', STATE, 'format', 3, 'epoch', state.epoch)
   end
-  take_reading(state.step)
+  take_reading(state.step, now)
   if state.newcomer then
     call('PERSIST', STATE) -- the last goodbye may have set its end
     -- A lane's first call on a queue pays for lanes that ended without a goodbye: a bounded sample of them.
