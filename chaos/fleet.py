@@ -212,6 +212,7 @@ class Fleet:
 
     def dismiss(self) -> dict[str, int]:
         """Tell all workers to finish and end; their exit codes by name."""
+        wait_until(self.ready, "every worker to have begun", timeout=PATIENCE, interval=0.05)  # one may be new
         self._ending.set()
         workers = self.workers()
         for worker in workers:

@@ -432,6 +432,11 @@ def _print_outcome(outcome: Outcome, version: str) -> None:
     print(f"log: {size / 1e6:.1f} MB, {size / max(1, outcome.sent):.0f} bytes a job")
     for error in outcome.errors:
         print(f"trouble of the run itself: {error}")
+    for name, code in outcome.codes.items():
+        if code:
+            print(f"worker {name} ended with code {code} when it was told to stop")
+    if not outcome.drained:
+        print("it did not drain: jobs were left when time was up")
 
 
 def _arguments(given: Sequence[str] | None, order: Order, prog: str) -> Order:
