@@ -175,7 +175,7 @@ MUTANTS = (
         f"{LUA}/turn.lua",
         "    if #members < budget then\n      call('ZREM', HOLDERS, lost)",
         "    if true then\n      call('ZREM', HOLDERS, lost)",
-        ("simulation", "tests/native/test_leftovers.py"),
+        ("simulation", "tests/native/test_closing.py"),
     ),
     # -- leasing -------------------------------------------------------------------------------------
     Mutant(
@@ -385,6 +385,7 @@ MUTANTS = (
         "layouts/native/layout.py",
         'return (*name, "l", 0, 0, "")',
         'return (*name, "d", 0, 0, "")',
+        ("tests/contract/test_settle.py",),
     ),
     Mutant(
         "leases have the fence of their neighbour",
@@ -402,9 +403,8 @@ MUTANTS = (
     Mutant(
         "a repeat gets a number of its own",
         "transport/session.py",
-        "                may_have_happened = may_have_happened or call.writes\n",
-        "                may_have_happened = may_have_happened or call.writes\n"
-        "                command = command.replace(lane.name.encode(), random_id().encode())\n",
+        "                command = again or command\n",
+        "                command = (again or command).replace(lane.name.encode(), random_id().encode())\n",
     ),
     Mutant(
         "what may have happened is said not to have",
@@ -453,14 +453,14 @@ MUTANTS = (
         "worker/feed.py",
         "            self.outcomes = sent + self.outcomes\n",
         "            pass\n",
-        RUN,
+        ("tests/worker/test_server_faults.py",),
     ),
     Mutant(
         "the keeper sends no heartbeats",
         "worker/keeper.py",
         "                    if queue not in crew.beating:\n",
         "                    if queue not in crew.beating and crew.why:\n",
-        RUN,
+        ("tests/worker/test_hostile.py::test_jobs_that_hold_the_interpreter_for_many_leases_run_once",),
     ),
     Mutant(
         "the keeper gives back nothing",
@@ -470,11 +470,11 @@ MUTANTS = (
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
-        "the keeper gives back what still runs",
-        "worker/keeper.py",
-        "        await crew.children_gone()\n        await self._give_back(crew, ending)\n",
-        "        await self._give_back(crew, ending)\n",
-        ("run", "tests/worker/test_kills.py"),
+        "children outlive their runner",
+        "worker/crew.py",
+        '            child.why = child.why or "shutdown"\n            child.offspring.signal(signal.SIGKILL)\n',
+        '            child.why = child.why or "shutdown"\n',
+        ("tests/worker/test_kills.py",),
     ),
     Mutant(
         "jobs go on when their leases could not be kept",

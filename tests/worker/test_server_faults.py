@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.proxy import HANG, FaultProxy, always
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop, pass_time
 from windlass.worker import procinfo
 
@@ -86,6 +87,23 @@ def test_forgotten_scripts_are_loaded_again(shop: Workshop) -> None:
     assert Counter(shop.journal.ids("end")) == Counter(ids)
     assert "the runner" not in worker.log
     assert worker.stop() == 0
+
+
+def test_an_outcome_whose_turn_failed_is_sent_with_the_next(server: Server, tmp_path: Path) -> None:
+    """The worker gives that call up, not the job: it is settled as soon as the server can be reached."""
+    with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
+        worker = shop.start("gated", queues={"gated": 1}, lease=60.0, environment={"WINDLASS_TEST_PATIENCE": "0.3"})
+        gate = tmp_path / "gate"
+        id = shop.send("loop_gate", str(gate), queue="gated")
+        shop.journal.wait(1, "start", id=id)
+        proxy.down()
+        gate.touch()
+        shop.journal.wait(1, "end", id=id)
+        wait_until(lambda: "trying again" in worker.log, "the turn to fail")
+        proxy.up()
+        shop.wait_empty("gated")
+        assert len(shop.journal.all("start", id=id)) == 1
+        assert worker.stop() == 0
 
 
 @pytest.mark.serves("Q14", "Q4")
