@@ -11,6 +11,7 @@ import redis
 
 from tests.support.faces import FACES, Face
 from tests.support.proxy import FaultProxy
+from tests.support.queue_clock import pass_time
 from tests.support.seats import (
     TOPOLOGIES,
     ClusterSeat,
@@ -139,15 +140,7 @@ def queue(raw_queue: Queue, request: pytest.FixtureRequest) -> Iterator[Queue]:
 def later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
     """Let time pass for a queue, without waiting for it."""
 
-    def pass_time(seconds: float) -> None:
-        key = queue_key(raw_queue.name, "state")
-        milliseconds = round(seconds * 1000)
-        assert client.hexists(key, "clock"), "the queue has no clock yet: use it first"
-        client.hincrby(key, "clock", milliseconds)
-        client.hincrby(key, "skew", -milliseconds)
-        client.hset(key, "skew_until", 2**52)
-
-    return pass_time
+    return lambda seconds: pass_time(client, raw_queue.name, seconds)
 
 
 # -- the contract on other layouts: what they cannot do is skipped, by what they declare --------------

@@ -35,6 +35,7 @@ GROUPS = (
     (
         "what runs",
         {
+            "gathering",
             "queue",
             "handle",
             "app",

@@ -215,8 +215,8 @@ MUTANTS = (
     Mutant(
         "the last job of a batch is dropped",
         f"{LUA}/enqueue.lua",
-        "  call('ZADD', READY, unpack(adds))\n",
-        "  call('ZADD', READY, unpack(adds, 1, math.max(2, #adds - 2)))\n",
+        "redis.pcall('ZADD', READY, unpack(adds))\n",
+        "redis.pcall('ZADD', READY, unpack(adds, 1, math.max(2, #adds - 2)))\n",
     ),
     Mutant(
         "payloads go to the next job of the batch",
@@ -390,14 +390,14 @@ MUTANTS = (
     Mutant(
         "leases have the fence of their neighbour",
         "layouts/native/layout.py",
-        "fences = range(int(base) + 1, int(base) + 1 + len(ids))",
-        "fences = range(int(base) + 2, int(base) + 2 + len(ids))",
+        "        queue, fence = self.queue, int(base)\n",
+        "        queue, fence = self.queue, int(base) + 1\n",
     ),
     Mutant(
         "outcomes are mixed up within a batch",
         "layouts/native/layout.py",
-        "for place, digit in zip(order, verdicts, strict=True):",
-        "for place, digit in zip(reversed(order), verdicts, strict=True):",
+        "    first, second = iter(accepted), iter(accepted[sum(plain) :])\n",
+        "    first, second = iter(accepted), iter(accepted)\n",
         ("simulation", "tests/contract/test_settle.py"),
     ),
     Mutant(
@@ -443,8 +443,8 @@ MUTANTS = (
     Mutant(
         "checksums are not compared",
         "layouts/native/records.py",
-        'if kind == _CRC and crc32(data).to_bytes(4, "big") == told:',
-        "if kind == _CRC:",
+        'if stored[-_SUM:] == crc32(data).to_bytes(4, "big") + _CRC:',
+        "if stored[-1:] == _CRC:",
         ("tests/native/test_bit_rot.py",),
     ),
     # -- the worker ----------------------------------------------------------------------------------

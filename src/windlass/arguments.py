@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, structs
 
 from windlass.errors import InvalidArguments, InvalidTask, Undecodable
 from windlass.options import JobOptions
@@ -49,6 +49,8 @@ class Bound(Struct, frozen=True):
 
     def call(self, job: Job) -> Any:
         """Run it: gives the return value, or the coroutine of an `async def`."""
+        if not self.job_names:
+            return self.function(**self.arguments)
         return self.function(**self.arguments, **dict.fromkeys(self.job_names, job))
 
 
@@ -58,6 +60,7 @@ class Arguments:
     def __init__(self, signature: Signature, title: str) -> None:
         self._signature = signature
         self._title = title
+        self._optional = len(signature.required) < len(signature.names)
         self._mutable = {
             each.name: each.default
             for each in signature.arguments
@@ -144,12 +147,14 @@ class Arguments:
             raise  # says nothing about the payload
         except Exception as error:  # also what a __post_init__ of the user's own types raises
             raise Undecodable(f"{self._title}: {self._told(error)}") from None
-        arguments = dict(_passed(given))
+        arguments = structs.asdict(given)
+        if self._optional or by_place:
+            arguments = {name: value for name, value in arguments.items() if value is not UNSET}
+            for name, default in self._mutable.items():
+                if name not in arguments:
+                    arguments[name] = deepcopy(default)  # a job must not see what an earlier one put into it
         if by_place:
             self._check_all_there(arguments)
-        for name, default in self._mutable.items():
-            if name not in arguments:
-                arguments[name] = deepcopy(default)  # a job must not see what an earlier one put into it
         return Bound(self._signature.function, arguments, self._signature.job_names)
 
     def defaults(self) -> dict[str, Any]:

@@ -6,16 +6,19 @@ verb runs that flow blocking or awaited.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from inspect import iscoroutine
 from time import monotonic
 from typing import Any, Protocol, TypeVar, Unpack, cast
+from weakref import WeakKeyDictionary
 
 from windlass.audit import EXAMPLES, Audit, Drift, Misfit
 from windlass.durability import Durability
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable
+from windlass.gathering import Gathering
 from windlass.ids import random_ids
 from windlass.job import (
     Cleaned,
@@ -83,6 +86,7 @@ class Queue:
         self._runners = runners
         self._max_payload = max_payload
         self._durability = durability
+        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
@@ -116,8 +120,13 @@ class Queue:
         return self._runners.run(self._enqueue([self.new_job(data, options)]))[0]
 
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
-        """Awaitable `enqueue`."""
-        return (await self._runners.arun(self._enqueue([self.new_job(data, options)])))[0]
+        """Awaitable `enqueue`. Those that are awaited at the same time go to the server together."""
+        job = self.new_job(data, options)
+        loop = asyncio.get_running_loop()
+        gathering = self._gatherings.get(loop)
+        if gathering is None:
+            gathering = self._gatherings[loop] = Gathering(lambda jobs: self._runners.arun(self._enqueue(jobs)))
+        return await gathering.enqueue(job)
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
         """`enqueue` with anything that JSON can say as the payload; `lease.json()` reads it."""

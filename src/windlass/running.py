@@ -18,22 +18,21 @@ MOST_BYTES = 8 * 1024 * 1024
 
 
 class Ties(Protocol):
-    """How a running job reaches the world outside; each executor has its own."""
+    """How running jobs reach the world outside: one for all jobs of a process."""
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether it was told to stop, or has lost its lease."""
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Whether a job was told to stop, or has lost its lease."""
         ...
 
-    def progress(self, value: float) -> None:
+    def progress(self, lease: Lease, value: float) -> None:
         """Pass on how far it is, without waiting."""
         ...
 
-    async def aprogress(self, value: float) -> bool:
+    async def aprogress(self, lease: Lease, value: float) -> bool:
         """Pass on how far it is, and learn whether the job is still ours."""
         ...
 
-    def prepare(self, call: TaskCall) -> Child:
+    def prepare(self, lease: Lease, call: TaskCall) -> Child:
         """Check a call that the job wants to hand over."""
         ...
 
@@ -44,11 +43,13 @@ class Job:
     Without `ties` it stands alone, for tests that call a task's function directly.
     """
 
+    __slots__ = ("__weakref__", "_handed_over", "_lease", "_task", "_ties", "children")
+
     def __init__(self, lease: Lease, task: str | None = None, ties: Ties | None = None) -> None:
         self._lease = lease
         self._task = task
         self._ties = ties
-        self.children: list[Child] = []
+        self.children: tuple[Child, ...] = ()
         self._handed_over = 0
 
     def progress(self, value: float) -> bool:
@@ -58,13 +59,13 @@ class Job:
         """
         check_progress(value)
         if self._ties is not None:
-            self._ties.progress(float(value))
+            self._ties.progress(self._lease, float(value))
         return not self.cancelled
 
     async def aprogress(self, value: float) -> bool:
         """Say how far the job is, and wait until the server knows. False when it was cancelled or lost: stop then."""
         check_progress(value)
-        return await self._ties.aprogress(float(value)) if self._ties is not None else True
+        return await self._ties.aprogress(self._lease, float(value)) if self._ties is not None else True
 
     def enqueue(self, call: TaskCall) -> str:
         """Hand a job over, `job.enqueue(other.call(…))`: it is added in the step that completes this one, or never.
@@ -73,7 +74,7 @@ class Job:
         """
         if self._ties is None:
             raise InvalidOption("this job stands alone, without a worker: nothing can be handed over")
-        child = self._ties.prepare(call)
+        child = self._ties.prepare(self._lease, call)
         size = self._handed_over + len(child.job.data)
         if len(self.children) >= MOST_CHILDREN or size > MOST_BYTES:
             raise InvalidOption(
@@ -81,13 +82,13 @@ class Job:
                 "the rest, or use app.enqueue_many, which does not wait for the end of this one"
             )
         self._handed_over = size
-        self.children.append(child)
+        self.children += (child,)
         return child.job.id
 
     @property
     def cancelled(self) -> bool:
         """Whether the job was cancelled, or has lost its lease. A thread cannot be stopped: look here now and then."""
-        return self._ties is not None and self._ties.cancelled
+        return self._ties is not None and self._ties.is_cancelled(self._lease)
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} of queue {self.queue!r}, attempt {self.attempt}>"

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from tests.contract.performing import perform, settle
 from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
+from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.layouts.native.keys import queue_key
@@ -288,10 +289,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([400, 900, 1500, 2600]))
     def time_passes(self, seconds: int) -> None:
-        key = queue_key("model", "state")
-        self.client.hincrby(key, "clock", seconds * 1000)
-        self.client.hincrby(key, "skew", -seconds * 1000)
-        self.client.hset(key, "skew_until", 2**52)
+        pass_time(self.client, "model", seconds)
         self.model.now += seconds
 
     @rule(fault=st.sampled_from(["flush scripts", "cut connections", "kill server"]))

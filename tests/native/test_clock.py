@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from chaos.clock import ServerClock, shim
 
+from tests.support.queue_clock import change_drift, read_drift
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
 from windlass.ids import random_id
@@ -138,7 +139,7 @@ def test_a_clock_that_jumped_is_believed_in_the_end(
     raw_queue.enqueue(b"x", delay=HOUR / 2)
     jump(HOUR)
     assert raw_queue.lease() is None
-    client.hset(queue_key(raw_queue.name, "state"), "skew_until", 1)
+    change_drift(client, raw_queue.name, skew_until=1)
     assert raw_queue.lease() is not None
 
 
@@ -174,7 +175,7 @@ def test_a_stranger_after_a_short_silence_takes_it_for_no_jump(
     elsewhere()
     for _ in range(3):
         assert stranger.lease() is None
-    assert int(client.hget(queue_key(raw_queue.name, "state"), "skew") or 0) == 0
+    assert read_drift(client, raw_queue.name)["skew"] == 0
 
 
 def test_a_delay_set_while_a_jump_is_doubted_is_never_cut_short(
@@ -183,7 +184,7 @@ def test_a_delay_set_while_a_jump_is_doubted_is_never_cut_short(
     raw_queue.enqueue(b"x", id="first", delay=2 * HOUR)
     jump(HOUR)
     raw_queue.enqueue(b"x", id="later", delay=HOUR / 2)
-    client.hset(queue_key(raw_queue.name, "state"), "skew_until", 1)  # and now it is believed
+    change_drift(client, raw_queue.name, skew_until=1)  # and now it is believed
     assert raw_queue.lease() is None
 
 
@@ -279,7 +280,7 @@ def test_a_call_that_came_late_does_not_hold_up_run_times(raw_queue: Queue, stra
     early()
     late()
     raw_queue.enqueue(b"x")
-    assert int(client.hget(queue_key(raw_queue.name, "state"), "skew") or 0) < 200
+    assert read_drift(client, raw_queue.name)["skew"] < 200
 
 
 def test_fences_outlast_the_state(raw_queue: Queue) -> None:

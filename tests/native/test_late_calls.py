@@ -30,7 +30,7 @@ class Straggler:
 
     def arrive(self, client: redis.Redis) -> object:
         assert self.request is not None
-        return client.execute_command(*self.request)
+        return client.execute_command(*self.request)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import redis
 
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
+from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
@@ -27,14 +28,6 @@ NAME = "leftovers"
 def names(client: redis.Redis) -> set[str]:
     """The keys that the queue has now, by their last part."""
     return {bytes(key).decode().rpartition(":")[2] for key in client.scan_iter()}
-
-
-def pass_time(client: redis.Redis, seconds: float) -> None:
-    """Let time pass for the queue."""
-    state = queue_key(NAME, "state")
-    client.hincrby(state, "clock", round(seconds * 1000))
-    client.hincrby(state, "skew", -round(seconds * 1000))
-    client.hset(state, "skew_until", 2**52)
 
 
 def live(queue: Queue, client: redis.Redis) -> None:
@@ -52,7 +45,7 @@ def live(queue: Queue, client: redis.Redis) -> None:
     assert queue.retry(lease, delay=0, message="no luck")
     assert queue.release(take(queue))
     take(queue, seconds=1)  # lost
-    pass_time(client, 61)
+    pass_time(client, NAME, 61)
     assert len(drain(queue)) == 11
     live_as_a_worker_sees_it(queue, client)
     assert queue.pause()
@@ -78,7 +71,7 @@ def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
     assert settle(queue, *outcomes) == (True,) * 6
     assert perform(queue, lambda layout: layout.unpark(["task"])) == 1
     assert queue.revive("break") == [True]
-    pass_time(client, 301)
+    pass_time(client, NAME, 301)
     assert sorted(drain(queue)) == sorted([*ids[:5], "child"])
     assert perform(queue, lambda layout: layout.unpark(["another"])) == 0
 
@@ -259,7 +252,7 @@ def test_what_a_killed_program_left_is_taken_back_and_forgotten(server: Server, 
         os.kill(victim.pid, signal.SIGKILL)
     victim.wait(10)
     assert "state" in names(client)
-    pass_time(client, 601)  # long enough for the lease, and for its last answers to be asked for again
+    pass_time(client, NAME, 601)  # long enough for the lease, and for its last answers to be asked for again
     with Windlass(server.url) as app:
         assert drain(app.queue(NAME)) == ["held"]
         assert app.queue(NAME).lease(wait=0.01) is None
@@ -272,7 +265,7 @@ def test_young_lanes_are_not_forgotten(server: Server, client: redis.Redis) -> N
     with Windlass(server.url) as app:
         app.queue(NAME).enqueue(b"", id="a")
         fields = set(client.hkeys(state))
-        pass_time(client, 590)
+        pass_time(client, NAME, 590)
         with Windlass(server.url) as other:
             other.queue(NAME).enqueue(b"", id="b")
             assert fields <= set(client.hkeys(state)), "a repeat may still come"

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.stdio.conftest import Service, Start
+from tests.support.queue_clock import pass_time
 from tests.support.waiting import wait_until
 from windlass import Queue, State, Windlass
 from windlass.layouts.native.keys import queue_key
@@ -25,13 +26,7 @@ def queue(app: Windlass, native: Service) -> Queue:
 def later(client: redis.Redis, queue: Queue) -> Callable[[float], None]:
     """Let time pass for the queue, without waiting for it."""
 
-    def pass_time(seconds: float) -> None:
-        key = queue_key(queue.name, "state")
-        client.hincrby(key, "clock", round(seconds * 1000))
-        client.hincrby(key, "skew", -round(seconds * 1000))
-        client.hset(key, "skew_until", 2**52)
-
-    return pass_time
+    return lambda seconds: pass_time(client, queue.name, seconds)
 
 
 def test_the_life_of_a_job(native: Service, queue: Queue) -> None:

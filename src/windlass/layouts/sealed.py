@@ -28,7 +28,7 @@ from windlass.layouts.native.records import failure_data_at
 from windlass.limits import shortened
 from windlass.outcome import Broken, Child, Completed, Outcome, Unknown
 from windlass.schedule import Fired, StoredSchedule, StoredSchedules
-from windlass.sealing import UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
+from windlass.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
 
 
 class SealedLayout(NativeLayout):
@@ -85,7 +85,7 @@ class SealedLayout(NativeLayout):
     # -- what comes out ------------------------------------------------------------------------------
 
     def _open_turn(self, turn: Turn) -> Turn:
-        if not turn.leases:
+        if not (self._seal.is_on or any(lease.marks or lease.data.startswith(SEALED) for lease in turn.leases)):
             return turn
         leases: list[Lease] = []
         refused: list[Broken | Unknown] = list(turn.refused)

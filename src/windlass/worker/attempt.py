@@ -11,6 +11,7 @@ import inspect
 import os
 import traceback
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
 
 _encode = msgspec.json.Encoder().encode
+_VERDICTS = (Retry, Failure)
 
 
 class Plan(Struct, frozen=True):
@@ -138,7 +140,7 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
 
     `wait_for` runs what a coroutine function returns, where such may come.
     """
-    pid = os.getpid()
+    forks = _forks
     try:
         returned = plan.call(job)
         if wait_for is not None and inspect.isawaitable(returned):
@@ -146,30 +148,42 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
     except BaseException as error:
         return judge_error(plan, error)
     finally:
-        _end_copy(pid)
+        if forks != _forks:
+            _end_copy()
     return judge(plan, job, returned)
 
 
 async def arun(plan: Plan, job: Job) -> Outcome:
     """Run a coroutine function to its end. A cancellation passes through: only who cancelled knows what it means."""
-    pid = os.getpid()
+    forks = _forks
     try:
         returned = plan.call(job)
-        if inspect.isawaitable(returned):
+        if type(returned) is CoroutineType or inspect.isawaitable(returned):
             returned = await returned
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:  # also those that the loop would let end the program
         return judge_error(plan, error)
     finally:
-        _end_copy(pid)
+        if forks != _forks:
+            _end_copy()
     return judge(plan, job, returned)
 
 
-def _end_copy(pid: int) -> None:
+_forks = 0  # how often this process was forked from another, from the first one on
+
+
+def _count_forks() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_forks)
+
+
+def _end_copy() -> None:
     """A job that forked may come back twice. The copy has nothing to say here: it would act as the runner."""
-    if pid != os.getpid():
-        os._exit(0)
+    os._exit(0)
 
 
 # -- judging -----------------------------------------------------------------------------------------
@@ -177,10 +191,10 @@ def _end_copy(pid: int) -> None:
 
 def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
     """What a returned value means."""
-    if isinstance(returned, Retry | Failure):
+    if isinstance(returned, _VERDICTS):
         return judge_error(plan, returned)
     if not plan.keep_ms:
-        return Completed(plan.lease, None, tuple(job.children)) if job.children else Completed(plan.lease)
+        return Completed(plan.lease, None, job.children) if job.children else Completed(plan.lease)
     try:
         data = _encode(returned)
     except Exception as error:
@@ -196,7 +210,7 @@ def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
     if (misfit := _misfit(plan, data)) is not None:
         kind = type(returned).__name__
         return fail(plan, f"keep_result: it returned {kind}, which does not fit its annotation ({misfit})")
-    return Completed(plan.lease, Kept(data, plan.keep_ms), tuple(job.children))
+    return Completed(plan.lease, Kept(data, plan.keep_ms), job.children)
 
 
 def _misfit(plan: Plan, data: bytes) -> str | None:

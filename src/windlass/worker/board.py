@@ -111,12 +111,12 @@ class Board:
         """Say until when jobs may go on if nothing more is heard of the keeper."""
         self.words[SAFE_UNTIL] = int(seconds * 1000)
 
-    def begin(self, slot: int, fence: int, deadline_ms: int = 0) -> None:
-        """A job begins in a slot."""
+    def begin(self, slot: int, fence: int, deadline_ms: int = 0, started_ms: int = 0) -> None:
+        """A job begins in a slot, now if it is not said when."""
         words = self.words
         place = FIRST + WIDTH * slot
         words[place + 1] = deadline_ms
-        words[place + 2] = monotonic_ns() // 1_000_000
+        words[place + 2] = started_ms or now_ms()
         words[place] = fence
 
     def end(self, slot: int) -> None:

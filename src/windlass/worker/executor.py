@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum, auto
 from time import monotonic
+from typing import Any
 
 from windlass.outcome import Failed, Outcome, Released, Retried
 from windlass.running import Job, Ties
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
-from windlass.worker.board import Board, now_ms
+from windlass.worker.board import Board
 
 
 class Stop(Enum):
@@ -34,14 +35,14 @@ class Attempt:
 
     __slots__ = ("alarm", "began", "entered", "job", "plan", "slot", "stop", "task")
 
-    def __init__(self, plan: Plan, slot: int, ties: Ties) -> None:
+    def __init__(self, plan: Plan, slot: int, ties: Ties, began: float) -> None:
         self.plan = plan
         self.slot = slot
         self.job = Job(plan.lease, plan.task, ties)
         self.stop: Stop | None = None
         self.task: asyncio.Task[None] | None = None
         self.alarm: asyncio.TimerHandle | None = None
-        self.began = monotonic()
+        self.began = began
         self.entered = False
 
 
@@ -54,16 +55,18 @@ WORTH = 0.02  # seconds of work that are fetched ahead
 class Executor:
     """Slots for one way of running. `finished` gets each attempt with its outcome, None if there is nothing to say."""
 
-    def __init__(self, slots: range, board: Board, tie: Callable[[Plan], Ties], finished: Finished) -> None:
+    def __init__(self, slots: range, board: Board, ties: Ties, finished: Finished) -> None:
         self.most = self.limit = len(slots)
+        self._loop = asyncio.get_running_loop()
         self._board = board
-        self._tie = tie
+        self._ties = ties
         self._finished = finished
         self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
         self.running: dict[int, Attempt] = {}  # by fence
         self._typical = 1.0  # seconds that a job takes, as of late
         self._was_full = False
+        self._starting = False
 
     # -- how much it can take --------------------------------------------------------------------
 
@@ -97,11 +100,15 @@ class Executor:
 
     def _start(self, plan: Plan) -> None:
         slot = self._free.pop()  # the one that was used last: its child is warm
-        one = Attempt(plan, slot, self._tie(plan))
-        timeout = plan.timeout
-        self._board.begin(slot, plan.lease.fence, now_ms() + round(timeout * 1000) if timeout else 0)
-        self.running[plan.lease.fence] = one
-        one.task = asyncio.get_running_loop().create_task(self._drive(one))
+        began = monotonic()
+        one = Attempt(plan, slot, self._ties, began)
+        fence, started, timeout = plan.lease.fence, int(began * 1000), plan.timeout
+        self._board.begin(slot, fence, started + round(timeout * 1000) if timeout else 0, started)
+        self.running[fence] = one
+        one.task = self._begin(self._drive(one))
+
+    def _begin(self, driving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._loop.create_task(driving)
 
     async def _drive(self, one: Attempt) -> None:
         one.entered = True
@@ -116,7 +123,7 @@ class Executor:
             outcome = Released(one.plan.lease)  # whatever it made of being stopped, it was not its fault
         self._end(one, outcome)
 
-    async def _run(self, one: Attempt) -> Outcome | None:
+    def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         raise NotImplementedError
 
     def _stopped(self, one: Attempt) -> Outcome | None:
@@ -139,11 +146,18 @@ class Executor:
         self._free.append(one.slot)
         self._typical += 0.1 * (monotonic() - one.began - self._typical)
         self._finished(one, outcome)
-        self._start_waiting()
+        if self._standby:
+            self._start_waiting()
 
     def _start_waiting(self) -> None:
-        while self._standby and len(self.running) < self.limit and self._free:
-            self._start(self._standby.popleft())
+        if self._starting:
+            return  # a job that ended in its first step: who started it starts the next
+        self._starting = True
+        try:
+            while self._standby and len(self.running) < self.limit and self._free:
+                self._start(self._standby.popleft())
+        finally:
+            self._starting = False
 
     def set_limit(self, limit: int) -> None:
         """How many may run at a time, from now on."""
@@ -166,7 +180,7 @@ class Executor:
         if one.entered:
             one.task.cancel()
         else:  # a task that is cancelled before its first step never comes to its end
-            asyncio.get_running_loop().call_soon(one.task.cancel)
+            self._loop.call_soon(one.task.cancel)
 
     def give_up(self, queue: str, id: str) -> Plan | None:
         """Take one job off those that wait; None if it is not among them."""

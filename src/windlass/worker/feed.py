@@ -42,6 +42,7 @@ class Feed:
         self.kinds = kinds
         self.outcomes: list[Outcome] = []
         self._kept: dict[asyncio.TimerHandle, Outcome] = {}
+        self._keeps_waiting = Capability.RUN_TIME not in self.layout.can
         self._leaving = False
         self.waiter = random_id()
         self.served = 0.0
@@ -135,7 +136,7 @@ class Feed:
         Its lease is kept alive meanwhile; if we stop it goes back at once, and if we die its peers take it back.
         """
         wait = 0.0
-        if Capability.RUN_TIME not in self.layout.can:
+        if self._keeps_waiting:
             wait = _wait_of(outcome, self.layout.can)
             outcome = Retried(outcome.lease, None, outcome.message) if isinstance(outcome, Retried) else outcome
         if wait <= 0 or self._leaving:

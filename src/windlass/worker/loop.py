@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from collections.abc import Awaitable, Coroutine
 from time import monotonic
+from typing import Any
 
 from windlass.outcome import Completed, Outcome
 from windlass.worker import attempt
@@ -16,15 +19,22 @@ log = logging.getLogger("windlass.worker")
 class LoopExecutor(Executor):
     """Coroutines, many at a time."""
 
-    async def _run(self, one: Attempt) -> Outcome | None:
+    if sys.version_info >= (3, 12):
+
+        def _begin(self, driving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            """Its first step is taken at once: a job that never waits needs no turn of the loop."""
+            return asyncio.Task(driving, loop=self._loop, eager_start=True)
+
+    def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         plan = one.plan
         if plan.timeout:
-            loop = asyncio.get_running_loop()
-            one.alarm = loop.call_later(plan.timeout, self.stop, plan.lease.fence, Stop.TIMEOUT)
-        outcome = await attempt.arun(plan, one.job)
-        took = monotonic() - one.began
-        if plan.timeout and took > plan.timeout and isinstance(outcome, Completed):
+            one.alarm = self._loop.call_later(plan.timeout, self.stop, plan.lease.fence, Stop.TIMEOUT)
+        return attempt.arun(plan, one.job)
+
+    def _end(self, one: Attempt, outcome: Outcome | None) -> None:
+        plan = one.plan
+        if plan.timeout and isinstance(outcome, Completed) and (took := monotonic() - one.began) > plan.timeout:
             # Nothing could cancel it: the loop did not turn. What is done is done.
             told = '%s: done, but after %.1f s, and its limit is %g s: a job blocks the event loop; use run="process"'
             log.warning(told, plan.title, took, plan.timeout)
-        return outcome
+        super()._end(one, outcome)

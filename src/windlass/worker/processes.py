@@ -191,21 +191,21 @@ def obituary(gone: Gone, progress: float | None) -> str:
 class ChildTies:
     """How a job in a child reaches the world: through the runner."""
 
-    cancelled = False  # a child whose job is cancelled is killed
-
-    def __init__(self, app: Any, queue: str, send: Callable[[Mapping[str, Any]], bool]) -> None:
+    def __init__(self, app: Any, send: Callable[[Mapping[str, Any]], bool]) -> None:
         self._app = app
-        self._queue = queue
         self._send = send
 
-    def progress(self, value: float) -> None:
+    def is_cancelled(self, lease: Lease) -> bool:
+        return False  # a child whose job is cancelled is killed
+
+    def progress(self, lease: Lease, value: float) -> None:
         self._send({"progress": value})
 
-    async def aprogress(self, value: float) -> bool:
+    async def aprogress(self, lease: Lease, value: float) -> bool:
         return self._send({"progress": value})
 
-    def prepare(self, call: Any) -> Any:
-        return self._app.hand_over(self._queue, call)
+    def prepare(self, lease: Lease, call: Any) -> Any:
+        return self._app.hand_over(lease.queue, call)
 
 
 def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tuple[dict[str, Any], bytes]:
@@ -218,7 +218,7 @@ def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tupl
 
 
 def _run_plan(app: Any, plan: Plan, link: Any) -> Outcome:
-    return attempt.run(plan, Job(plan.lease, plan.task, ChildTies(app, plan.lease.queue, link.send)), _wait_for)
+    return attempt.run(plan, Job(plan.lease, plan.task, ChildTies(app, link.send)), _wait_for)
 
 
 _loops: list[asyncio.Runner] = []  # the child's own, kept from job to job so that what belongs to it lives on

@@ -63,12 +63,12 @@ class Runner:
         self._on_lost = on_lost
         slots = settings.slots
         self.executors: dict[str, Executor] = {
-            "loop": LoopExecutor(slots["loop"], board, self._tie, self._finished),
-            "thread": ThreadExecutor(slots["thread"], board, self._tie, self._finished),
+            "loop": LoopExecutor(slots["loop"], board, self, self._finished),
+            "thread": ThreadExecutor(slots["thread"], board, self, self._finished),
             "process": ProcessExecutor(
-                slots["process"], board, self._tie, self._finished, source=source, max_jobs=settings.max_jobs
+                slots["process"], board, self, self._finished, source=source, max_jobs=settings.max_jobs
             ),
-            "apart": ProcessExecutor(slots["apart"], board, self._tie, self._finished, source=source, max_jobs=1),
+            "apart": ProcessExecutor(slots["apart"], board, self, self._finished, source=source, max_jobs=1),
         }
         self.feeds = {
             queue: Feed(app, queue, weight, kinds_on(app, queue), holder, settings.lease)
@@ -88,6 +88,7 @@ class Runner:
         self._errands: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
         self._complaints: set[str] = set()
+        self._tells_all = settings.log_jobs or log.isEnabledFor(logging.DEBUG)
         self._ear = Ear(app, self.feeds.values(), self._stir)
 
     # -- the whole life ----------------------------------------------------------------------------
@@ -274,6 +275,8 @@ class Runner:
         self._level()
 
     def _report(self, sent: list[Outcome], turn: Turn) -> None:
+        if all(turn.settled):
+            return
         for outcome, ours in zip(sent, turn.settled, strict=True):
             if not ours:
                 title = in_one_line(f"{outcome.lease.queue}/{outcome.lease.id}")
@@ -305,7 +308,9 @@ class Runner:
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         fence = one.plan.lease.fence
         self._progress.pop(fence, None)
-        if one.stop is Stop.LOST:
+        if one.stop is None and type(outcome) is Completed and not self._tells_all:
+            self._settle(outcome)  # what most jobs come to
+        elif one.stop is Stop.LOST:
             self._settle(outcome or Released(one.plan.lease))  # refused by the fence if it is another's by now
         elif outcome is not None:
             self._log_outcome(outcome, one)
@@ -363,8 +368,7 @@ class Runner:
                     executor.stop(one.plan.lease.fence, Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
-        told_of = self._settings.log_jobs or log.isEnabledFor(logging.DEBUG)
-        if isinstance(outcome, Completed) and not told_of:
+        if isinstance(outcome, Completed) and not self._tells_all:
             return
         lease = outcome.lease
         level, text = _words_for(outcome)
@@ -389,10 +393,15 @@ class Runner:
 
     # -- what running jobs want --------------------------------------------------------------------
 
-    def _tie(self, plan: Plan) -> RunnerTies:
-        return RunnerTies(self, plan.lease)
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Whether a job is to stop. For any thread."""
+        for executor in self.executors.values():
+            one = executor.running.get(lease.fence)
+            if one is not None:
+                return one.stop is not None
+        return True  # it is not ours any more
 
-    def note_progress(self, lease: Lease, value: float) -> None:
+    def progress(self, lease: Lease, value: float) -> None:
         """Send how far a job is, soon; the last value counts. For any thread."""
         self._progress[lease.fence] = (lease, value)
         if self._progress_task is None:
@@ -420,9 +429,9 @@ class Runner:
         call = self.feeds[lease.queue].layout.progress(lease, value)
         return await self._app.arun(lambda session: session.perform(call))
 
-    def hand_over(self, parent: str, call: TaskCall) -> Child:
-        """Check what a job of a queue wants to hand over."""
-        return self._app.hand_over(parent, call)
+    def prepare(self, lease: Lease, call: TaskCall) -> Child:
+        """Check what a job wants to hand over."""
+        return self._app.hand_over(lease.queue, call)
 
     # -- errands: what a turn found to do beside jobs ------------------------------------------------
 
@@ -512,33 +521,6 @@ class Runner:
             await asyncio.sleep(OUTBOX_PAUSE)
         finally:
             feed.emptying = False
-
-
-class RunnerTies:
-    """How a job in the runner, in its loop or in a thread, reaches the world."""
-
-    __slots__ = ("_lease", "_runner")
-
-    def __init__(self, runner: Runner, lease: Lease) -> None:
-        self._runner = runner
-        self._lease = lease
-
-    @property
-    def cancelled(self) -> bool:
-        for executor in self._runner.executors.values():
-            one = executor.running.get(self._lease.fence)
-            if one is not None:
-                return one.stop is not None
-        return True  # it is not ours any more
-
-    def progress(self, value: float) -> None:
-        self._runner.note_progress(self._lease, value)
-
-    async def aprogress(self, value: float) -> bool:
-        return await self._runner.aprogress(self._lease, value)
-
-    def prepare(self, call: TaskCall) -> Child:
-        return self._runner.hand_over(self._lease.queue, call)
 
 
 def _words_for(outcome: Outcome) -> tuple[int, str]:

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from tests.support.faces import FACES
+from tests.support.queue_clock import NEVER, change_drift, read_drift
 from tests.support.schedules import NOON, Clock, Ticker, milliseconds, schedules_of, ticker_of
 from windlass import Queue, Windlass
-from windlass.layouts.native.keys import queue_key
 
 
 @pytest.fixture
@@ -24,12 +24,8 @@ def at(client: redis.Redis, raw_queue: Queue) -> Clock:
     def set_clock(moment: datetime) -> None:
         seconds, micros = client.time()
         skew = seconds * 1000 + micros // 1000 - milliseconds(moment)
-        with client.pipeline() as together:
-            together.hset(queue_key(raw_queue.name, "state"), mapping={"skew": skew, "skew_until": 2**52})
-            together.hincrby(
-                queue_key(raw_queue.name, "state"), "belief", 1
-            )  # what anybody heard before does not count
-            together.execute()
+        belief = read_drift(client, raw_queue.name)["belief"] + 1  # what anybody heard before does not count
+        change_drift(client, raw_queue.name, skew=skew, skew_until=NEVER, belief=belief)
 
     set_clock(NOON)
     return set_clock

@@ -11,7 +11,7 @@ import re
 
 PREFIX = "windlass"
 
-# The order in which every script gets them; lua/shared/keys.lua unpacks the same order.
+# The order in which every script gets them; in the scripts they are called by these names in capitals.
 NAMES = (
     "state",  # hash    counters, clocks, pause flag, and the last operation of each lane
     "ready",  # zset    id → priority and sequence

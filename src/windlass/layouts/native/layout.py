@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, TypeVar
 
 from windlass.errors import Undecodable
@@ -12,14 +13,15 @@ from windlass.layout import Argument, AuditStep, Beat, Call, Parcel, ScheduleBoo
 from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
+    PRIORITY_STEP,
     add_sum,
     pack_fence,
     payload_of,
-    priority_of,
     read_cursor,
     read_failure,
     read_parcel,
     read_row,
+    take_sum,
     write_cursor,
 )
 from windlass.layouts.native.schedules import NativeSchedules
@@ -40,6 +42,8 @@ from windlass.outcome import (
 
 T = TypeVar("T")
 _NO_EPOCH = b"0"
+_NO_META = read_meta(None)
+_ACCEPTED = ord("1")
 _STATUSES = {
     "a": Status.ADDED,
     "u": Status.UPDATED,
@@ -116,9 +120,14 @@ class NativeLayout:
             self._waiters.add(waiter)
             if len(self._waiters) > 100:  # interrupted waits leave names behind; the server forgets them by itself
                 self._waiters.pop()
-        order = sorted(range(len(outcomes)), key=lambda i: not _is_plain(outcomes[i]))
-        completed = [o.lease for o in outcomes if _is_plain(o)]
-        others = [o for o in outcomes if not _is_plain(o)]
+        completed: list[Lease] = []
+        others: list[Outcome] = []
+        plain = [_is_plain(outcome) for outcome in outcomes]
+        for outcome, simple in zip(outcomes, plain, strict=True):
+            if simple:
+                completed.append(outcome.lease)
+            else:
+                others.append(outcome)
         args: list[Argument] = [
             holder or "",
             round(seconds * 1000),
@@ -134,8 +143,7 @@ class NativeLayout:
         for outcome in others:
             args += _pack_outcome(outcome)
         args += self._pack_children(others)
-        # The script answers the completed ones first; the caller wants them in the order given.
-        call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, order, holder))
+        call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
             call = replace(call, keys=call.keys + results)
@@ -277,32 +285,27 @@ class NativeLayout:
     def event_channel(self, id: str) -> str:
         return keys.event_channel(self.queue, id)
 
-    def _read_turn(self, reply: list[Any], order: list[int], holder: str | None) -> Turn:
+    def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
         _, verdicts, base, ids, data, metas, scores, wait, recovered, outbox, tick, lost = reply
-        settled = [False] * len(order)
-        for place, digit in zip(order, verdicts, strict=True):
-            settled[place] = digit == ord("1")
-        metas = metas or [None] * len(ids)
-        fences = range(int(base) + 1, int(base) + 1 + len(ids))
         leases: list[Lease] = []
         refused: list[Broken] = []
-        for id, stored, fence, meta, score in zip(ids, data, fences, metas, scores, strict=True):
+        queue, fence = self.queue, int(base)
+        for id, stored, meta, score in zip(ids, data, metas or repeat(None), scores, strict=False):
+            fence += 1
             if stored is None:
                 continue  # an empty place in a repeated answer: not ours any more
-            marks, _, failures, stalls, limits = read_meta(meta)
+            marks, _, failures, stalls, limits = read_meta(meta) if meta else _NO_META
             # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
-            name, priority = id.decode(errors="replace"), priority_of(score)
+            name, priority = str(id, "utf-8", "replace"), int(float(score)) // PRIORITY_STEP
             try:
-                payload = payload_of(marks, stored)
+                payload = payload_of(marks, stored) if marks else take_sum(stored)
             except Undecodable as error:
-                lease = Lease(self.queue, name, b"", fence, priority, failures, stalls, limits, holder, marks)
+                lease = Lease(queue, name, b"", fence, priority, failures, stalls, limits, holder, marks)
                 refused.append(Broken(lease, error.reason))
             else:
-                leases.append(
-                    Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
-                )
+                leases.append(Lease(queue, name, payload, fence, priority, failures, stalls, limits, holder, marks))
         return Turn(
-            tuple(settled),
+            _in_order(verdicts, plain),
             tuple(leases),
             _seconds(wait),
             recovered,
@@ -345,7 +348,16 @@ class NativeLayout:
 
 def _is_plain(outcome: Outcome) -> bool:
     """Most jobs just end well: their batch takes a shorter way."""
-    return isinstance(outcome, Completed) and outcome.result is None and not outcome.children
+    return type(outcome) is Completed and outcome.result is None and not outcome.children
+
+
+def _in_order(verdicts: bytes, plain: list[bool]) -> tuple[bool, ...]:
+    """Whether each outcome counts. The script answers the plain ones first; the caller wants them in its own order."""
+    accepted = [verdict == _ACCEPTED for verdict in verdicts]
+    if all(plain):
+        return tuple(accepted)
+    first, second = iter(accepted), iter(accepted[sum(plain) :])
+    return tuple(next(first if simple else second) for simple in plain)
 
 
 def _keeps_result(outcome: Outcome) -> bool:

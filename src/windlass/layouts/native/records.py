@@ -40,10 +40,10 @@ def add_sum(data: bytes) -> bytes:
 
 def take_sum(stored: bytes) -> bytes:
     """The payload again, `Undecodable` if it was damaged. What came through the inbox has a sum of the script's."""
-    data, told, kind = stored[:-_SUM], stored[-_SUM:-1], stored[-1:]
-    if kind == _CRC and crc32(data).to_bytes(4, "big") == told:
+    data = stored[:-_SUM]
+    if stored[-_SUM:] == crc32(data).to_bytes(4, "big") + _CRC:
         return data
-    if kind == _SHA1 and sha1(data, usedforsecurity=False).digest()[:4] == told:
+    if stored[-_SUM:] == sha1(data, usedforsecurity=False).digest()[:4] + _SHA1:
         return data
     raise Undecodable(
         "its data was damaged in the server: the checksum does not fit. Look at the server's disk and memory"

@@ -12,7 +12,7 @@
 local replayed = open()
 if replayed then
   if type(replayed) == 'table' then return replayed end
-  return { reading, unpack(cmsgpack.unpack(replayed)) }
+  return { reading(), unpack(cmsgpack.unpack(replayed)) }
 end
 measure_all()
 mends = true
@@ -32,4 +32,4 @@ end
 local answer = compare_some(ARGV[4], ARGV[5])
 if mended > 0 then close(cmsgpack.pack(answer)) end -- else nothing was changed, and a repeat is just another look
 wake(came)
-return { reading, unpack(answer) }
+return { reading(), unpack(answer) }

@@ -10,7 +10,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed, 0 }
+  return type(replayed) == 'table' and replayed or { reading(), replayed, 0 }
 end
 measure('ZCARD', HOLDERS, PARKED)
 
@@ -21,4 +21,4 @@ if known == '1' or (ARGV[6] == '1' and not ends) then
 end
 if ARGV[7] ~= '' and state.catcher ~= ARGV[7] then call('HSET', STATE, 'catcher', ARGV[7]) end
 close(known)
-return { reading, known, size[PARKED] }
+return { reading(), known, size[PARKED] }

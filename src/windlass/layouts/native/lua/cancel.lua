@@ -10,7 +10,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', READY, SCHEDULED, WATCHED)
 measure('HLEN', LEASES, DATA, META, NOTES, BLOCKED)
@@ -45,4 +45,4 @@ for i = 5, #ARGV do
 end
 verdicts = table.concat(verdicts)
 close(verdicts)
-return { reading, verdicts }
+return { reading(), verdicts }

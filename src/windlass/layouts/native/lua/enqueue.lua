@@ -11,18 +11,24 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
-measure('ZCARD', READY)
-measure('HLEN', DATA, LEASES)
-if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED) > 0 then
-  measure('ZCARD', SCHEDULED, IDLE)
-  measure('HLEN', META, BLOCKED)
-end
-promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
-
 local jobs = (#ARGV - 4) / 3
 local fresh = ARGV[4] == '1'
+local plain = fresh -- nothing has to be known of other jobs
+for i = 1, plain and jobs or 0 do plain = plain and ARGV[4 + 3 * i] == '' end
+measure('ZCARD', IDLE)
+if call('EXISTS', SCHEDULED, META, BLOCKED) > 0 then
+  plain = false
+  measure('ZCARD', SCHEDULED)
+  measure('HLEN', META, BLOCKED)
+end
+if not plain then
+  measure('ZCARD', READY)
+  measure('HLEN', DATA, LEASES)
+  promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
+end
+
 local scores, leases, metas = {}, {}, {}
 if not fresh then
   local ids = {}
@@ -50,15 +56,20 @@ for i = 1, jobs do
     end
   end
 end
+if #payloads > 0 then read('HSET', DATA, unpack(payloads)) end
 if #adds > 0 then
-  call('ZADD', READY, unpack(adds))
+  local added = redis.pcall('ZADD', READY, unpack(adds))
+  if type(added) == 'table' then -- not measured before, and of a foreign type: nothing is to stay
+    for i = 1, #payloads, 2 do call('HDEL', DATA, payloads[i]) end
+    read('ZCARD', READY)
+    error(added)
+  end
   came = came + #adds / 2
 end
-if #payloads > 0 then call('HSET', DATA, unpack(payloads)) end
 
 if #KEYS > KEYS_OF_QUEUE then call('UNLINK', unpack(KEYS, KEYS_OF_QUEUE + 1)) end
 
 answer = table.concat(answer)
 close(answer)
 wake(came)
-return { reading, answer }
+return { reading(), answer }

@@ -9,7 +9,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', HELD, HOLDERS)
 measure('HLEN', LEASES)
@@ -46,4 +46,4 @@ for holder in pairs(left) do
 end
 verdicts = table.concat(verdicts)
 close(verdicts)
-return { reading, verdicts }
+return { reading(), verdicts }

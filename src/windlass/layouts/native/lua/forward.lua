@@ -27,4 +27,4 @@ if new > 0 then
   close('')
   wake(came)
 end
-return { reading, new }
+return { reading(), new }

@@ -14,4 +14,4 @@ if not replayed and #ARGV > 5 then
   for i = 6, #ARGV do call('ZREMRANGEBYSCORE', OUTBOX, ARGV[i], ARGV[i]) end
   close('')
 end
-return { reading, call('ZRANGE', OUTBOX, '(' .. ARGV[5], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[4]) }
+return { reading(), call('ZRANGE', OUTBOX, '(' .. ARGV[5], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[4]) }

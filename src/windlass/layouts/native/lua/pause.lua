@@ -8,7 +8,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', READY, IDLE)
 
@@ -23,4 +23,4 @@ if changed and ARGV[4] == '0' then
   -- Run times may have passed meanwhile: at least one waiter must look.
   wake(math.max(1, size[READY]))
 end
-return { reading, changed and '1' or '0' }
+return { reading(), changed and '1' or '0' }

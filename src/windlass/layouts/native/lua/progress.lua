@@ -8,7 +8,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('HLEN', LEASES, PROGRESS)
 measure('ZCARD', WATCHED)
@@ -21,4 +21,4 @@ if ours then
   tell(ARGV[4], 'progress ' .. ARGV[6])
 end
 close(ours and '1' or '0')
-return { reading, ours and '1' or '0' }
+return { reading(), ours and '1' or '0' }

@@ -10,7 +10,7 @@ local replayed = open()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local deleted, left = string.match(replayed, '^(%d+) (%d+)$')
-  return { reading, tonumber(deleted), tonumber(left) }
+  return { reading(), tonumber(deleted), tonumber(left) }
 end
 measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
 measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES, SCHEDULES)
@@ -29,9 +29,8 @@ if what == 'all' then
   state.step = state.step + 1
   state.epoch = state.epoch or string.format('%.0f', wall_us)
   call('HSET', STATE, 'epoch', state.epoch, 'step', state.step, lane_field, write_record(state.step, deleted .. ' 0'))
-  take_reading(state.step)
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end
-  return { reading, deleted, 0 }
+  return { reading(), deleted, 0 }
 end
 
 local deleted, left = 0, 0
@@ -74,4 +73,4 @@ else
   call('UNLINK', BLOCKED)
 end
 close(string.format('%d %d', deleted, left))
-return { reading, deleted, left }
+return { reading(), deleted, left }

@@ -8,7 +8,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
 measure('HLEN', DATA, META, GRAVES)
@@ -35,4 +35,4 @@ end
 verdicts = table.concat(verdicts)
 close(verdicts)
 wake(came)
-return { reading, verdicts }
+return { reading(), verdicts }

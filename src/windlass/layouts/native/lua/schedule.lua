@@ -10,7 +10,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('HLEN', SCHEDULES)
 measure('ZCARD', TICKS)
@@ -21,7 +21,7 @@ local s = split_schedule(text or '')
 local as_expected = expected == '*' or (expected == '' and not text) or (text and is_same(s, expected))
 local orphan = not text and call('ZSCORE', TICKS, name) -- a tick of nothing, to be deleted as well
 if not as_expected or (record == '' and not text and not orphan) then
-  return { reading, '0' }
+  return { reading(), '0' }
 end
 
 if record == '' then
@@ -39,4 +39,4 @@ else
   end
 end
 close('1')
-return { reading, '1' }
+return { reading(), '1' }

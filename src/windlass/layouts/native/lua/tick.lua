@@ -16,7 +16,7 @@ local replayed = open()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local added, dropped = string.match(replayed, '^(%d+) (%d+)$')
-  return { reading, 'f', tonumber(added), tonumber(dropped) }
+  return { reading(), 'f', tonumber(added), tonumber(dropped) }
 end
 measure('ZCARD', READY, TICKS)
 measure('HLEN', DATA, LEASES, SCHEDULES)
@@ -27,13 +27,13 @@ end
 
 local name, expected = ARGV[4], tonumber(ARGV[5])
 local text = call('HGET', SCHEDULES, name)
-if not text then return { reading, 'g', 0, 0 } end
+if not text then return { reading(), 'g', 0, 0 } end
 local s = split_schedule(text)
-if not is_same(s, ARGV[6]) then return { reading, 'c', 0, 0 } end
+if not is_same(s, ARGV[6]) then return { reading(), 'c', 0, 0 } end
 local tick = tonumber(call('ZSCORE', TICKS, name) or nil)
-if not tick or math.floor(tick) ~= expected then return { reading, 'm', 0, 0 } end
+if not tick or math.floor(tick) ~= expected then return { reading(), 'm', 0, 0 } end
 -- The clock may have been put back since the caller looked.
-if due < expected or due < tonumber(ARGV[7]) then return { reading, 'e', 0, 0 } end
+if due < expected or due < tonumber(ARGV[7]) then return { reading(), 'e', 0, 0 } end
 
 promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
 local added, dropped = 0, 0
@@ -49,4 +49,4 @@ call('HSET', SCHEDULES, name, join_schedule(s))
 call('ZADD', TICKS, ARGV[8], name)
 close(string.format('%d %d', added, dropped))
 wake(came)
-return { reading, 'f', added, dropped }
+return { reading(), 'f', added, dropped }

@@ -41,7 +41,7 @@ local lost = 0
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
-  return { reading, verdicts, base, ids, data, metas, scores, wait, taken_back, size[OUTBOX], tick, lost }
+  return { reading(), verdicts, base, ids, data, metas, scores, wait, taken_back, size[OUTBOX], tick, lost }
 end
 
 local replayed = open()
@@ -355,7 +355,7 @@ if #ids > 0 then
   for i = 1, #ids do
     local id = ids[i]
     leases[2 * i - 1], leases[2 * i] = id, write_lease(0, base + i, tonumber(scores[i]), holder)
-    members[2 * i - 1], members[2 * i] = 0, prefix .. id
+    members[2 * i - 1], members[2 * i] = '0', prefix .. id
   end
   if #ids >= LARGE_BATCH then leases[2] = leases[2] .. PADDING end
   call('HSET', LEASES, unpack(leases))

@@ -8,7 +8,7 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, tonumber(replayed) }
+  return type(replayed) == 'table' and replayed or { reading(), tonumber(replayed) }
 end
 measure('ZCARD', READY, SCHEDULED, PARKED, IDLE)
 measure('HLEN', META, NOTES)
@@ -34,4 +34,4 @@ for i = 4, #ARGV do
 end
 close(string.format('%d', came))
 wake(came)
-return { reading, came }
+return { reading(), came }

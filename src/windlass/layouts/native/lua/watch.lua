@@ -8,11 +8,11 @@
 
 local replayed = open()
 if replayed then
-  return type(replayed) == 'table' and replayed or { reading, replayed }
+  return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', WATCHED)
 call('ZREMRANGEBYSCORE', WATCHED, '-inf', '(' .. string.format('%.0f', now))
 call('ZADD', WATCHED, 'GT', now + tonumber(ARGV[5]), ARGV[4])
 call('PEXPIRE', WATCHED, math.max(call('PTTL', WATCHED), tonumber(ARGV[5])))
 close('1')
-return { reading, '1' }
+return { reading(), '1' }

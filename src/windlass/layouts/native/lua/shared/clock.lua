@@ -15,9 +15,6 @@ local SILENCE = 5000 -- ms without any sign of life that make named holders wort
 
 local wall, wall_us, now, due
 local sure -- `now` without what rests on the server's word alone: all that is told while nothing is written
--- What a caller is told. To vouch with the next time: now and its frame, due and how often a jump was believed. To know what came first, and
--- whether the server has forgotten anything since: the queue's epoch, and the number of the step (see operations.lua).
-local reading
 local state = {}
 local lane_field
 
@@ -43,7 +40,12 @@ end
 -- Only what was heard counts. The time between two calls is not the time between their uptimes: the first may have been
 -- longer under way.
 local function vouched(said)
-  local mine, last = claim(said), claim(state.last_witness)
+  local mine = claim(said)
+  state.witness = said
+  if mine.now > 0 and mine.due > 0 and state.wall and mine.now + DOUBT > state.clock + wall - state.wall then
+    return mine.now, mine.due -- its own word is enough, as it is for most
+  end
+  local last = claim(state.last_witness)
   state.witness = state.last_witness
   if mine.machine and mine.machine == last.machine then
     local passed = mine.uptime - last.uptime - 1 -- both are rounded
@@ -56,8 +58,12 @@ local function vouched(said)
   return mine.now, mine.due
 end
 
-local function take_reading(step, told)
-  reading = string.format('%.0f %.0f %.0f %.0f %s %.0f', told or sure, state.frame, due, state.belief, state.epoch or '0', step)
+-- What a caller is told. To vouch with the next time: now and its frame, due and how often a jump was believed. To know what
+-- came first, and whether the server has forgotten anything since: the queue's epoch, and the number of the step. Of `now`
+-- only what is sure, unless it was written (`closed`): then it is so.
+local function reading()
+  return string.format('%.0f %.0f %.0f %.0f %s %.0f', state.closed and now or sure, state.frame, due, state.belief,
+    state.epoch or '0', state.step)
 end
 
 local function advance_clock(said)
@@ -103,7 +109,6 @@ local function advance_clock(said)
     end
     due = wall - state.skew
   end
-  take_reading(state.step)
 end
 
 -- The end of a lease of so many ms. While the clock is behind it may catch up at any time, when somebody comes who has heard
@@ -120,10 +125,23 @@ local function from_now(ms)
   return math.max(wall, due) + ms + (ms > 0 and state.skew ~= 0 and TOLERANCE or 0)
 end
 
+-- What is other than 0 only after the clock has jumped, was behind, or stood still.
+local function read_drift(text)
+  if not text then return 0, 0, 0, 0, 0, 0, 0, 0 end
+  local drift = {}
+  for number in string.gmatch(text, '%S+') do drift[#drift + 1] = tonumber(number) end
+  return unpack(drift)
+end
+
+local function write_drift()
+  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.skew, state.skew_until, state.belief, state.leap,
+    state.behind, state.frame, state.grace, state.grace_from)
+end
+
 local function read_state(extra)
-  local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'skew', 'skew_until', 'grace', 'grace_from', 'belief',
-    'paused', 'witness', 'format', 'catcher', 'epoch', 'step', extra or 'lane', 'leap', 'behind', 'frame')
-  if f[12] and f[12] ~= '3' then
+  local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'drift', 'paused', 'witness', 'format', 'catcher', 'epoch',
+    'step', extra or 'lane')
+  if f[8] and f[8] ~= '4' then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
   end
   state.known = f[3] and true or false
@@ -131,18 +149,12 @@ local function read_state(extra)
   state.fence = tonumber(f[2]) or 0
   state.clock = tonumber(f[3])
   state.wall = tonumber(f[4])
-  state.skew = tonumber(f[5]) or 0
-  state.skew_until = tonumber(f[6]) or 0
-  state.grace = tonumber(f[7]) or 0
-  state.grace_from = tonumber(f[8]) or 0
-  state.belief = tonumber(f[9]) or 0
-  state.paused = f[10] == '1'
-  state.last_witness = f[11] or ''
-  state.catcher = f[13]
-  state.epoch = f[14]
-  state.step = tonumber(f[15]) or 0
-  state.leap = tonumber(f[17]) or 0
-  state.behind = tonumber(f[18]) or 0
-  state.frame = tonumber(f[19]) or 0
-  return f[16]
+  state.paused = f[6] == '1'
+  state.last_witness = f[7] or ''
+  state.catcher = f[9]
+  state.epoch = f[10]
+  state.step = tonumber(f[11]) or 0
+  state.skew, state.skew_until, state.belief, state.leap, state.behind, state.frame, state.grace, state.grace_from =
+    read_drift(f[5])
+  return f[12]
 end

@@ -1,14 +1,12 @@
--- The keys of the queue by name, and their sizes. Part of every script.
+-- The sizes of keys. Part of every script.
 --
--- KEYS   all keys of one queue, in the order of keys.py. Declared always, so one slot is certain.
+-- KEYS   all keys of one queue, in the order of keys.py. Declared always, so one slot is certain. In the text they have the
+--        names of keys.py in capitals: these, and constants, are put in when the scripts are loaded (see scripts.py).
 -- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the time the caller vouches for;
 --        then the script's own. Scripts that only read have just their own.
 --
 -- Every script that writes has three parts: read and check, decide, write. The sizes of all keys that it may write
 -- are read first, so a key of a foreign type stops a script while nothing is written.
-
-local STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES, INBOX,
-  IDLE, PARKED, OUTBOX, WATCHED, SCHEDULES, TICKS = unpack(KEYS)
 
 local KEYS_OF_QUEUE = 21
 local call = redis.call

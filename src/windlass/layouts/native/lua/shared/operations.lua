@@ -28,7 +28,7 @@ local function open()
     local number, _, step, answer = string.match(record, '^(%d+) (%d+) (%d+) (.*)$')
     number = tonumber(number)
     if number == tonumber(ARGV[2]) then
-      take_reading(tonumber(step))
+      state.step = tonumber(step) -- for the reading
       -- Written again: who waits for replicas or for the disk waits for the last write of its own connection,
       -- and the first answer may have gone to another.
       call('HSET', STATE, lane_field, write_record(step, answer))
@@ -42,18 +42,16 @@ end
 
 -- Writes the state and the answer. Called once, after the other writes.
 local function close(answer)
-  state.step = state.step + 1
+  state.step, state.closed = state.step + 1, true
   call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall, 'witness', state.witness,
     'step', state.step, lane_field, write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
-    call('HSET', STATE, 'skew', state.skew, 'skew_until', state.skew_until, 'belief', state.belief, 'leap', state.leap,
-      'behind', state.behind, 'frame', state.frame, 'grace', state.grace, 'grace_from', state.grace_from)
+    call('HSET', STATE, 'drift', write_drift())
   end
   if not state.known then
     state.epoch = state.epoch or string.format('%.0f', wall_us)
-    call('HSET', STATE, 'format', 3, 'epoch', state.epoch)
+    call('HSET', STATE, 'format', 4, 'epoch', state.epoch)
   end
-  take_reading(state.step, now)
   if state.newcomer then
     call('PERSIST', STATE) -- the last goodbye may have set its end
     -- A lane's first call on a queue pays for lanes that ended without a goodbye: a bounded sample of them.

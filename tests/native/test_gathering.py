@@ -1,0 +1,77 @@
+"""Awaited enqueues that come at the same time go together, and each has its own end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import redis
+
+from tests.support.proxy import FaultProxy
+from tests.support.server import Server
+from windlass import Queue, Receipt, Status, Windlass
+from windlass.errors import NotDurable, ServerUnreachable
+
+
+def calls(client: redis.Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+async def test_a_hundred_at_a_time_are_two_calls(raw_queue: Queue, client: redis.Redis) -> None:
+    await raw_queue.aenqueue(b"first")
+    before = calls(client)
+    receipts = await asyncio.gather(*(raw_queue.aenqueue(b"%d" % number) for number in range(100)))
+    assert calls(client) - before == 2
+    assert {receipt.status for receipt in receipts} == {Status.ADDED}
+    leases = await raw_queue.alease_many(101)
+    assert [lease.data for lease in leases] == [b"first", *(b"%d" % number for number in range(100))]
+    assert [lease.id for lease in leases[1:]] == [receipt.id for receipt in receipts]
+    await raw_queue.acomplete_many(leases)
+
+
+async def test_one_that_comes_alone_is_one_call(raw_queue: Queue, client: redis.Redis) -> None:
+    await raw_queue.aenqueue(b"x")
+    before = calls(client)
+    for _ in range(5):
+        await raw_queue.aenqueue(b"x")
+    assert calls(client) - before == 5
+
+
+async def test_the_same_id_twice_at_a_time(raw_queue: Queue) -> None:
+    asked = [("a", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"4")]
+    receipts = await asyncio.gather(*(raw_queue.aenqueue(data, id=id) for id, data in asked))
+    assert [receipt.status for receipt in receipts] == ["added", "added", "updated", "updated"]
+    assert {lease.id: lease.data for lease in await raw_queue.alease_many(5)} == {"a": b"4", "b": b"3"}
+
+
+async def test_who_does_not_wait_any_more_is_not_sent_and_the_others_are(raw_queue: Queue) -> None:
+    tasks = [asyncio.create_task(raw_queue.aenqueue(b"", id=f"job-{number}")) for number in range(5)]
+    asyncio.get_running_loop().call_soon(tasks[3].cancel)  # before their turn of the loop is over
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(end) for end in ends] == [Receipt, Receipt, Receipt, asyncio.CancelledError, Receipt]
+    assert {job.id async for job in raw_queue.aall_jobs("ready")} == {"job-0", "job-1", "job-2", "job-4"}
+
+
+async def test_an_error_reaches_everybody(proxy: FaultProxy) -> None:
+    async with Windlass(proxy.url, retry_for=0.2) as app:
+        queue = app.queue("gathered")
+        proxy.down()
+        ends = await asyncio.gather(*(queue.aenqueue(b"") for _ in range(5)), return_exceptions=True)
+        assert {type(end) for end in ends} == {ServerUnreachable}
+        proxy.up()
+        assert (await queue.acounts()).ready == 0
+
+
+async def test_who_asks_for_more_than_there_is_does_not_spoil_it_for_the_others(
+    server: Server, raw_queue: Queue
+) -> None:
+    async with Windlass(server.url, call_timeout=0.5) as app:
+        queue = app.queue(raw_queue.name)
+        plain = [queue.aenqueue(b"", id=f"plain-{number}") for number in range(3)]
+        safe = [queue.aenqueue(b"", id=f"safe-{number}", durability="replicated(1)") for number in range(3)]
+        ends = await asyncio.gather(*plain, *safe, return_exceptions=True)
+    assert all(isinstance(end, Receipt) for end in ends[:3])
+    for number, end in enumerate(ends[3:]):
+        assert isinstance(end, NotDurable)
+        assert [receipt.id for receipt in end.receipts] == [f"safe-{number}"]

@@ -1,0 +1,30 @@
+"""A queue's clock in its state, moved by hand: time passes without waiting for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass.layouts.native.keys import queue_key
+
+FIELDS = ("skew", "skew_until", "belief", "leap", "behind", "frame", "grace", "grace_from")  # as in clock.lua
+NEVER = 2**52  # ms
+
+
+def read_drift(client: Any, queue: str) -> dict[str, int]:
+    """What the state says of jumps and silences."""
+    text = client.hget(queue_key(queue, "state"), "drift") or b"0 " * len(FIELDS)
+    return dict(zip(FIELDS, map(int, text.split()), strict=True))
+
+
+def change_drift(client: Any, queue: str, **changes: int) -> None:
+    """Have it say something else."""
+    drift = read_drift(client, queue) | changes
+    client.hset(queue_key(queue, "state"), "drift", " ".join(str(drift[name]) for name in FIELDS))
+
+
+def pass_time(client: Any, queue: str, seconds: float) -> None:
+    """Let time pass, for leases and for run times."""
+    ms = round(seconds * 1000)
+    assert client.hexists(queue_key(queue, "state"), "clock"), "the queue has no clock yet: use it first"
+    client.hincrby(queue_key(queue, "state"), "clock", ms)
+    change_drift(client, queue, skew=read_drift(client, queue)["skew"] - ms, skew_until=NEVER)
