@@ -52,7 +52,7 @@ GROUPS = (
             "worker",
         },
     ),
-    ("the outside", {"cli", "demo", "stdio"}),
+    ("the outside", {"benching", "cli", "demo", "stdio"}),
 )
 RANK = {name: rank for rank, (_, names) in enumerate(GROUPS) for name in names}
 

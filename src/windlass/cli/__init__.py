@@ -33,6 +33,7 @@ SUMMARIES = {
     "purge": "Delete the jobs of a queue.",
     "doctor": "Look whether the server can be trusted with jobs.",
     "audit": "Look whether every job is in its place.",
+    "bench": "Measure how fast it is on this server, and what limits it.",
     "layouts": "Show the layouts that a queue can have, and what each can do.",
     "stdio": "Serve jobs and workers by lines of JSON, on a pipe.",
     "server": "Look after the embedded server.",
