@@ -21,26 +21,26 @@ class Gathering:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._loop = asyncio.get_running_loop()
         self._waiting: dict[Durability | None, list[tuple[NewJob, asyncio.Future[Receipt]]]] = {}
         self._turn_begun = False
         self._sending: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, job: NewJob) -> Receipt:
         """Send a job, alone or with others; its own receipt."""
+        loop = asyncio.get_running_loop()
         if not self._turn_begun:
             self._turn_begun = True
-            self._loop.call_soon(self._end_turn)
+            loop.call_soon(self._end_turn, loop)
             return (await self._send([job]))[0]
-        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        receipt: asyncio.Future[Receipt] = loop.create_future()
         self._waiting.setdefault(job.durability, []).append((job, receipt))
         return await receipt
 
-    def _end_turn(self) -> None:
+    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._turn_begun = False
         waiting, self._waiting = self._waiting, {}
         for together in waiting.values():
-            task = self._loop.create_task(self._send_all(together))
+            task = loop.create_task(self._send_all(together))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import redis
@@ -28,6 +29,14 @@ async def test_a_hundred_at_a_time_are_two_calls(raw_queue: Queue, client: redis
     assert [lease.data for lease in leases] == [b"first", *(b"%d" % number for number in range(100))]
     assert [lease.id for lease in leases[1:]] == [receipt.id for receipt in receipts]
     await raw_queue.acomplete_many(leases)
+
+
+def test_event_loops_that_have_ended_are_not_kept(raw_queue: Queue) -> None:
+    for _ in range(3):
+        asyncio.run(raw_queue.aenqueue(b"x"))
+    gc.collect()
+    assert len(raw_queue._gatherings) <= 1  # the app takes over the connections of the last one when there is another
+    assert raw_queue.counts().ready == 3
 
 
 async def test_one_that_comes_alone_is_one_call(raw_queue: Queue, client: redis.Redis) -> None:
