@@ -32,7 +32,7 @@ lint: $(READY) ## Check style and formatting
 types: $(READY) ## Check types, strictly
 	@$(BIN)/mypy
 
-bench: $(READY) ## Measure raw queues beside bare LPUSH/RPOP on the same server
+bench: $(READY) ## Measure Windlass beside its peers, on one server in one run (ARGS="--quick", "--only dramatiq,drain")
 	@$(BIN)/python -m bench $(ARGS)
 
 chaos: $(READY) ## Kill and cut off everything under load, and account for every job (ARGS="--help" for more)
@@ -51,4 +51,4 @@ docs: $(READY) ## Check that the docs are true: conformance table, links, snippe
 	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
 
 clean: ## Remove what was built
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

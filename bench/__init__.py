@@ -1,1 +1,1 @@
-"""Raw queues measured beside bare LPUSH and RPOP on the same server, in the same run. See README.md."""
+"""Windlass beside its peers on the same server, in the same run; and raw queues beside bare lists. See README.md."""

@@ -43,6 +43,15 @@ class Calm:
         return time.perf_counter() - began
 
 
+def wait_for_calm(calm: Calm, pause: float) -> bool:
+    """True if the machine was still not calm after a while."""
+    for _ in range(3):
+        if not calm.is_slow():
+            return False
+        time.sleep(pause)
+    return True
+
+
 def busy_seconds() -> float | None:
     """CPU seconds that all processes have used since boot; `None` where the system does not say."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -18,7 +19,8 @@ from redis.retry import Retry
 
 # The folder is the working folder and every path a bare name: a socket's path may only have about 100 letters.
 _CONFIGURATION = """\
-port 0
+bind 127.0.0.1
+port {port}
 unixsocket server.sock
 logfile server.log
 save ""
@@ -26,6 +28,13 @@ appendonly {appendonly}
 appendfsync always
 auto-aof-rewrite-percentage 0
 """
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +55,19 @@ class Usage:
 
 
 class BenchServer:
-    """One server process on a unix socket; started on entry, ended and its folder removed on exit."""
+    """One server process on a unix socket, and on loopback if `tcp`; ended, and its folder removed, on exit."""
 
-    def __init__(self, binary: Path, folder: Path | None, *, fsync: bool) -> None:
+    def __init__(self, binary: Path, folder: Path | None, *, fsync: bool, tcp: bool = False) -> None:
         self.binary = binary
         self.fsync = fsync
+        self.port = _free_port() if tcp else 0
         self.folder = Path(tempfile.mkdtemp(prefix="wl-bench-", dir=folder))
         self.socket = self.folder / "server.sock"
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Any = None
 
     def __enter__(self) -> Self:
-        config = _CONFIGURATION.format(appendonly="yes" if self.fsync else "no")
+        config = _CONFIGURATION.format(appendonly="yes" if self.fsync else "no", port=self.port)
         try:
             (self.folder / "server.conf").write_text(config)
             with (self.folder / "server.conf").open() as given, (self.folder / "server.log").open("w") as log:
@@ -75,7 +85,7 @@ class BenchServer:
 
     @property
     def url(self) -> str:
-        return f"unix://{self.socket}"
+        return f"redis://127.0.0.1:{self.port}/0" if self.port else f"unix://{self.socket}"
 
     def close(self) -> None:
         if self._connection is not None:
@@ -108,6 +118,14 @@ class BenchServer:
     def memory(self) -> int:
         """Bytes that it has allocated; the Lua interpreter's own are not among them."""
         return int(self.info("memory")["used_memory"])
+
+    def wait_alone(self) -> None:
+        """Wait until it has noticed that all clients but this one are gone: their buffers count as memory too."""
+        until = time.monotonic() + 10
+        while int(self.info("clients")["connected_clients"]) > 1:
+            if time.monotonic() > until:
+                raise RuntimeError("somebody else is connected to the bench's own server")
+            time.sleep(0.002)
 
     def describe(self) -> dict[str, str]:
         """Name, version and allocator."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.calm import BUSY, Calm, busy_seconds
-from bench.cases import CASES, Calls, Case, Rig, Side
+from bench.calm import BUSY, Calm, busy_seconds, wait_for_calm
+from bench.raw.cases import CASES, Calls, Case, Rig, Side
 
 Say = Callable[[str], None]
 
@@ -82,7 +82,7 @@ class Pairs:
         if case.drains:
             (rig.fill_queue if ours else rig.fill_list)(calls.jobs)
         gc.collect()
-        slow = _wait_for_calm(calm, plan.seconds / 5)
+        slow = wait_for_calm(calm, plan.seconds / 5)
         busy = busy_seconds()
         usage = rig.server.usage()
         cpu, began = time.process_time(), time.perf_counter()
@@ -101,15 +101,6 @@ class Pairs:
             commands=used.commands,
             noisy=slow or _others_were_busy(busy, client_cpu + used.cpu, seconds),
         )
-
-
-def _wait_for_calm(calm: Calm, pause: float) -> bool:
-    """True if the machine was still not calm after a while."""
-    for _ in range(3):
-        if not calm.is_slow():
-            return False
-        time.sleep(pause)
-    return True
 
 
 def _others_were_busy(before: float | None, own: float, seconds: float) -> bool:

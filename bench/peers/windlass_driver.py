@@ -1,0 +1,73 @@
+"""Windlass: a typed async task, and a real `windlass worker` with all its processes and guarantees."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from bench.peers.driving import NAP, URL, Driver, Numbers, began, handled, main, report
+from windlass import Windlass
+
+LAYOUT = os.environ.get("BENCH_LAYOUT", "native")
+app = Windlass(URL or None, layouts={"bench": LAYOUT})
+
+
+@app.task(queue="bench")
+async def noop(n: int) -> None:
+    handled(n)
+
+
+@app.task(queue="bench")
+async def nap(n: int) -> None:
+    began()
+    await asyncio.sleep(NAP)
+    handled(n)
+
+
+@app.task(queue="bench", run="thread")
+def threaded(n: int) -> None:
+    handled(n)
+
+
+@app.task(queue="bench", run="process")
+def forked(n: int) -> None:
+    handled(n)
+
+
+class WindlassDriver(Driver):
+    """Enqueues through the app and works by the command line."""
+
+    def blocking(self, numbers: Numbers) -> None:
+        task = app.tasks[self.task]
+        for n in numbers:
+            task.enqueue(n)
+
+    async def awaited(self, numbers: Numbers) -> None:
+        task = app.tasks[self.task]
+        for n in numbers:
+            await task.aenqueue(n)
+
+    def bulk(self, numbers: Numbers) -> None:
+        task = app.tasks[self.task]
+        for batch in numbers.batches(1000):
+            app.enqueue_many(task.call(n) for n in batch)
+
+    def work(self, concurrency: int) -> None:
+        command = [sys.executable, "-m", "windlass", "worker", "bench.peers.windlass_driver:app"]
+        os.execv(sys.executable, [*command, "--concurrency", str(concurrency), "--allow-unsafe"])
+
+    async def idle(self, workers: int) -> None:
+        apps = [Windlass(URL) for _ in range(workers)]  # each with connections of its own
+        running = [asyncio.create_task(each.worker(["bench"], allow_unsafe=True).run()) for each in apps]
+        while len(await app.aworkers()) < workers:
+            for task in running:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.2)
+        report(event="ready")
+        await asyncio.gather(*running)
+
+
+if __name__ == "__main__":
+    main(WindlassDriver())
