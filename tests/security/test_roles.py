@@ -216,7 +216,16 @@ MAY_COMMAND = {
     "worker": COMMANDS.keys(),
     "reader": {"status", "queues", "workers", "audit", "jobs", "dead", "schedules"},
 }
-ELSEWHERE = {"demo", "worker", "tasks", "layouts", "stdio", "server", "doctor", "bench"}  # no server, or tests of their own
+ELSEWHERE = {
+    "demo",
+    "worker",
+    "tasks",
+    "layouts",
+    "stdio",
+    "server",
+    "doctor",
+    "bench",
+}  # no server, or tests of their own
 
 
 def test_the_table_has_every_command() -> None:

@@ -96,7 +96,7 @@ async def test_an_attempt_that_is_stopped_before_its_first_step_ends_too(app: Wi
         ended.append(outcome)
 
     executor._finished = finished
-    runner._admit(runner.feeds["odd"], lease)
+    runner._admit(lease)
     assert executor.stop(lease.fence, Stop.SHUTDOWN)  # the task has not begun yet
     await until(lambda: ended)
     assert ended == [Released(lease)]
@@ -118,7 +118,7 @@ async def test_a_job_that_waits_for_a_slot_can_be_cancelled(app: Windlass, runne
     board = Board.create(runner_settings.entries)
     runner = Runner(app, runner_settings, "odd", board, _NoChildren(), lambda queue: None)
     for lease in await app.queue("odd").alease_many(2, holder="odd"):
-        runner._admit(runner.feeds["odd"], lease)
+        runner._admit(lease)
     assert await app.queue("odd").acancel("2", running=True)
     runner.cancel("odd", "2")
     working = asyncio.create_task(runner.run())

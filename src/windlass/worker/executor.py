@@ -199,5 +199,9 @@ class Executor:
             self._standby.remove(plan)
         return waiting
 
+    def give_up_surplus(self) -> list[Plan]:
+        """What was not started yet and is more than there is room for, but for one; the last that came."""
+        return [self._standby.pop() for _ in range(min(len(self._standby), -self.room - 1))]
+
     def close(self) -> None:
         """Let go of what runs the jobs; nothing more will come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ TICK_PAUSE = 1.0  # seconds, when nothing is due here
 MOST_KEPT = 1000  # jobs that wait in our hands
 KEEP_CRASHED = 2.0
 KEEP_FOREIGN = 30.0  # seconds for which a job that nobody here understands is kept from coming back
+FORGET = 0.3  # of what was known of the mix of jobs, with each batch
+RAREST = 0.01  # a kind that did not come for long may still come: so much of the next batch is expected to be of it
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
 
@@ -40,6 +43,7 @@ class Feed:
         self.layout: Layout = app.layout(queue)
         self.weight = weight
         self.kinds = kinds
+        self.shares = dict.fromkeys(kinds, 1.0)  # the part of its jobs that is of each kind, at worst, as of late
         self.outcomes: list[Outcome] = []
         self._kept: dict[asyncio.TimerHandle, Outcome] = {}
         self._keeps_waiting = Capability.RUN_TIME not in self.layout.can
@@ -73,6 +77,13 @@ class Feed:
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
         return self._more or (not self.in_flight and now >= self._look_at)
+
+    def note_kinds(self, came: Counter[str]) -> None:
+        """Learn how jobs are mixed: from one batch that there are more of a kind, from many that there are less."""
+        total = came.total()
+        for kind, share in self.shares.items():
+            seen = came[kind] / total
+            self.shares[kind] = seen if seen > share else max(RAREST, share + FORGET * (seen - share))
 
     @property
     def is_empty(self) -> bool:

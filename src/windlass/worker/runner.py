@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.worker")
 
 TURNS = 2  # under way at a time
+OFTEN = 0.5  # a kind of which at least so many jobs are: no more are leased than it has room for
 PROMPT = 0.5  # seconds after which a turn no longer counts as one of these: its queue may be out of reach
 PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
 DECLARE_EVERY = 300.0
@@ -202,8 +205,9 @@ class Runner:
 
     async def _turn_promptly(self, feed: Feed, want: int) -> None:
         """One turn. If it takes long it goes on by itself: no other queue is to wait for it, nor for its slots."""
-        for kind in feed.kinds:
-            self._reserved[kind] += want
+        reserved = {kind: ceil(want * share) for kind, share in feed.shares.items()}
+        for kind, count in reserved.items():
+            self._reserved[kind] += count
         turn = asyncio.create_task(self._turn(feed, want))
         try:
             await asyncio.wait([turn], timeout=PROMPT)
@@ -211,8 +215,8 @@ class Runner:
             turn.cancel()
             raise
         finally:
-            for kind in feed.kinds:
-                self._reserved[kind] -= want
+            for kind, count in reserved.items():
+                self._reserved[kind] -= count
         if turn.done():
             return turn.result()
         feed.slow = True
@@ -240,8 +244,15 @@ class Runner:
         return None, 0
 
     def _room(self, feed: Feed) -> int:
-        """How many jobs of this queue could be run now: whatever kind they are, there must be a place for them."""
-        return max(0, min(MOST, *(self.executors[kind].room - self._reserved[kind] for kind in feed.kinds)))
+        """How many jobs of this queue could be run now, if they are mixed as they were of late.
+
+        Of a kind that is rare one may wait for its place, so that the others need not.
+        """
+        rooms = []
+        for kind, share in feed.shares.items():
+            free = self.executors[kind].room - self._reserved[kind]
+            rooms.append(free if share > OFTEN else int((free + 1) / share))
+        return max(0, min(MOST, *rooms))
 
     def _pause(self) -> float:
         if not self._leasing:
@@ -266,10 +277,10 @@ class Runner:
         for refused in turn.refused:
             self._log_outcome(refused)
             self._settle(refused)
-        for lease in turn.leases:
-            if self._leasing:
-                self._admit(feed, lease)
-            else:
+        if self._leasing:
+            self._admit_all(feed, turn.leases)
+        else:
+            for lease in turn.leases:
                 self._settle(Released(lease))
         self._run_errands(feed)
         self._level()
@@ -291,19 +302,30 @@ class Runner:
 
     # -- attempts ------------------------------------------------------------------------------------
 
-    def _admit(self, feed: Feed, lease: Lease) -> None:
+    def _admit_all(self, feed: Feed, leases: Sequence[Lease]) -> None:
+        came = Counter(kind for lease in leases if (kind := self._admit(lease)))
+        if len(feed.kinds) == 1 or not came:
+            return
+        feed.note_kinds(came)
+        for kind in came:  # more of a kind than was to be expected: others may have a place for them
+            for plan in self.executors[kind].give_up_surplus():
+                self._settle(Released(plan.lease))
+
+    def _admit(self, lease: Lease) -> str | None:
+        """Have a job run, soon; in which way, None if it cannot be."""
         planned = attempt.plan(self._app, lease)
         if not isinstance(planned, Plan):
             self._log_outcome(planned)
             self._settle(planned)
-            return
+            return None
         # What may have killed a whole runner is tried where it can only kill itself.
-        apart = lease.suspect and self.executors["apart"].most > 0
-        executor = self.executors["apart" if apart else planned.run]
+        kind = "apart" if lease.suspect and self.executors["apart"].most > 0 else planned.run
+        executor = self.executors[kind]
         if executor.most > 0:
             executor.submit(planned)
-        else:  # a worker inside another program has no processes
-            self._settle(Unknown(lease, planned.task or ""))
+            return kind
+        self._settle(Unknown(lease, planned.task or ""))  # a worker inside another program has no processes
+        return None
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         fence = one.plan.lease.fence
