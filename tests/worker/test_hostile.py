@@ -49,7 +49,7 @@ def test_jobs_that_hold_the_interpreter_for_many_leases_run_once(shop: Workshop)
     lease = 1.0
     worker = shop.start("hostile", lease=lease, processes=1, threads=1, concurrency=1)
     second = shop.start("hostile", lease=lease, processes=1, threads=1, concurrency=1)
-    ids = [shop.send(f"{way}_hold", 5 * lease, queue="gil") for way in WAYS]
+    ids = [shop.send(f"{way}_hold", 4 * lease, queue="gil") for way in WAYS]
     shop.wait_empty("gil", timeout=100)
     starts, ends = shop.journal.all("start"), shop.journal.all("end")
     held = {entry.task: entry.at - next(s.at for s in starts if s.id == entry.id) for entry in ends}
