@@ -294,6 +294,10 @@ class Layout(Protocol):
     audit_parts: tuple[str, ...]  # in the order in which they are to be mended
     leftover_parts: tuple[str, ...]  # where nothing can be amiss, but things gather that a deep clean takes away
 
+    def glance(self) -> Call[bool] | None:
+        """Whether a turn may find something to do, asked at little cost. `None` where only a turn can tell."""
+        ...
+
     def leave(self, waiter: str) -> Call[bool]:
         """Take a waiter off the list of the idle."""
         ...

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
+REAL_LOOK = 20.0  # seconds after which an idle worker does more than glance: its registration must not end
 MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
 MOST_BYTES = 8 * 1024 * 1024
@@ -65,6 +66,7 @@ class Feed:
         self._more = True  # the last look found something: there may be more
         self.idle = asyncio.Event()  # nothing is known to wait, and there is room for more
         self._look_at = 0.0
+        self._real_look_at = 0.0
         self._trouble = 0.0
         self._rest_until = 0.0
         self._in_hand: set[int] = set()  # fences of leases that are not settled yet
@@ -179,6 +181,25 @@ class Feed:
         self._more = True
         self.idle.clear()
 
+    def may_glance(self, want: int) -> bool:
+        """Whether a cheap look will do: there was nothing, nobody called, and a real look was made not long ago."""
+        idle = want > 0 and self._is_empty and not self._more and not self.outcomes
+        return idle and monotonic() < self._real_look_at
+
+    async def glance(self) -> bool:
+        """Whether there may be something after all."""
+        call = self.layout.glance()
+        if call is None:
+            return True
+        self.in_flight += 1
+        try:
+            found = await self._app.arun(lambda session: session.perform(call))
+        finally:
+            self.in_flight -= 1
+        if not found:
+            self._look_at = min(monotonic() + POLL_FLOOR, self._real_look_at)
+        return found
+
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
         count = _as_many_as_fit(self.outcomes)
@@ -257,7 +278,8 @@ class Feed:
         elif want:
             self._is_empty = True
             self.idle.set()
-            self._look_at = now + min(POLL_FLOOR, POLL_FLOOR if turn.idle_for is None else turn.idle_for)
+            self._real_look_at = now + (REAL_LOOK if turn.idle_for is None else min(REAL_LOOK, turn.idle_for))
+            self._look_at = min(now + POLL_FLOOR, self._real_look_at)
 
 
 def _perform(session: Session, call: Call[Turn]) -> Flow[tuple[Turn, str]]:

@@ -265,6 +265,8 @@ class Runner:
 
     async def _turn(self, feed: Feed, want: int) -> None:
         try:
+            if feed.may_glance(want) and not await feed.glance():
+                return
             sent, turn = await feed.turn(want)
         except WindlassError as error:
             # A server that is away, or one queue that is damaged: the other queues go on.

@@ -281,6 +281,9 @@ class ForeignLayout:
 
     # -- coming and going ------------------------------------------------------------------------
 
+    def glance(self) -> Call[bool] | None:
+        return None
+
     def leave(self, waiter: str) -> Call[bool]:
         return self._goodbye([], [])  # who waits is not registered: all hear of new work
 

@@ -49,7 +49,7 @@ def _put_in(text: str) -> str:
 
 
 def _load_alone(name: str) -> Script:
-    """A script that is about no queue, and so has no use for the shared parts."""
+    """A script that has no use for the shared parts."""
     return Script(f"native/{name}", (_FOLDER / f"{name}.lua").read_text("utf-8"))
 
 
@@ -77,9 +77,11 @@ SCHEDULE = _load("schedule")
 TICK = _load("tick")
 SCHEDULES = _load("schedules")
 
+GLANCE = _load_alone("glance")
+
 ALL = (
     ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE,
-    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES,
+    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES, GLANCE,
 )  # fmt: skip
 
 FLEET_BEAT = _load_alone("fleet_beat")

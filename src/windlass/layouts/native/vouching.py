@@ -31,6 +31,11 @@ class Heard:
                 due = max(due, self._due + passed)
         self._now, self._frame, self._due, self._belief, self._at = now, frame, due, belief, at
 
+    def times(self) -> tuple[int, int]:
+        """What it must read by now at least: for run times, and for leases."""
+        passed = self._passed(monotonic())
+        return self._due + passed, self._now + passed
+
     def vouch(self) -> str:
         """What the clock must read by now at least, and this machine's own uptime."""
         if not self._at:
