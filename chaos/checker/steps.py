@@ -89,8 +89,8 @@ def _answer(book: Book, sent: Sent, answer: Answered, pid: int) -> None:
 
 
 def _promote(book: Book) -> None:
-    """Jobs whose run time has passed for certain stand in line."""
-    due, wall = book.due, book.wall
+    """Jobs whose run time has passed for certain stand in line: a repeated answer tells the time of the repeat."""
+    due, wall = book.due, book.wall - book.trip
     for _ in range(MOST_PROMOTED):
         if not due or due[0][0] > wall:
             return

@@ -101,9 +101,10 @@ class Story:
         self.at += 0.001
         return self.t
 
-    def _call(self, who: str, sent: dict[str, Any], answer: dict[str, Any] | None) -> None:
+    def _call(self, who: str, sent: dict[str, Any], answer: dict[str, Any] | None, took: float = 0) -> None:
         self._calls += 1
         self._write(who, Sent(self._tick(), self._calls, QUEUE, **sent))
+        self.at += took
         if answer is not None:
             self.step += 1
             self._write(
@@ -129,9 +130,13 @@ class Story:
         recovered: int = 0,
         want: int = 10,
         heard: bool = True,
+        took: float = 0,
         **more: Any,
     ) -> int:
-        """A turn of a worker: it settles, and is given jobs. The fence of the last one."""
+        """A turn of a worker: it settles, and is given jobs. The fence of the last one.
+
+        `took`: so many seconds later the answer came, to a repeat, and tells the time of that.
+        """
         claims = []
         for job in jobs:
             if isinstance(job, str):
@@ -148,7 +153,7 @@ class Story:
             "lease": LEASE if claims else 0,
         }
         sent = {"settles": settles, "want": want, "holder": who, **more}
-        self._call(who, sent, answer if heard else None)
+        self._call(who, sent, answer if heard else None, took)
         return self._fence
 
     def settle(self, who: str, job: str, fence: int, outcome: str = "completed", **more: Any) -> None:

@@ -1023,6 +1023,15 @@ def test_a_job_that_is_due_is_passed_over_for_long(story: Story) -> None:
     assert broken(in_order(story, "p-2", "p-3", "p-1")) == {"I11"}
 
 
+def test_a_job_that_was_due_only_when_the_answer_was_repeated_is_not_passed_over(story: Story) -> None:
+    story.enqueue(asked("p-1", delay=1000))
+    story.enqueue("p-2")
+    fence = story.claim("w", "p-2", took=6)
+    story.complete("w", "p-2", fence)
+    report = in_order(story, "p-1")
+    assert report.ok, report.text()
+
+
 def test_a_job_that_was_just_due_may_stand_before_or_behind(story: Story) -> None:
     story.enqueue(asked("p-1", delay=100))
     story.at += 0.5
