@@ -1024,9 +1024,8 @@ def test_a_job_that_is_due_is_passed_over_for_long(story: Story) -> None:
 
 
 def test_a_job_that_was_due_only_when_the_answer_was_repeated_is_not_passed_over(story: Story) -> None:
-    story.enqueue(asked("p-1", delay=1000))
-    story.enqueue("p-2")
-    fence = story.claim("w", "p-2", took=6)
+    story.enqueue(asked("p-1", delay=1000), asked("p-2", priority=6))
+    fence = story.claim("w", Claim("p-2", 200, check_of("p-2"), 6, 0, 0), took=6)
     story.complete("w", "p-2", fence)
     report = in_order(story, "p-1")
     assert report.ok, report.text()
