@@ -652,6 +652,7 @@ _WITHOUT_PAYLOADS = {
     "extend",
     "farewell",
     "forget_names",
+    "glance",
     "id_of",
     "leave",
     "obey_cancel",

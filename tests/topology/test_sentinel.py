@@ -30,7 +30,9 @@ class TestThroughSentinel(QueueLife):
 def tidy(group: SentinelGroup) -> Iterator[None]:
     """The check that no key is left, on whichever server is the primary in the end."""
     yield
-    assert primary_other_than(None, group).command("KEYS", "*") == []
+    primary = primary_other_than(None, group)
+    # What is remembered of lost calls goes by itself.
+    assert [key for key in primary.command("KEYS", "*") if not 0 < primary.command("PTTL", key) <= 600_000] == []
 
 
 @pytest.mark.usefixtures("tidy")

@@ -127,3 +127,27 @@ async def test_a_job_that_waits_for_a_slot_can_be_cancelled(app: Windlass, runne
     await runner.drain(1)
     await working
     assert ran == [1]
+
+
+async def test_less_patience_counts_though_the_drain_has_not_begun(app: Windlass, runner_settings: Settings) -> None:
+    """Two signals in one moment: the second must not be forgotten when the first is heeded."""
+    began = asyncio.Event()
+
+    @app.task(queue="odd")
+    async def wait() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await wait.aenqueue()
+    await app.queue("odd").abeat("odd", 60, register=True)
+    board = Board.create(runner_settings.entries)
+    runner = Runner(app, runner_settings, "odd", board, _NoChildren(), lambda queue: None)
+    working = asyncio.create_task(runner.run())
+    await began.wait()
+    draining = asyncio.create_task(runner.drain(60))
+    runner.shorten(0)
+    async with asyncio.timeout(10):
+        await draining
+        await working
+    assert app.queue("odd").counts().ready == 1
+    await app.queue("odd").apurge()

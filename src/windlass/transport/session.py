@@ -112,7 +112,7 @@ class Session:
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
-            lane.lossy = True
+            lane.lossy = lane.lossy or call.writes
             lane.drop()
             raise
         finally:
@@ -214,7 +214,7 @@ class Session:
                 asked = None
             except WireLost as error:
                 self._forget(lane, address)
-                lane.lossy = True
+                lane.lossy = lane.lossy or call.writes
                 may_have_happened = may_have_happened or call.writes
                 command = again or command
                 problem = errors.ServerUnreachable(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ class Runner:
         self._stirred = asyncio.Event()
         self._leasing = True
         self._ended = False
-        self._patience_ends = 0.0
+        self._patience_ends = inf
         self._problem: BaseException | None = None
         self._progress: dict[int, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
@@ -134,7 +134,7 @@ class Runner:
             for plan in executor.give_up_standby():
                 self._settle(Released(plan.lease))
         self._stir()
-        self._patience_ends = monotonic() + grace
+        self.shorten(grace)  # to less, if that was said already
         while not self._idle and monotonic() < self._patience_ends:
             self._stirred.clear()
             await _wait(self._stirred, min(0.2, self._patience_ends - monotonic()))
