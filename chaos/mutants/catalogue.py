@@ -403,8 +403,9 @@ MUTANTS = (
     Mutant(
         "a repeat gets a number of its own",
         "transport/session.py",
-        "                command = again or command\n",
-        "                command = (again or command).replace(lane.name.encode(), random_id().encode())\n",
+        "                if call.when_repeated:\n",
+        "                command = command.replace(lane.name.encode(), random_id().encode())\n"
+        "                if call.when_repeated:\n",
     ),
     Mutant(
         "what may have happened is said not to have",
@@ -486,8 +487,8 @@ MUTANTS = (
     Mutant(
         "stopping charges the jobs that it gives back",
         "worker/runner.py",
-        "(Released(plan.lease))\n        self._stir()\n        self._patience_ends",
-        '(Retried(plan.lease, None, ""))\n        self._stir()\n        self._patience_ends',
+        "(Released(plan.lease))\n        self._stir()\n        self.shorten",
+        '(Retried(plan.lease, None, ""))\n        self._stir()\n        self.shorten',
         ("tests/worker/test_stopping.py",),
     ),
     Mutant(

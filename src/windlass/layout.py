@@ -214,6 +214,10 @@ class Layout(Protocol):
         """
         ...
 
+    def check(self, job: NewJob) -> None:
+        """Refuse a job that asks for what the layout cannot do."""
+        ...
+
     def id_of(self, job: NewJob) -> str:
         """What a job is called once it is there: its id, or what stands for one in this layout."""
         ...

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from windlass.audit import EXAMPLES, Audit, Drift, Misfit
 from windlass.durability import Durability
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable
-from windlass.gathering import Gathering
+from windlass.gathering import Gathering, Send
 from windlass.ids import random_ids
 from windlass.job import (
     Cleaned,
@@ -122,10 +122,12 @@ class Queue:
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
         """Awaitable `enqueue`. Those that are awaited at the same time go to the server together."""
         job = self.new_job(data, options)
+        self._layout.check(job)  # now, for what is wrong with this one is not to meet those that go with it
         loop = asyncio.get_running_loop()
         gathering = self._gatherings.get(loop)
         if gathering is None:
-            gathering = self._gatherings[loop] = Gathering(lambda jobs: self._runners.arun(self._enqueue(jobs)))
+            send: Send = lambda jobs: self._runners.arun(self._enqueue(jobs))  # noqa: E731
+            gathering = self._gatherings[loop] = Gathering(send, _batches)
         return await gathering.enqueue(job)
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:

@@ -60,7 +60,7 @@ def passed(raw_queue: Queue, jump: Callable[[float], None]) -> Callable[[float],
     def by(seconds: float) -> None:
         jump(seconds)
         heard: Heard = raw_queue._layout._heard  # type: ignore[attr-defined]
-        heard._at -= seconds
+        heard._reading = heard._reading._replace(at=heard._reading.at - seconds)
 
     return by
 
@@ -314,3 +314,12 @@ def test_nor_is_a_short_one(raw_queue: Queue, stranger: Queue, elsewhere: Callab
     assert raw_queue.clean().recovered == 0
     sleep(0.7)
     assert raw_queue.clean().recovered == 1, "and it ends in time"
+
+
+def test_nobody_s_word_starts_a_job_early(raw_queue: Queue) -> None:
+    """What a program has heard may be wrong by a fault of its own; that must not reach the others."""
+    raw_queue.enqueue(b"x", delay=HOUR / 2)
+    heard: Heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+    heard._reading = heard._reading._replace(due=heard._reading.due + HOUR * 1000)
+    assert raw_queue.lease() is None
+    assert raw_queue.counts().scheduled == 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import redis
 
-from tests.support.proxy import FaultProxy
+from tests.support.proxy import FaultProxy, nth, rewrite
 from tests.support.server import Server
 from windlass import Queue, Receipt, Status, Windlass
-from windlass.errors import NotDurable, ServerUnreachable
+from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
 
 
 def calls(client: redis.Redis) -> int:
@@ -84,3 +84,39 @@ async def test_who_asks_for_more_than_there_is_does_not_spoil_it_for_the_others(
     for number, end in enumerate(ends[3:]):
         assert isinstance(end, NotDurable)
         assert [receipt.id for receipt in end.receipts] == [f"safe-{number}"]
+
+
+async def test_who_was_sent_is_not_told_of_the_failure_of_others(proxy: FaultProxy) -> None:
+    """An id that comes twice makes it two calls behind the first, and the second of these fails."""
+    async with Windlass(proxy.url, retry_for=0.2) as app:
+        queue = app.queue("gathered")
+        await queue.aenqueue(b"", id="before")
+        full = rewrite(lambda frame: b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
+        proxy.faults = nth(full, only={"EVALSHA"}, n=3)
+        asked = ["first", "a", "b", "a", "c"]
+        ends = await asyncio.gather(*(queue.aenqueue(b"", id=id) for id in asked), return_exceptions=True)
+        assert [type(end) for end in ends] == [Receipt, Receipt, Receipt, QueueFull, QueueFull]
+        await queue.apurge()
+
+
+async def test_what_a_layout_cannot_do_is_told_to_who_asked_for_it(server: Server, client: redis.Redis) -> None:
+    async with Windlass(server.url, layouts={"*": "workqueue"}) as app:
+        queue = app.queue("gathered")
+        calls = (queue.aenqueue(b"1"), queue.aenqueue(b"2"), queue.aenqueue(b"3", priority=1), queue.aenqueue(b"4"))
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(end) for end in ends] == [Receipt, Receipt, UnsupportedByLayout, Receipt]
+        assert (await queue.acounts()).ready == 3
+        await queue.apurge()
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent_later(proxy: FaultProxy) -> None:
+    async with Windlass(proxy.url, retry_for=30) as app:
+        queue = app.queue("gathered")
+        await queue.acounts()
+        proxy.down()
+        waiting = [asyncio.wait_for(queue.aenqueue(b""), 0.3) for _ in range(4)]
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(end) for end in ends} == {TimeoutError}
+        proxy.up()
+        await asyncio.sleep(0.5)
+        assert (await queue.acounts()).ready == 0

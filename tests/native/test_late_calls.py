@@ -12,7 +12,7 @@ from tests.support.proxy import DROP_REPLY, DROP_REQUEST, FORWARD, HANG_REPLY, F
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, Windlass
-from windlass.errors import ServerUnreachable
+from windlass.errors import OutcomeUnknown, ServerUnreachable
 from windlass.layouts.native.keys import queue_key
 
 
@@ -72,6 +72,36 @@ def test_a_call_that_arrives_after_its_program_has_left_changes_nothing(server: 
     with Windlass(server.url) as other:
         assert other.queue("late").counts().ready == 0
     client.delete(state)
+
+
+def test_what_arrives_for_the_first_time_after_the_goodbye_keeps_the_state(server: Server, client: redis.Redis) -> None:
+    """It was never answered, so nobody was told anything else; and its queue must not be forgotten under it."""
+    with FaultProxy(server.address) as proxy, Windlass(proxy.url, retry_for=0.2) as app:
+        queue = app.queue("late")
+        queue.enqueue(b"x")
+        lease = queue.lease()
+        assert lease is not None
+        assert queue.complete(lease)
+        calls: list[list[bytes]] = []
+
+        def lose(request: list[bytes]) -> Fault:
+            if request[0] != b"EVALSHA":
+                return FORWARD
+            calls.append(request)
+            return DROP_REQUEST
+
+        proxy.faults = lose
+        with pytest.raises(OutcomeUnknown):
+            queue.enqueue(b"y", id="job")
+        proxy.faults = None
+        queue.counts()  # the server can be reached again, and hears the goodbye
+    state = queue_key("late", "state")
+    assert client.pttl(state) > 0
+    client.execute_command(*calls[0])  # type: ignore[no-untyped-call]
+    assert client.pttl(state) == -1
+    with Windlass(server.url) as other:
+        assert other.queue("late").counts().ready == 1
+        other.queue("late").purge()
 
 
 async def test_what_is_given_back_is_given_back_even_if_that_is_in_doubt(

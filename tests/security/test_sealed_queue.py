@@ -647,6 +647,7 @@ _WITHOUT_PAYLOADS = {
     "beat",
     "cancel",
     "cancel_channel",
+    "check",
     "counts",
     "event_channel",
     "extend",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -151,3 +152,22 @@ async def test_less_patience_counts_though_the_drain_has_not_begun(app: Windlass
         await working
     assert app.queue("odd").counts().ready == 1
     await app.queue("odd").apurge()
+
+
+async def test_a_job_does_not_see_the_context_of_another(app: Windlass) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+    seen: list[str] = []
+
+    @app.task(queue="odd")
+    async def serve(name: str) -> None:
+        seen.append(tenant.get())
+        tenant.set(name)
+        await asyncio.sleep(0)
+
+    await app.aenqueue_many(serve.call(str(number)) for number in range(60))
+    worker = app.worker(concurrency=2)
+    working = asyncio.create_task(worker.run())
+    await until(lambda: len(seen) == 60)
+    await worker.stop()
+    await working
+    assert set(seen) == {"nobody"}

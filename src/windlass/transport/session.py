@@ -21,7 +21,7 @@ from redis.exceptions import AskError, BusyLoadingError, NoScriptError, RedisErr
 from windlass import errors
 from windlass.durability import MEMORY, Durability
 from windlass.ids import random_id
-from windlass.layout import Argument, Call, Script
+from windlass.layout import Call, Script
 from windlass.transport.assurance import SETTINGS, confirming, packed, promised, reached
 from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.faults import ConnectFailed, Fault, Next, WireLost, understand
@@ -53,7 +53,7 @@ class Lane:
     number: int = 0
     wires: dict[Address, Wire] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)  # by their first key
-    abandoned: tuple[Call[Any], bytes] | None = None
+    abandoned: Call[Any] | None = None  # under the lane's present number
     lossy: bool = False  # a try of a call was given up: it may still arrive, and must be known as what it is then
 
     def drop(self, address: Address | None = None) -> None:
@@ -107,7 +107,7 @@ class Session:
         lane = self._take_lane(call)
         try:
             if lane.abandoned:
-                yield from self._take_back(lane, *lane.abandoned, patience)
+                yield from self._take_back(lane, lane.abandoned, patience)
             return (yield from self._carry_out(lane, call, patience, level))
         except errors.WindlassError:
             raise
@@ -124,11 +124,10 @@ class Session:
         if call.writes and not call.operation:
             lane.number += 1
             lane.queues.add(call.keys[0])
-        command, again = self._command(lane, call), self._command(lane, call, call.when_repeated)
         # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
-        lane.abandoned = (call, again) if call.undo else None
+        lane.abandoned = call if call.undo else None
         try:
-            reply, safe = yield from self._persist(lane, call, command, patience, level, again)
+            reply, safe = yield from self._persist(lane, call, self._command(lane, call), patience, level)
         except errors.OutcomeUnknown:
             raise
         except errors.WindlassError:
@@ -137,9 +136,10 @@ class Session:
         lane.abandoned = None
         return call.read(reply), safe
 
-    def _take_back(self, lane: Lane, call: Call[Any], command: bytes, patience: float) -> Flow[None]:
+    def _take_back(self, lane: Lane, call: Call[Any], patience: float) -> Flow[None]:
         """Learn what an abandoned call brought, by repeating it under its own number, and give that back."""
         try:
+            command = self._command(lane, call, repeated=True)
             reply, _ = yield from self._persist(lane, call, command, patience)
             assert call.undo is not None
             undo = call.undo(call.read(reply))
@@ -147,9 +147,8 @@ class Session:
             if undo is not None:
                 # That in its turn is not given up before there is an answer: nobody else knows of these leases.
                 lane.number += 1
-                command = self._command(lane, undo, undo.when_repeated)
-                lane.abandoned = (replace(undo, undo=lambda _: None), command)
-                yield from self._persist(lane, undo, command, patience)
+                lane.abandoned = replace(undo, undo=lambda _: None)
+                yield from self._persist(lane, undo, self._command(lane, undo), patience)
                 lane.abandoned = None
         except errors.OutcomeUnknown as error:
             raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
@@ -164,7 +163,7 @@ class Session:
         There it goes first: what that call leased comes back with the next call on its lane, and not before.
         """
         idle = list(self._idle)[::-1]  # in one step: between two, another thread may take or give back a lane
-        doubtful = [lane for lane in idle if lane.abandoned is not None and lane.abandoned[0].keys[0] == call.keys[0]]
+        doubtful = [lane for lane in idle if lane.abandoned is not None and lane.abandoned.keys[0] == call.keys[0]]
         for lane in (*doubtful, *(lane for lane in idle if lane.abandoned is None)):
             try:
                 self._idle.remove(lane)
@@ -175,8 +174,9 @@ class Session:
         self.lanes.append(lane)
         return lane
 
-    def _command(self, lane: Lane, call: Call[Any], more: tuple[Argument, ...] = ()) -> bytes:
+    def _command(self, lane: Lane, call: Call[Any], *, repeated: bool = False) -> bytes:
         operation = (call.operation or (lane.name, lane.number)) if call.writes else ()
+        more = call.when_repeated if repeated else ()
         return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args, *more)
 
     def _persist(
@@ -186,7 +186,6 @@ class Session:
         command: bytes,
         patience: float,
         level: Durability | None = None,
-        again: bytes | None = None,
     ) -> Flow[tuple[Any, Durability]]:
         """Try until there is an answer. What may have happened stays in doubt whatever the later tries meet."""
         deadline = monotonic() + patience
@@ -216,7 +215,8 @@ class Session:
                 self._forget(lane, address)
                 lane.lossy = lane.lossy or call.writes
                 may_have_happened = may_have_happened or call.writes
-                command = again or command
+                if call.when_repeated:
+                    command = self._command(lane, call, repeated=True)
                 problem = errors.ServerUnreachable(
                     f"{call.about}: the connection to {address or self.endpoint} was lost ({error})"
                 )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from enum import Enum, auto
 from time import monotonic
 from typing import Any
@@ -58,6 +59,7 @@ class Executor:
     def __init__(self, slots: range, board: Board, ties: Ties, finished: Finished) -> None:
         self.most = self.limit = len(slots)
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # a job must not see what an earlier one has set
         self._board = board
         self._ties = ties
         self._finished = finished
@@ -108,7 +110,7 @@ class Executor:
         one.task = self._begin(self._drive(one))
 
     def _begin(self, driving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._loop.create_task(driving)
+        return self._loop.create_task(driving, context=self._context.copy())
 
     async def _drive(self, one: Attempt) -> None:
         one.entered = True

@@ -23,7 +23,7 @@ class LoopExecutor(Executor):
 
         def _begin(self, driving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
             """Its first step is taken at once: a job that never waits needs no turn of the loop."""
-            return asyncio.Task(driving, loop=self._loop, eager_start=True)
+            return asyncio.Task(driving, loop=self._loop, eager_start=True, context=self._context.copy())
 
     def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         plan = one.plan

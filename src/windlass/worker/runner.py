@@ -309,7 +309,7 @@ class Runner:
         if len(feed.kinds) == 1 or not came:
             return
         feed.note_kinds(came)
-        for kind in came:  # more of a kind than was to be expected: others may have a place for them
+        for kind in came.keys() & feed.shares:  # more than was to be expected: others may have a place for them
             for plan in self.executors[kind].give_up_surplus():
                 self._settle(Released(plan.lease))
 

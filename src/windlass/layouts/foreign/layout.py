@@ -98,11 +98,11 @@ class ForeignLayout:
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         args: list[Argument] = []
         for job in jobs:
-            self._check_options(job)
+            self.check(job)
             args += (job.id, self.encode(job), pack_change(job.change))
         return self._write("enqueue", "enqueue", args, lambda reply: [_STATUSES[letter] for letter in reply.decode()])
 
-    def _check_options(self, job: NewJob) -> None:
+    def check(self, job: NewJob) -> None:
         change = job.change
         if change.must_exist:
             self._need(Capability.UPDATE, "update")

@@ -92,6 +92,9 @@ class NativeLayout:
         self._waiters: set[str] = set()
         self._holders: set[str] = set()
 
+    def check(self, job: NewJob) -> None:
+        pass
+
     def id_of(self, job: NewJob) -> str:
         return job.id
 

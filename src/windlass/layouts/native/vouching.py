@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from time import monotonic
+from typing import NamedTuple
 
 from windlass.machine import MACHINE, uptime_ms
+
+
+class _Reading(NamedTuple):
+    """What was heard, and when by our own clock. Never changed, only replaced: threads share it."""
+
+    now: int = 0
+    frame: int = 0
+    due: int = 0
+    belief: int = 0
+    at: float = 0.0
+
+    def passed(self, at: float) -> int:
+        """Milliseconds from then until now."""
+        return int((at - self.at) * 1000) if self.at else 0
 
 
 class Heard:
     """The clock as last heard. Its reading says `now frame due belief epoch step`; the first four matter here."""
 
-    __slots__ = ("_at", "_belief", "_due", "_frame", "_now")
+    __slots__ = ("_reading",)
 
     def __init__(self) -> None:
-        self._now = self._frame = self._due = self._belief = 0
-        self._at = 0.0
+        self._reading = _Reading()
 
     def hear(self, reading: list[bytes], *, anew: bool) -> None:
         """Take a reading; `anew`: it is of another queue than before.
@@ -24,24 +38,22 @@ class Heard:
         at = monotonic()
         now, frame, due, belief = int(reading[0]), int(reading[1]), int(reading[2]), int(reading[3])
         if not anew:
-            passed = self._passed(at)
-            if frame == self._frame:
-                now = max(now, self._now + passed)
-            if belief == self._belief:
-                due = max(due, self._due + passed)
-        self._now, self._frame, self._due, self._belief, self._at = now, frame, due, belief, at
+            known = self._reading
+            passed = known.passed(at)
+            if frame == known.frame:
+                now = max(now, known.now + passed)
+            if belief == known.belief:
+                due = max(due, known.due + passed)
+        self._reading = _Reading(now, frame, due, belief, at)
 
     def times(self) -> tuple[int, int]:
         """What it must read by now at least: for run times, and for leases."""
-        passed = self._passed(monotonic())
-        return self._due + passed, self._now + passed
+        known = self._reading
+        passed = known.passed(monotonic())
+        return known.due + passed, known.now + passed
 
     def vouch(self) -> str:
         """What the clock must read by now at least, and this machine's own uptime."""
-        if not self._at:
-            return f"0 0 0 0 {MACHINE} {uptime_ms()}"
-        passed = self._passed(monotonic())
-        return f"{self._now + passed} {self._frame} {self._due + passed} {self._belief} {MACHINE} {uptime_ms()}"
-
-    def _passed(self, at: float) -> int:
-        return int((at - self._at) * 1000) if self._at else 0
+        now, frame, due, belief, _ = known = self._reading
+        passed = known.passed(monotonic())
+        return f"{now + passed} {frame} {due + passed} {belief} {MACHINE} {uptime_ms()}"

@@ -24,6 +24,7 @@ for i = 4, #ARGV, 4 do
   end
 end
 if new > 0 then
+  state.newcomer = true -- the state may have been about to end
   close('')
   wake(came)
 end

@@ -79,6 +79,8 @@ local function advance_clock(said)
     local surplus = heard_now - (state.clock + moved + state.behind)
     if moved >= 0 and surplus > 0 then heard_now = heard_now - surplus end
     if moved < 0 or surplus > DOUBT then state.frame, state.jumped = state.frame + 1, true end
+    -- Nor does anybody's word set run times ahead of the server's clock, but for what that was put back.
+    if moved >= 0 then heard_due = math.min(heard_due, wall - math.min(0, state.skew)) end
     sure = math.max(state.clock, heard_now)
     now = math.max(sure, math.min(state.clock + moved, sure + STEP_CAP))
     local behind = moved < 0 and 0 or math.max(0, state.behind + moved - (now - state.clock))

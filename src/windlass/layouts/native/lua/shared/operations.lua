@@ -23,7 +23,7 @@ local function open()
   lane_field = 'lane:' .. ARGV[1]
   local record = read_state(lane_field)
   advance_clock(ARGV[3])
-  state.newcomer = not record
+  state.newcomer = not record or string.sub(record, 1, 1) == '0' -- it is here, or here again after a goodbye
   if record then
     local number, _, step, answer = string.match(record, '^(%d+) (%d+) (%d+) (.*)$')
     number = tonumber(number)
