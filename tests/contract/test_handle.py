@@ -388,17 +388,17 @@ def remote(proxy: FaultProxy, raw_queue: Queue) -> Iterator[Queue]:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_five_seconds_of_waiting_cost_a_few_commands(
+def test_two_seconds_of_waiting_cost_a_few_commands(
     raw_queue: Queue, remote: Queue, proxy: FaultProxy, waiting: Waiting, face: Any
 ) -> None:
     lease = leased(raw_queue)
     waits = face(make(remote))
     assert waits.record() is not None
     before = proxy.requests
-    found = waiting.for_(lambda: waits.result(timeout=5))
+    found = waiting.for_(lambda: waits.result(timeout=2))
     for step in range(100):
         assert raw_queue.progress(lease, step / 100)
-    with pytest.raises(TimeoutError, match="within 5 s"):
+    with pytest.raises(TimeoutError, match="within 2 s"):
         found.result(10)
     assert proxy.requests - before < 10, "6 of them make the connection on which it listens"
     waits.close()

@@ -346,7 +346,7 @@ def test_the_queue_does_what_the_model_does() -> None:
             run_state_machine_as_test(
                 with_seed(SEED + round)(QueueMachine),
                 settings=settings(
-                    max_examples=40,
+                    max_examples=20,
                     stateful_step_count=60,
                     deadline=None,
                     database=None,
