@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -34,12 +35,12 @@ class Peer:
         """The ids of its steps with one of these marks, in their order."""
         return [id for mark, id in read_journal(self.journal) if mark in marks]
 
-    def wait_for(self, *marks: str) -> None:
+    def wait_for(self, *marks: str, unless: Callable[[], bool] = lambda: False) -> None:
         """Until it has taken a step with one of these marks."""
 
         def has_taken() -> bool:
             assert self.process.poll() in (None, 0), self.errors.read_text()
-            return bool(self.steps(*marks))
+            return bool(self.steps(*marks)) or unless()
 
         wait_until(has_taken, f"a {self.kind} peer to {self.role}", timeout=30)
 
@@ -80,9 +81,9 @@ class Crew:
         self.peers.append(Peer(kind, role, process, journal, errors))
         return self.peers[-1]
 
-    def kill_and_replace(self, victim: Peer) -> Peer:
-        """SIGKILL for one that is at work, and another in its place."""
-        victim.wait_for("+", "-", "c")
+    def kill_and_replace(self, victim: Peer, is_over: Callable[[], bool] = lambda: False) -> Peer:
+        """SIGKILL for one that is at work, while there is any, and another in its place."""
+        victim.wait_for("+", "-", "c", unless=is_over)
         victim.process.kill()
         victim.process.wait()
         self.killed.append(victim)

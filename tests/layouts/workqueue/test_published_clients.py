@@ -230,7 +230,8 @@ def work_off(crew: Crew, queue: Queue, client: redis.Redis, counts: dict[Kind, i
     for n in range(kills):
         crew.wait_done(sum(counts.values()) * (n + 1) // (kills + 2))
         team = cleaners if n % 5 == 4 else workers
-        team.append(crew.kill_and_replace(team.pop(0)))
+        # Others may have done all that was left before one that is new has begun.
+        team.append(crew.kill_and_replace(team.pop(0), lambda: not client.exists(QUEUE, PROCESSING, CLEANING)))
     crew.wait_added()
 
     def is_over() -> bool:
