@@ -530,7 +530,7 @@ def _wrap_layout() -> None:
 
 
 def _wrap_session() -> None:
-    """Where a call gets its lane and number, whoever makes it: also what takes back an abandoned one comes by here."""
+    """Where a call gets its lane and number. What takes back an abandoned one goes past here: it is not in the log."""
     carry_out = Session._carry_out
 
     def tapped_carry_out(self: Session, lane: Lane, call: Call[T], *more: Any) -> Flow[tuple[T, Durability]]:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from windlass.audit import EXAMPLES, Audit, Drift, Misfit
 from windlass.durability import Durability
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable
-from windlass.gathering import Gathering, Send
+from windlass.gathering import Gathering
 from windlass.ids import random_ids
 from windlass.job import (
     Cleaned,
@@ -126,8 +126,8 @@ class Queue:
         loop = asyncio.get_running_loop()
         gathering = self._gatherings.get(loop)
         if gathering is None:
-            send: Send = lambda jobs: self._runners.arun(self._enqueue(jobs))  # noqa: E731
-            gathering = self._gatherings[loop] = Gathering(send, _batches)
+            gathering = Gathering(lambda jobs: self._runners.arun(self._enqueue(jobs)), _batches)
+            self._gatherings[loop] = gathering
         return await gathering.enqueue(job)
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:

@@ -117,6 +117,8 @@ async def test_what_nobody_waits_for_any_more_is_not_sent_later(proxy: FaultProx
         waiting = [asyncio.wait_for(queue.aenqueue(b""), 0.3) for _ in range(4)]
         ends = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(end) for end in ends} == {TimeoutError}
+        (gathering,) = queue._gatherings.values()
+        async with asyncio.timeout(5):  # long before it would give up by itself
+            await asyncio.gather(*gathering._sending, return_exceptions=True)
         proxy.up()
-        await asyncio.sleep(0.5)
         assert (await queue.acounts()).ready == 0
