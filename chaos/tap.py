@@ -58,7 +58,6 @@ _NO_STEP = ""  # said of enqueues by an answer of a step that wrote nothing: the
 # As lua/shared/meta.lua and changes.lua have them: read here by other code than the worker's own.
 _META = struct.Struct(">BBBIIIIQQQ")
 _CHANGE = struct.Struct(">BBQIIQQH")
-_PRIORITY_STEP = 2**49
 _CAUGHT = 2
 _SUM = 5  # bytes of a checksum, behind every payload as it lies in the server
 
@@ -308,11 +307,12 @@ class _Turn(_Tap):
                 yield from ((outcome, child) for child in outcome.children if (child.queue == self._queue) == here)
 
     def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
-        _, verdicts, base, ids, data, metas, scores, _, recovered, *_ = reply
+        _, verdicts, base, ids, data, metas, priorities, _, recovered, *_ = reply
         settled = tuple(digit == ord("1") for digit in verdicts)
         accepted = {outcome.lease.fence for outcome, ours in zip(self._outcomes, settled, strict=True) if ours}
         statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._children(here=True))
-        rows = zip(itertools.count(int(base) + 1), ids, data, metas or itertools.repeat(None), scores, strict=False)
+        priorities = itertools.repeat(priorities[0]) if len(priorities) == 1 else priorities
+        rows = zip(itertools.count(int(base) + 1), ids, data, metas or itertools.repeat(None), priorities, strict=False)
         # An empty place in a repeated answer was not ours any more.
         claims = tuple(_claim(*row) for row in rows if row[2] is not None)
         self._pen.write(
@@ -454,11 +454,10 @@ def _is_plain(outcome: Outcome) -> bool:
     return isinstance(outcome, Completed) and outcome.result is None and not outcome.children
 
 
-def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, score: bytes) -> Claim:
+def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, priority: int) -> Claim:
     marks = failures = stalls = 0
     if meta and len(meta) == _META.size:
         _, marks, _, _, _, failures, stalls, *_ = _META.unpack(meta)
-    priority = int(float(score)) // _PRIORITY_STEP
     return Claim(id.decode(), fence, digest(data[:-_SUM]), priority, failures, stalls, bool(marks & _CAUGHT))
 
 

@@ -23,8 +23,8 @@ MUTANTS = (
     Mutant(
         "completing does not compare the fence",
         f"{LUA}/turn.lua",
-        "if text and string.sub(text, 2, 9) == ARGV[10 + completed + i] and not seen[id] then",
-        "if text and not seen[id] then",
+        "if text and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i) then",
+        "if text then",
     ),
     Mutant(
         "other outcomes do not compare the fence",

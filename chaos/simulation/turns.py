@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ BLUR = 4.0  # ms that rounding may cost
 JUMP = 1_000.0  # ms that the queue's clock may follow a jump of the server's clock
 TOLERANCE = 2_000.0  # ms by which the clock of run times may be off once the server's clock has jumped
 
-_PRIORITY_STEP = 2.0**49
+_FENCE = struct.Struct(">Q")
 
 
 class Turns(Moves):
@@ -53,8 +54,8 @@ class Turns(Moves):
         touched: set[str] = set()
         verdicts = ""
         done: list[str] = []
-        for id_, fence_ in zip(args[10 : 10 + count], args[10 + count : 10 + 2 * count], strict=True):
-            id, fence = id_.decode(), int.from_bytes(fence_, "big")
+        for id_, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
+            id = id_.decode()
             job = self.leased.get(id)
             if job is None or job.fence != fence:
                 verdicts += "0"
@@ -65,7 +66,7 @@ class Turns(Moves):
             done.append(id)
         for id in done:
             self._gone(id)
-        return verdicts, touched, 10 + 2 * count
+        return verdicts, touched, 11 + count
 
     def _settle_others(self, args: list[bytes], at: int) -> tuple[str, set[str]]:
         touched: set[str] = set()
@@ -166,7 +167,7 @@ class Turns(Moves):
             answer.leased = [replace(job) for job in answer.leased]
 
     def _compare_turn(self, answer: Answer, reply: Any, args: list[bytes]) -> None:
-        _, verdicts, base, ids, data, metas, scores, _, taken_back, _, _, lost = reply
+        _, verdicts, base, ids, data, metas, priorities, _, taken_back, _, _, lost = reply
         verdicts = verdicts.decode()
         if verdicts != answer.verdicts:
             self._blame_verdicts(answer.verdicts, verdicts, args)
@@ -181,8 +182,9 @@ class Turns(Moves):
         if expected and int(base) != answer.base:
             raise Violation("I6", f"fences should begin behind {answer.base} and begin behind {base}", *expected)
         metas = metas or [None] * len(ids)
-        for job, payload, meta, score in zip(answer.leased, data, metas, scores, strict=True):
-            self._compare_lease(job, payload, meta, int(float(score) // _PRIORITY_STEP))
+        priorities = priorities * len(ids) if len(priorities) == 1 else priorities
+        for job, payload, meta, priority in zip(answer.leased, data, metas, priorities, strict=True):
+            self._compare_lease(job, payload, meta, priority)
 
     def _compare_lease(self, job: Job, payload: bytes, meta: bytes | None, priority: int) -> None:
         if payload != job.data:
@@ -239,9 +241,9 @@ class Turns(Moves):
 
     def _outcomes(self, args: list[bytes]) -> Iterable[tuple[str, int, str]]:
         count = int(args[9])
-        for id, fence in zip(args[10 : 10 + count], args[10 + count : 10 + 2 * count], strict=True):
-            yield id.decode(), int.from_bytes(fence, "big"), "completed"
-        at = 10 + 2 * count
+        for id, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
+            yield id.decode(), fence, "completed"
+        at = 11 + count
         for i in range(int(args[at])):
             id, number, verb = args[at + 1 + 6 * i : at + 4 + 6 * i]
             yield id.decode(), int(number), verb.decode()

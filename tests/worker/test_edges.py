@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextvars import ContextVar
 
 import pytest
 
 from tests.support.conditions import until
 from windlass import Job, Windlass, current
-from windlass.outcome import Outcome, Released
+from windlass.task import TaskCall
 from windlass.worker.board import Board
-from windlass.worker.executor import Attempt, Stop
 from windlass.worker.local import _NoChildren
-from windlass.worker.loop import LoopExecutor
 from windlass.worker.runner import Runner
 from windlass.worker.settings import Settings
 
@@ -79,32 +79,6 @@ def runner_settings() -> Settings:
     return Settings(name="odd", queues={"odd": 1}, concurrency=1, threads=1, processes=0)
 
 
-async def test_an_attempt_that_is_stopped_before_its_first_step_ends_too(app: Windlass) -> None:
-    ended: list[Outcome | None] = []
-
-    @app.task(queue="odd")
-    async def wait() -> None:
-        await asyncio.sleep(60)
-
-    await wait.aenqueue()
-    settings = Settings(name="odd", queues={"odd": 1}, concurrency=1, threads=1, processes=0)
-    runner = Runner(app, settings, "odd", Board.create(settings.entries), _NoChildren(), lambda queue: None)
-    (lease,) = await app.queue("odd").alease_many(1)
-    executor = runner.executors["loop"]
-    assert isinstance(executor, LoopExecutor)
-
-    def finished(one: Attempt, outcome: Outcome | None) -> None:
-        ended.append(outcome)
-
-    executor._finished = finished
-    runner._admit(lease)
-    assert executor.stop(lease.fence, Stop.SHUTDOWN)  # the task has not begun yet
-    await until(lambda: ended)
-    assert ended == [Released(lease)]
-    assert executor.idle
-    await app.queue("odd").acomplete(lease)
-
-
 async def test_a_job_that_waits_for_a_slot_can_be_cancelled(app: Windlass, runner_settings: Settings) -> None:
     ran: list[int] = []
     done = asyncio.Event()
@@ -154,7 +128,8 @@ async def test_less_patience_counts_though_the_drain_has_not_begun(app: Windlass
     await app.queue("odd").apurge()
 
 
-async def test_a_job_does_not_see_the_context_of_another(app: Windlass) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_job_does_not_see_the_context_of_another(app: Windlass, waits: bool) -> None:
     tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
     seen: list[str] = []
 
@@ -162,12 +137,92 @@ async def test_a_job_does_not_see_the_context_of_another(app: Windlass) -> None:
     async def serve(name: str) -> None:
         seen.append(tenant.get())
         tenant.set(name)
-        await asyncio.sleep(0)
+        if waits:
+            await asyncio.sleep(0)
 
-    await app.aenqueue_many(serve.call(str(number)) for number in range(60))
-    worker = app.worker(concurrency=2)
+    await work_off(app, [serve.call(str(number)) for number in range(60)], lambda: len(seen) == 60)
+    assert set(seen) == {"nobody"}
+
+
+async def test_jobs_share_a_task_only_while_none_of_them_waits(app: Windlass) -> None:
+    tasks: dict[str, list[int]] = {"waits": [], "does not": []}
+    alive: list[asyncio.Task[None] | None] = []  # so that no number is given out again
+
+    @app.task(queue="odd")
+    async def serve(waits: bool) -> None:
+        alive.append(asyncio.current_task())
+        tasks["waits" if waits else "does not"].append(id(alive[-1]))
+        if waits:
+            await asyncio.sleep(0)
+
+    await work_off(app, [serve.call(False) for _ in range(60)], lambda: len(alive) == 60)
+    assert len(set(tasks["does not"])) < 60
+    await work_off(app, [serve.call(True) for _ in range(60)], lambda: len(alive) == 120)
+    assert len(set(tasks["waits"])) == 60
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_job_that_cancels_itself_spares_those_behind_it(app: Windlass, waits: bool) -> None:
+    done: list[int] = []
+
+    @app.task(queue="odd", max_failures=0)
+    async def serve(number: int) -> None:
+        if number % 3 == 0:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if waits:
+                await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(0)
+        done.append(number)
+
+    good = [number for number in range(30) if number % 3]
+    await work_off(app, [serve.call(number) for number in range(30)], lambda: set(good) <= set(done))
+    assert app.queue("odd").counts().dead == (10 if waits else 0)
+    await app.queue("odd").apurge()
+
+
+async def test_jobs_that_never_wait_leave_the_loop_to_others(app: Windlass) -> None:
+    turns = [0]
+    at: list[int] = []
+
+    @app.task(queue="odd")
+    async def compute() -> None:
+        ends = time.monotonic() + 0.002
+        while time.monotonic() < ends:
+            pass
+        at.append(turns[0])
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await work_off(app, [compute.call() for _ in range(20)], lambda: len(at) == 20)
+    counting.cancel()
+    assert len(set(at)) == 20, "each was in a turn of its own"
+
+
+async def test_a_worker_with_one_slot_begins_jobs_in_the_order_of_the_queue(app: Windlass) -> None:
+    began: list[int] = []
+
+    @app.task(queue="odd")
+    async def serve(number: int) -> None:
+        began.append(number)
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+
+    await work_off(app, [serve.call(number) for number in range(2000)], lambda: len(began) == 2000, slots=1)
+    assert began == list(range(2000))
+
+
+async def work_off(app: Windlass, calls: list[TaskCall], done: Callable[[], bool], slots: int = 2) -> None:
+    """Have a worker run them."""
+    await app.aenqueue_many(calls)
+    worker = app.worker(concurrency=slots)
     working = asyncio.create_task(worker.run())
-    await until(lambda: len(seen) == 60)
+    await until(lambda: done() and app.queue("odd").counts().leased == 0)
     await worker.stop()
     await working
-    assert set(seen) == {"nobody"}

@@ -1,7 +1,7 @@
 """What all executors have in common: slots, jobs that wait for one, and the end of an attempt.
 
-An executor runs each attempt in a task of the runner's loop. What the task does differs: awaits a coroutine, a thread,
-or the answer of a child process.
+An executor drives each attempt on the runner's loop: awaits a coroutine, a thread, or the answer of a child process. To
+make a task costs more than a short job does, so jobs that never wait share one; any other has its task for itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
 from enum import Enum, auto
 from time import monotonic
+from types import coroutine
 from typing import Any
 
 from windlass.outcome import Failed, Outcome, Released, Retried
@@ -34,23 +35,23 @@ class Stop(Enum):
 class Attempt:
     """One attempt that is being made."""
 
-    __slots__ = ("alarm", "began", "entered", "job", "plan", "slot", "stop", "task")
+    __slots__ = ("alarm", "began", "job", "plan", "slot", "stop", "task")
 
-    def __init__(self, plan: Plan, slot: int, ties: Ties, began: float) -> None:
+    def __init__(self, plan: Plan, slot: int, ties: Ties, began: float, task: asyncio.Task[None]) -> None:
         self.plan = plan
         self.slot = slot
         self.job = Job(plan.lease, plan.task, ties)
         self.stop: Stop | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.task = task
         self.alarm: asyncio.TimerHandle | None = None
         self.began = began
-        self.entered = False
 
 
 log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
 MOST_AHEAD = 16  # jobs for each slot that may wait here when they are very short
 WORTH = 0.02  # seconds of work that are fetched ahead
+LONGEST_ROW = 0.001  # seconds for which jobs that never wait may keep the loop from others
 
 
 class Executor:
@@ -68,7 +69,7 @@ class Executor:
         self.running: dict[int, Attempt] = {}  # by fence
         self._typical = 1.0  # seconds that a job takes, as of late
         self._was_full = False
-        self._starting = False
+        self._rows = 0  # tasks that are about to start what waits
 
     # -- how much it can take --------------------------------------------------------------------
 
@@ -89,31 +90,67 @@ class Executor:
 
     def submit(self, plan: Plan) -> None:
         """Run it as soon as a slot is free."""
-        if len(self.running) < self.limit and self._free:
-            self._start(plan)
-        else:
-            self._standby.append(plan)
-        self._was_full = self._was_full or len(self.running) >= self.limit
+        self._standby.append(plan)
+        if not self._rows:
+            self._start_row()
 
     def was_full(self) -> bool:
         """Whether all slots were in use at some time since this was last asked."""
         was, self._was_full = self._was_full, len(self.running) >= self.limit
         return was
 
-    def _start(self, plan: Plan) -> None:
+    def _start_row(self) -> None:
+        if self._rows < min(len(self._standby), self.limit - len(self.running)):
+            self._rows += 1
+            self._loop.create_task(self._run_row(), context=self._context.copy())
+
+    async def _run_row(self) -> None:
+        """Start what waits, one after the other, in this one task for as long as each ends in its first step.
+
+        The first that has to wait keeps the task for itself, as a job does that began alone. Two more rows go on then,
+        so that a hundred such are under way within a few turns of the loop.
+        """
+        waiting = None
+        try:
+            waiting = await self._first_steps()
+        finally:
+            self._rows -= 1
+            self._start_row()
+            self._start_row()
+        if waiting is not None:
+            await _rest_of(*waiting)
+
+    async def _first_steps(self) -> tuple[Coroutine[Any, Any, None], Any] | None:
+        """The first of those that wait that did not end in its first step, and what it waits for."""
+        task = asyncio.current_task()
+        assert task is not None
+        pause_at = monotonic() + LONGEST_ROW
+        while self._standby and len(self.running) < self.limit:
+            one = self._start(self._standby.popleft(), task)
+            driving = self._drive(one)
+            try:
+                return driving, driving.send(None)
+            except StopIteration:
+                pass
+            if task.cancelling() or copy_context() != self._context:
+                return None  # it left something behind that is not for the next
+            if monotonic() > pause_at:
+                await asyncio.sleep(0)  # others want the loop as well
+                pause_at = monotonic() + LONGEST_ROW
+        return None
+
+    def _start(self, plan: Plan, task: asyncio.Task[None]) -> Attempt:
         slot = self._free.pop()  # the one that was used last: its child is warm
         began = monotonic()
-        one = Attempt(plan, slot, self._ties, began)
+        one = Attempt(plan, slot, self._ties, began, task)
         fence, started, timeout = plan.lease.fence, int(began * 1000), plan.timeout
         self._board.begin(slot, fence, started + round(timeout * 1000) if timeout else 0, started)
         self.running[fence] = one
-        one.task = self._begin(self._drive(one))
-
-    def _begin(self, driving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._loop.create_task(driving, context=self._context.copy())
+        if len(self.running) >= self.limit:
+            self._was_full = True
+        return one
 
     async def _drive(self, one: Attempt) -> None:
-        one.entered = True
         try:
             outcome = await self._run(one)
         except asyncio.CancelledError:
@@ -148,23 +185,13 @@ class Executor:
         self._free.append(one.slot)
         self._typical += 0.1 * (monotonic() - one.began - self._typical)
         self._finished(one, outcome)
-        if self._standby:
-            self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        if self._starting:
-            return  # a job that ended in its first step: who started it starts the next
-        self._starting = True
-        try:
-            while self._standby and len(self.running) < self.limit and self._free:
-                self._start(self._standby.popleft())
-        finally:
-            self._starting = False
+        if self._standby and not self._rows:
+            self._start_row()
 
     def set_limit(self, limit: int) -> None:
         """How many may run at a time, from now on."""
         self.limit = limit
-        self._start_waiting()
+        self._start_row()
 
     # -- stopping --------------------------------------------------------------------------------
 
@@ -178,11 +205,7 @@ class Executor:
         return True
 
     def _interrupt(self, one: Attempt) -> None:
-        assert one.task is not None
-        if one.entered:
-            one.task.cancel()
-        else:  # a task that is cancelled before its first step never comes to its end
-            self._loop.call_soon(one.task.cancel)
+        one.task.cancel()
 
     def give_up(self, queue: str, id: str) -> Plan | None:
         """Take one job off those that wait; None if it is not among them."""
@@ -207,3 +230,18 @@ class Executor:
 
     def close(self) -> None:
         """Let go of what runs the jobs; nothing more will come."""
+
+
+@coroutine
+def _rest_of(driving: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """Await a coroutine that has taken its first step, and waits for something."""
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                waits_for = driving.throw(error)
+            else:
+                waits_for = driving.send(sent)
+    except StopIteration:
+        pass

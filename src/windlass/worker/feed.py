@@ -38,8 +38,17 @@ class Feed:
     """One queue of a worker. Of several, the one that was given least for its weight is served first."""
 
     def __init__(
-        self, app: Windlass, queue: str, weight: int, kinds: frozenset[str], holder: str, lease: float
+        self,
+        app: Windlass,
+        queue: str,
+        weight: int,
+        kinds: frozenset[str],
+        holder: str,
+        lease: float,
+        *,
+        strictly: bool = False,
     ) -> None:
+        """`strictly`: jobs are begun in the very order of the queue, so there is one look at a time."""
         self.queue = queue
         self.layout: Layout = app.layout(queue)
         self.weight = weight
@@ -64,6 +73,9 @@ class Feed:
         self.holder = holder
         self._lease = lease_on(self.layout, lease)
         self._more = True  # the last look found something: there may be more
+        self._plenty = False  # it found all that it asked for: two looks at a time are not too many
+        self._strictly = strictly
+        self._looks = 0  # under way
         self.idle = asyncio.Event()  # nothing is known to wait, and there is room for more
         self._look_at = 0.0
         self._real_look_at = 0.0
@@ -78,7 +90,18 @@ class Feed:
 
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
+        if self._strictly and self._looks:
+            return False
         return self._more or (not self.in_flight and now >= self._look_at)
+
+    def look_begins(self) -> None:
+        """A look is about to be made: while it is under way, another is worth it only where there is plenty."""
+        self._more = self._plenty
+        self._looks += 1
+
+    def look_ends(self, _: object) -> None:
+        """What it found is in hand."""
+        self._looks -= 1
 
     def note_kinds(self, came: Counter[str]) -> None:
         """Learn how jobs are mixed: from one batch that there are more of a kind, from many that there are less."""
@@ -212,8 +235,6 @@ class Feed:
             waiter=self.waiter if want else None,
             registered=True,
         )
-        if want:
-            self._more = False
         self.in_flight += 1
         try:
             turn, server = await self._app.arun(lambda session: _perform(session, call))
@@ -271,6 +292,8 @@ class Feed:
         self.served += len(turn.leases) / self.weight
         self.outbox = turn.outbox
         self.tick_at = None if turn.tick_in is None else max(now + turn.tick_in, self._quiet_until)
+        if want:
+            self._plenty = len(turn.leases) >= want
         if turn.leases or turn.refused:
             self._more = True  # only a look in vain registers us to be called
             self._is_empty = False

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from time import monotonic
-from typing import Any
 
 from windlass.outcome import Completed, Outcome
 from windlass.worker import attempt
@@ -18,12 +15,6 @@ log = logging.getLogger("windlass.worker")
 
 class LoopExecutor(Executor):
     """Coroutines, many at a time."""
-
-    if sys.version_info >= (3, 12):
-
-        def _begin(self, driving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-            """Its first step is taken at once: a job that never waits needs no turn of the loop."""
-            return asyncio.Task(driving, loop=self._loop, eager_start=True, context=self._context.copy())
 
     def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         plan = one.plan

@@ -73,10 +73,7 @@ class Runner:
             ),
             "apart": ProcessExecutor(slots["apart"], board, self, self._finished, source=source, max_jobs=1),
         }
-        self.feeds = {
-            queue: Feed(app, queue, weight, kinds_on(app, queue), holder, settings.lease)
-            for queue, weight in settings.queues.items()
-        }
+        self.feeds = {queue: self._feed(queue, weight, holder) for queue, weight in settings.queues.items()}
         if settings.auto:
             begin_small(self._adapted)
         self._reserved = dict.fromkeys(self.executors, 0)
@@ -93,6 +90,11 @@ class Runner:
         self._complaints: set[str] = set()
         self._tells_all = settings.log_jobs or log.isEnabledFor(logging.DEBUG)
         self._ear = Ear(app, self.feeds.values(), self._stir)
+
+    def _feed(self, queue: str, weight: int, holder: str) -> Feed:
+        kinds = kinds_on(self._app, queue)
+        one_by_one = sum(self.executors[kind].most for kind in kinds) == 1
+        return Feed(self._app, queue, weight, kinds, holder, self._settings.lease, strictly=one_by_one)
 
     # -- the whole life ----------------------------------------------------------------------------
 
@@ -152,7 +154,7 @@ class Runner:
 
     async def _leave_the_stubborn(self) -> None:
         """What does not stop is not given back from here, for it runs: the keeper does so when this process is gone."""
-        tasks = [one.task for executor in self.executors.values() for one in executor.running.values() if one.task]
+        tasks = [one.task for executor in self.executors.values() for one in executor.running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=STUBBORN)
         for executor in self.executors.values():
@@ -208,7 +210,10 @@ class Runner:
         reserved = {kind: ceil(want * share) for kind, share in feed.shares.items()}
         for kind, count in reserved.items():
             self._reserved[kind] += count
-        turn = asyncio.create_task(self._turn(feed, want))
+        turn = asyncio.create_task(self._turn(feed, want, glance=feed.may_glance(want)))
+        if want:  # said at once, before the other turner chooses
+            feed.look_begins()
+            turn.add_done_callback(feed.look_ends)
         try:
             await asyncio.wait([turn], timeout=PROMPT)
         except BaseException:
@@ -263,9 +268,9 @@ class Runner:
         times += [feed.tick_at for feed in feeds if feed.tick_at is not None and not feed.ticking]
         return max(0.0, min(times) - monotonic()) if times else 1.0
 
-    async def _turn(self, feed: Feed, want: int) -> None:
+    async def _turn(self, feed: Feed, want: int, *, glance: bool) -> None:
         try:
-            if feed.may_glance(want) and not await feed.glance():
+            if glance and not await feed.glance():
                 return
             sent, turn = await feed.turn(want)
         except WindlassError as error:

@@ -13,9 +13,8 @@ from windlass.layout import Argument, AuditStep, Beat, Call, Parcel, ScheduleBoo
 from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native import keys, scripts
 from windlass.layouts.native.records import (
-    PRIORITY_STEP,
     add_sum,
-    pack_fence,
+    pack_fences,
     payload_of,
     read_cursor,
     read_failure,
@@ -123,12 +122,15 @@ class NativeLayout:
             self._waiters.add(waiter)
             if len(self._waiters) > 100:  # interrupted waits leave names behind; the server forgets them by itself
                 self._waiters.pop()
-        completed: list[Lease] = []
+        completed: dict[str, int] = {}
         others: list[Outcome] = []
-        plain = [_is_plain(outcome) for outcome in outcomes]
-        for outcome, simple in zip(outcomes, plain, strict=True):
+        plain: list[bool] = []
+        for outcome in outcomes:
+            # What ends a second time goes the longer way, one by one: it finds that it has ended.
+            simple = _is_plain(outcome) and outcome.lease.id not in completed
+            plain.append(simple)
             if simple:
-                completed.append(outcome.lease)
+                completed[outcome.lease.id] = outcome.lease.fence
             else:
                 others.append(outcome)
         args: list[Argument] = [
@@ -140,9 +142,8 @@ class NativeLayout:
             int(registered),
             len(completed),
         ]
-        args += [lease.id for lease in completed]
-        args += [pack_fence(lease.fence) for lease in completed]
-        args.append(len(others))
+        args += completed
+        args += (pack_fences(completed.values()), len(others))
         for outcome in others:
             args += _pack_outcome(outcome)
         args += self._pack_children(others)
@@ -294,17 +295,19 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
-        _, verdicts, base, ids, data, metas, scores, wait, recovered, outbox, tick, lost = reply
+        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost = reply
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
-        for id, stored, meta, score in zip(ids, data, metas or repeat(None), scores, strict=False):
+        if len(priorities) == 1:
+            priorities = repeat(priorities[0])
+        for id, stored, meta, priority in zip(ids, data, metas or repeat(None), priorities, strict=False):
             fence += 1
             if stored is None:
                 continue  # an empty place in a repeated answer: not ours any more
             marks, _, failures, stalls, limits = read_meta(meta) if meta else _NO_META
             # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
-            name, priority = str(id, "utf-8", "replace"), int(float(score)) // PRIORITY_STEP
+            name = str(id, "utf-8", "replace")
             try:
                 payload = payload_of(marks, stored) if marks else take_sum(stored)
             except Undecodable as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import struct
+from collections.abc import Collection
 from hashlib import sha1
 from itertools import accumulate, pairwise
 from typing import Any
@@ -16,7 +17,6 @@ from windlass.layout import Parcel
 from windlass.layouts.packing import CHANGE, META, read_meta
 
 _LEASE = struct.Struct(">BQQB")
-_FENCE = struct.Struct(">Q")
 _GRAVE = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
 _SHORT_LENGTH = struct.Struct(">H")
@@ -28,9 +28,9 @@ _SUM = 5
 _REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
 
 
-def pack_fence(fence: int) -> bytes:
-    """A fence as it lies in a lease record."""
-    return _FENCE.pack(fence & 0xFFFFFFFFFFFFFFFF)
+def pack_fences(fences: Collection[int]) -> bytes:
+    """Fences as they lie in lease records, one after the other."""
+    return struct.pack(f">{len(fences)}Q", *(fence & 0xFFFFFFFFFFFFFFFF for fence in fences))
 
 
 def add_sum(data: bytes) -> bytes:

@@ -7,7 +7,7 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] bound of the dead set
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, taken off when jobs were leased
 --          [9] "1": lease only if the holder is known, for one that was called lost must not come back by itself
---          [10] n completed jobs, then n ids, then n fences (8 bytes each, big-endian)
+--          [10] n completed jobs, then n ids, each once, then the n fences (8 bytes each, big-endian) as one string
 --          […] m other outcomes, then for each: id, fence, verb, a, b, text:
 --                d done, and something is to be kept or handed over: a 0, b ms to keep the result, text the result
 --                r retry: a and b kind of time and ms (see CHANGE), text the message
@@ -21,7 +21,7 @@
 --              id, data, change. A child arrives only if its parent's outcome was still ours.
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
 -- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not,
---            fence before the first lease, ids, data, META records, ready scores,
+--            fence before the first lease, ids, data, META records, priorities (one if it is the same for all),
 --            ms until something happens by itself or -1, jobs taken back from lost holders,
 --            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1,
 --            1 when nothing was leased because the holder is not known }
@@ -33,7 +33,7 @@ local FIRST_PIECE = 16
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
 local lease_ms, wanted, most_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local completed = tonumber(ARGV[10])
-local others_at = 11 + 2 * completed
+local others_at = 12 + completed
 local others = tonumber(ARGV[others_at])
 
 local lost = 0
@@ -41,7 +41,13 @@ local lost = 0
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
-  return { reading(), verdicts, base, ids, data, metas, scores, wait, taken_back, size[OUTBOX], tick, lost }
+  local priorities = {}
+  if #ids > 0 then
+    for i = 1, priority_of(scores[1]) == priority_of(scores[#ids]) and 1 or #ids do -- they come in this order
+      priorities[i] = priority_of(scores[i])
+    end
+  end
+  return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost }
 end
 
 local replayed = open()
@@ -95,22 +101,21 @@ local function owned(text, fence)
 end
 
 if completed > 0 then
-  local ids = {}
-  for i = 1, completed do ids[i] = ARGV[10 + i] end
-  local texts = call('HMGET', LEASES, unpack(ids))
-  local done, members, seen, count = {}, {}, {}, 0
-  for i = 1, completed do
-    local id, text = ids[i], texts[i]
+  local done, fences = { unpack(ARGV, 11, 10 + completed) }, ARGV[11 + completed]
+  local members, count = {}, 0
+  local sub = string.sub
+  for i, text in ipairs(call('HMGET', LEASES, unpack(done))) do
     -- The packed fence is compared as it lies in the record: this loop is the hottest of all.
-    if text and string.sub(text, 2, 9) == ARGV[10 + completed + i] and not seen[id] then
-      local owner = string.sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
+    if text and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i) then
+      local id, owner = done[i], sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
       count = count + 1
-      verdicts[i], seen[id], touched[owner] = '1', true, true
+      verdicts[i], touched[owner] = '1', true
       done[count], members[count] = id, owner .. '\0' .. id
     else
       verdicts[i] = '0'
     end
   end
+  for i = count + 1, completed do done[i] = nil end
   if #done > 0 then
     changed = true
     call('HDEL', LEASES, unpack(done))
@@ -218,7 +223,7 @@ if others > 0 then
       touched[lease.holder] = true
       end_lease(id, lease)
       local m = read_meta(call('HGET', META, id))
-      m.priority = math.floor(lease.score / PRIORITY_STEP)
+      m.priority = priority_of(lease.score)
       if verb ~= 'c' then keep_result(verb, ms, text) end
       if lease.cancelled and verb ~= 'd' then
         tell(id, 'cancelled')
@@ -297,7 +302,7 @@ for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now,
       else
         end_lease(id, lease)
         local m = read_meta(call('HGET', META, id))
-        m.priority = math.floor(lease.score / PRIORITY_STEP)
+        m.priority = priority_of(lease.score)
         m.stalls = m.stalls + 1
         if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
           tell(id, 'cancelled')
@@ -354,7 +359,7 @@ if #ids > 0 then
   local prefix = holder .. '\0'
   for i = 1, #ids do
     local id = ids[i]
-    leases[2 * i - 1], leases[2 * i] = id, write_lease(0, base + i, tonumber(scores[i]), holder)
+    leases[2 * i - 1], leases[2 * i] = id, write_lease(0, base + i, scores[i], holder)
     members[2 * i - 1], members[2 * i] = '0', prefix .. id
   end
   if #ids >= LARGE_BATCH then leases[2] = leases[2] .. PADDING end

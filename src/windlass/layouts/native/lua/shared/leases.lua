@@ -7,7 +7,7 @@ local LARGE_BATCH = 64
 local PADDING = string.rep('\0', 65)
 
 local function write_lease(cancelled, fence, score, holder)
-  return struct.pack(LEASE_FORMAT, cancelled, fence, score, #holder) .. holder
+  return struct.pack('>BI8I8Bc0', cancelled, fence, score, #holder, holder)
 end
 
 local function read_lease(text)
@@ -16,6 +16,10 @@ local function read_lease(text)
   end
   local cancelled, fence, score, length = struct.unpack(LEASE_FORMAT, text)
   return { cancelled = cancelled == 1, fence = fence, score = score, holder = string.sub(text, LEASE_HEAD + 1, LEASE_HEAD + length) }
+end
+
+local function priority_of(score)
+  return math.floor(score / PRIORITY_STEP)
 end
 
 local function held_by(holder, most)
