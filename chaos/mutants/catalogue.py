@@ -221,9 +221,9 @@ MUTANTS = (
     Mutant(
         "payloads go to the next job of the batch",
         f"{LUA}/enqueue.lua",
-        "    payloads[#payloads + 1] = id\n    payloads[#payloads + 1] = data\n    answer[i] = 'a'",
-        "    payloads[#payloads + 1] = id\n"
-        "    payloads[#payloads + 1] = i > 1 and ARGV[3 * i] or data\n    answer[i] = 'a'",
+        "    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]\n  end",
+        "    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]\n"
+        "    if i > 1 then payloads[i + 1] = ARGV[3 + i] end\n  end",
     ),
     Mutant(
         "a delayed job is ready at once",

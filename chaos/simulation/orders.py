@@ -34,7 +34,11 @@ class Orders(Moves):
             return self._same(before, told)
         self._promote()
         letters = ""
-        jobs = list(zip(*[iter(call.args[4:])] * 3, strict=True))
+        jobs: list[tuple[bytes, bytes, bytes]]
+        if call.args[3] == b"2":  # nothing is asked for
+            jobs = [(id, data, b"") for id, data in zip(call.args[4::2], call.args[5::2], strict=True)]
+        else:
+            jobs = list(zip(call.args[4::3], call.args[5::3], call.args[6::3], strict=True))
         for id_, data, text in jobs:
             id = id_.decode()
             letter = self._put(id, self._asked(data, text))

@@ -395,6 +395,8 @@ class Windlass:
         places: dict[str, list[int]] = {}
         for place, call in enumerate(given):
             places.setdefault(call.queue, []).append(place)
+        if len(places) == 1:
+            return self._sending(given[0].queue, given)
         flows = [(places[name], self._sending(name, [given[place] for place in places[name]])) for name in places]
 
         def flow(session: Session) -> Flow[list[Receipt]]:

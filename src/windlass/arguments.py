@@ -100,8 +100,9 @@ class Arguments:
             read = shapes.by_name.decode(text)
         except Exception as error:
             raise self._refused(self._told(error, given)) from None
-        for name, value in _passed(given):
-            if (changed := _changed(value, getattr(read, name))) is not None:
+        for name in self._signature.names:
+            sent, arrives = getattr(given, name), getattr(read, name)
+            if sent is not UNSET and (changed := _changed(sent, arrives)) is not None:
                 raise self._refused(f"argument {name!r} {changed}")
         return text
 

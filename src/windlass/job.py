@@ -1,7 +1,8 @@
 """The plain values that go in and out of a queue: jobs, leases, receipts, counts.
 
 They are msgspec structs: as frozen as dataclasses can be, and made ten times as fast, which counts when a
-thousand come with one reply.
+thousand come with one reply. Those that come by the thousand are kept from the garbage collector (`gc=False`): nothing
+that they hold can hold them.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Change(Struct, frozen=True):
 PLAIN = Change()
 
 
-class NewJob(Struct, frozen=True):
+class NewJob(Struct, frozen=True, gc=False):
     """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet.
 
     `updates`: it was said how to change a job of the same id, which not every layout can.
@@ -119,7 +120,7 @@ class NewJob(Struct, frozen=True):
         return repr_without_data(self)
 
 
-class Receipt(Struct, frozen=True):
+class Receipt(Struct, frozen=True, gc=False):
     """The server has the job: under which id, what became of the request, and how safe it is (see durability.py)."""
 
     id: str
@@ -136,7 +137,7 @@ class Limits(Struct, frozen=True):
     max_backoff: float = 300.0
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """The right to work on one job until it is settled or the lease ends.
 
     `fence` only rises: of two leases on the same job the later has the greater number. Give it to

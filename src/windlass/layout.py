@@ -65,6 +65,7 @@ class Call(Generic[T]):
     undo: Callable[[T], Call[Any] | None] | None = None
     operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
     when_repeated: tuple[Argument, ...] = ()  # put behind the arguments of every try but the first
+    meanwhile: Callable[[], object] | None = None  # done while the server is at work on it, at each try
 
 
 class Capability(StrEnum):

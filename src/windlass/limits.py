@@ -41,17 +41,19 @@ def check_id(id: object) -> str:
 
 def check_payload(data: object, limit: int) -> bytes:
     """A payload: bytes, no longer than the limit."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise InvalidPayload(
-            f"data must be bytes, not {type(data).__name__}: encode it first, for example with json.dumps(…).encode()"
-        )
-    payload = bytes(data)
-    if len(payload) > limit:
+    if type(data) is not bytes:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidPayload(
+                f"data must be bytes, not {type(data).__name__}: encode it first, for example with "
+                "json.dumps(…).encode()"
+            )
+        data = bytes(data)
+    if len(data) > limit:
         raise PayloadTooLarge(
-            f"data has {len(payload):,} bytes and the limit is {limit:,}: store it elsewhere and enqueue a "
+            f"data has {len(data):,} bytes and the limit is {limit:,}: store it elsewhere and enqueue a "
             "reference, or allow more with Windlass(max_payload=…)"
         )
-    return payload
+    return data
 
 
 def check_whole(value: object, what: str, least: int, most: int) -> int:

@@ -27,7 +27,7 @@ class Child(Struct, frozen=True):
     job: NewJob
 
 
-class Completed(Struct, frozen=True, tag=True):
+class Completed(Struct, frozen=True, tag=True, gc=False):
     """Done: the job leaves the queue. Nothing stays behind but what it hands over, and a result if one is asked for."""
 
     lease: Lease

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from inspect import iscoroutine
@@ -38,6 +39,7 @@ from windlass.limits import (
     check_flag,
     check_id,
     check_name,
+    check_payload,
     check_progress,
     check_whole,
     shortened,
@@ -153,11 +155,22 @@ class Queue:
         def flow(session: Session) -> Flow[list[Receipt]]:
             receipts: list[Receipt] = []
             short: tuple[Durability, Durability] | None = None
-            for batch in _batches(jobs):
+            batches = _batches(jobs)
+            ready: deque[tuple[list[NewJob], Call[list[Status | None]]]] = deque()
+
+            def prepare() -> None:
+                """The next batch, while the server is at work on this one. Done once, however often it is asked for."""
+                if not ready and (batch := next(batches, None)):
+                    call = self._layout.enqueue(batch)
+                    ready.append((batch, replace(call, meanwhile=prepare) if len(jobs) > len(batch) else call))
+
+            prepare()
+            while ready:
+                batch, call = ready.popleft()
                 level = self._level(batch)
-                statuses, safe = yield from session.perform_surely(self._layout.enqueue(batch), level)
-                names = map(self._layout.id_of, batch)
-                receipts += [Receipt(id, cast(Status, s), str(safe)) for id, s in zip(names, statuses, strict=True)]
+                statuses, safe = yield from session.perform_surely(call, level)
+                names, told = map(self._layout.id_of, batch), str(safe)
+                receipts += [Receipt(id, cast(Status, s), told) for id, s in zip(names, statuses, strict=True)]
                 if level is not None and safe < level:
                     short = min(short, (safe, level)) if short else (safe, level)
             if short:  # all of them are sent first: what was not asked to be safer has a right to be there
@@ -173,13 +186,15 @@ class Queue:
     def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
         given = list(jobs)
         return [
-            self.new_job(job.data, job.options) if isinstance(job, RawJob) else self.new_job(job, {}, spare)
+            self.new_job(job.data, job.options)
+            if isinstance(job, RawJob)
+            else NewJob(spare, check_payload(job, self._max_payload), fresh=True)
             for job, spare in zip(given, random_ids(len(given)), strict=True)
         ]
 
-    def new_job(self, data: bytes, options: JobOptions, spare_id: str | None = None) -> NewJob:
+    def new_job(self, data: bytes, options: JobOptions) -> NewJob:
         """A job that could be enqueued: everything about it is checked, and it has an id."""
-        return new_job(data, options, self._max_payload, spare_id)
+        return new_job(data, options, self._max_payload)
 
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
         """Change a job that waits (or is blocked behind a running one); false when there is none.

@@ -85,7 +85,7 @@ class Home(Runners, Protocol):
     def handlers(self) -> Mapping[str, Handler[..., Any]]: ...
 
 
-class TaskCall(Struct, frozen=True):
+class TaskCall(Struct, frozen=True, gc=False):
     """A call of a task that is ready to be sent, alone or with many others."""
 
     task: str

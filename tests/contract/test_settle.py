@@ -82,6 +82,13 @@ def test_complete_many_takes_more_than_one_call_can(queue: Queue) -> None:
     assert queue.counts() == NOTHING
 
 
+def test_a_lease_that_comes_twice_in_one_call_is_completed_once(queue: Queue) -> None:
+    queue.enqueue_many([b"first", b"second", b"third"])
+    first, second, third = queue.lease_many(3)
+    assert queue.complete_many([first, second, first, third, second]) == [True, True, False, True, False]
+    assert queue.counts().leased == 0
+
+
 # -- release -------------------------------------------------------------------------------------
 
 

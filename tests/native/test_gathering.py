@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import redis
 
 from tests.support.proxy import FaultProxy, nth, rewrite
 from tests.support.server import Server
 from windlass import Queue, Receipt, Status, Windlass
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
+from windlass.job import NewJob
+from windlass.layout import Call
 
 
 def calls(client: redis.Redis) -> int:
@@ -37,6 +42,28 @@ def test_event_loops_that_have_ended_are_not_kept(raw_queue: Queue) -> None:
     gc.collect()
     assert len(raw_queue._gatherings) <= 1  # the app takes over the connections of the last one when there is another
     assert raw_queue.counts().ready == 3
+
+
+def test_the_next_batch_is_made_while_the_server_is_at_work(raw_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    layout = raw_queue._layout
+    enqueue = layout.enqueue
+
+    def noted(jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+        call = enqueue(jobs)
+        order.append("made")
+
+        def read(reply: Any) -> list[Status | None]:
+            order.append("answered")
+            return call.read(reply)
+
+        return replace(call, read=read)
+
+    monkeypatch.setattr(layout, "enqueue", noted)
+    receipts = raw_queue.enqueue_many(b"%d" % number for number in range(2500))
+    assert order == ["made", "made", "answered", "made", "answered", "answered"]
+    leases = [lease for _ in range(3) for lease in raw_queue.lease_many(1000)]
+    assert [lease.id for lease in leases] == [receipt.id for receipt in receipts]
 
 
 async def test_one_that_comes_alone_is_one_call(raw_queue: Queue, client: redis.Redis) -> None:

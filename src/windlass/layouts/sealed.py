@@ -43,7 +43,9 @@ class SealedLayout(NativeLayout):
     # -- what goes in ------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
-        return super().enqueue([self._close_job(self.queue, job) for job in jobs])
+        if any(self._seal.changes(job.data) for job in jobs):
+            jobs = [self._close_job(self.queue, job) for job in jobs]
+        return super().enqueue(jobs)
 
     def _close_job(self, queue: str, job: NewJob) -> NewJob:
         if not self._seal.changes(job.data):

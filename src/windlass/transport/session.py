@@ -200,7 +200,7 @@ class Session:
                 wire = lane.wires.get(address) or (yield from self._open(lane, address))
                 facts = self._facts[address]
                 more = confirming(level, facts, self._wait_ms)
-                reply, *told = yield from self._ask(wire, command, more, asking=asked is not None)
+                reply, *told = yield from self._ask(wire, command, more, call.meanwhile, asking=asked is not None)
                 safe = reached(level, facts, told) if not isinstance(reply, RedisError) else MEMORY
                 if isinstance(reply, NoScriptError):
                     yield from self._load_scripts(wire, (call.script,))
@@ -242,11 +242,19 @@ class Session:
             yield Sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
 
-    def _ask(self, wire: Wire, command: bytes, more: list[tuple[str, ...]], *, asking: bool) -> Flow[list[Any]]:
+    def _ask(
+        self,
+        wire: Wire,
+        command: bytes,
+        more: list[tuple[str, ...]],
+        meanwhile: Callable[[], object] | None,
+        *,
+        asking: bool,
+    ) -> Flow[list[Any]]:
         """The replies to a command and to those that confirm it; `asking` for a slot that this node is about to get."""
         if asking:
             command = pack("ASKING") + command
-        replies: list[Any] = yield Exchange(wire, command + packed(more), 1 + asking + len(more))
+        replies: list[Any] = yield Exchange(wire, command + packed(more), 1 + asking + len(more), meanwhile)
         return replies[asking:]
 
     @property

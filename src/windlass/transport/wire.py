@@ -29,11 +29,15 @@ class Connect(Struct, frozen=True):
 
 
 class Exchange(Struct, frozen=True):
-    """Send packed commands and read as many replies. Answer: the replies, errors among them. Raises WireLost."""
+    """Send packed commands and read as many replies. Answer: the replies, errors among them. Raises WireLost.
+
+    `meanwhile` is done when all is sent, before anything is read.
+    """
 
     wire: Wire
     packed: bytes
     replies: int = 1
+    meanwhile: Callable[[], object] | None = None
 
 
 class Hear(Struct, frozen=True):

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from windlass.errors import Undecodable
-from windlass.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.job import PLAIN, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.layout import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
 from windlass.layouts.capabilities import CAPABILITIES
 from windlass.layouts.native import keys, scripts
@@ -98,9 +98,16 @@ class NativeLayout:
         return job.id
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
-        args: list[Argument] = [1 if all(job.fresh for job in jobs) else 0]
-        for job in jobs:
-            args += (job.id, add_sum(job.data), pack_change(job.change))
+        fresh = all(job.fresh for job in jobs)
+        args: list[Argument]
+        if fresh and all(job.change is PLAIN for job in jobs):
+            args = [2]
+            for job in jobs:
+                args += (job.id, add_sum(job.data))
+        else:
+            args = [int(fresh)]
+            for job in jobs:
+                args += (job.id, add_sum(job.data), pack_change(job.change))
         call = self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
         # A result that is still kept belongs to an earlier job of the same id.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]

@@ -3,8 +3,9 @@
 -- Adds jobs, or changes those whose ids are there already. Without `allow-oom`: a full server refuses
 -- new jobs before anything is written, and goes on settling the old ones.
 --
--- ARGV     [4] "1" when every id was just made up by the caller and cannot be here yet
---          [5…] for each job: id, data, change (see CHANGE in shared/changes.lua). Ids are distinct within one call.
+-- ARGV     [4] "1" when every id was just made up by the caller and cannot be here yet; "2" when nothing is asked for either
+--          [5…] for each job: id, data, and unless nothing is asked for its change (see CHANGE in shared/changes.lua).
+--              Ids are distinct within one call.
 -- KEYS     after the queue's own: results of earlier jobs of these ids, which are forgotten
 -- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
@@ -13,43 +14,49 @@ local replayed = open()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
-local jobs = (#ARGV - 4) / 3
-local fresh = ARGV[4] == '1'
-local plain = fresh -- nothing has to be known of other jobs
-for i = 1, plain and jobs or 0 do plain = plain and ARGV[4 + 3 * i] == '' end
+local fresh, plain = ARGV[4] ~= '0', ARGV[4] == '2'
 measure('ZCARD', IDLE)
-if call('EXISTS', SCHEDULED, META, BLOCKED) > 0 then
-  plain = false
+local crowded = call('EXISTS', SCHEDULED, META, BLOCKED) > 0 -- something may have to be known of other jobs
+if crowded then
   measure('ZCARD', SCHEDULED)
   measure('HLEN', META, BLOCKED)
 end
-if not plain then
+if crowded or not plain then
   measure('ZCARD', READY)
   measure('HLEN', DATA, LEASES)
   promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
 end
 
-local scores, leases, metas = {}, {}, {}
-if not fresh then
-  local ids = {}
-  for i = 1, jobs do ids[i] = ARGV[2 + 3 * i] end
-  if size[READY] > 0 then scores = call('ZMSCORE', READY, unpack(ids)) end
-  if size[LEASES] > 0 then leases = call('HMGET', LEASES, unpack(ids)) end
-  if size[META] > 0 then metas = call('HMGET', META, unpack(ids)) end
-end
-
 local answer, adds, payloads = {}, {}, {}
-for i = 1, jobs do
-  local id, data, text = ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i]
-  local here = scores[i] or (metas[i] and read_meta(metas[i]).seq > 0)
-  if text == '' and not here and not leases[i] then
-    adds[#adds + 1] = 5 * PRIORITY_STEP + next_seq()
-    adds[#adds + 1] = id
-    payloads[#payloads + 1] = id
-    payloads[#payloads + 1] = data
-    answer[i] = 'a'
-  else
-    answer[i] = put(id, data, text, scores[i], leases[i], metas[i])
+if plain then
+  payloads = { unpack(ARGV, 5) }
+  local seq = state.seq
+  for i = 1, #payloads, 2 do
+    seq = seq + 1
+    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]
+  end
+  state.seq = seq
+  answer[1] = string.rep('a', #payloads / 2)
+else
+  local jobs = (#ARGV - 4) / 3
+  local scores, leases, metas = {}, {}, {}
+  if not fresh then
+    local ids = {}
+    for i = 1, jobs do ids[i] = ARGV[2 + 3 * i] end
+    if size[READY] > 0 then scores = call('ZMSCORE', READY, unpack(ids)) end
+    if size[LEASES] > 0 then leases = call('HMGET', LEASES, unpack(ids)) end
+    if size[META] > 0 then metas = call('HMGET', META, unpack(ids)) end
+  end
+  for i = 1, jobs do
+    local id, data, text = ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i]
+    local here = scores[i] or (metas[i] and read_meta(metas[i]).seq > 0)
+    if text == '' and not here and not leases[i] then
+      adds[#adds + 1] = 5 * PRIORITY_STEP + next_seq()
+      adds[#adds + 1] = id
+      answer[i] = 'a'
+    else
+      answer[i] = put(id, data, text, scores[i], leases[i], metas[i])
+    end
     if answer[i] == 'a' then
       payloads[#payloads + 1] = id
       payloads[#payloads + 1] = data
