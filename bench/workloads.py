@@ -175,13 +175,13 @@ def naps(concurrency: int) -> Callable[[Contestant], Figures]:
     return measured
 
 
-def executor(task: str) -> Callable[[Contestant], Figures]:
+def executor(task: str, kind: str) -> Callable[[Contestant], Figures]:
     """Jobs that do nothing, in threads or in processes."""
 
     def measured(who: Contestant) -> Figures:
         jobs = who.jobs(8_000)
-        fill(who, jobs, task)
-        return {task: work(who, jobs, task, BENCH_SHARED=str(_fresh(who.folder)))}
+        fill(who, jobs, task, BENCH_KIND=kind)
+        return {task: work(who, jobs, task, BENCH_KIND=kind, BENCH_SHARED=str(_fresh(who.folder)))}
 
     return measured
 
@@ -312,8 +312,8 @@ WORKLOADS = {
         Workload("naps", "10 ms jobs, 100 at a time", naps(100)),
         Workload("latency", "pick-up on an idle worker", latency),
         Workload("naps1000", "10 ms jobs, 1,000 at a time", naps(1000), (WINDLASS, *COROUTINES), OURS),
-        Workload("threads", "no-op jobs in threads", executor("threaded"), OURS),
-        Workload("processes", "no-op jobs in processes", executor("forked"), OURS),
+        Workload("threads", "no-op jobs in threads", executor("threaded", "thread"), OURS),
+        Workload("processes", "no-op jobs in processes", executor("forked", "process"), OURS),
         Workload("depth", "a little and a lot queued", depth, OURS),
         Workload("roundtrip", "2 ms to the server and back", round_trip, OURS),
         Workload("fsync", "each write synced to disk", fsync, OURS),

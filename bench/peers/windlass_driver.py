@@ -10,29 +10,36 @@ from bench.peers.driving import NAP, URL, Driver, Numbers, began, handled, main,
 from windlass import Windlass
 
 LAYOUT = os.environ.get("BENCH_LAYOUT", "native")
+KIND = os.environ.get("BENCH_KIND", "loop")
 app = Windlass(URL or None, layouts={"bench": LAYOUT})
 
 
-@app.task(queue="bench")
-async def noop(n: int) -> None:
-    handled(n)
+# A worker finds out how jobs of several kinds are mixed before it asks for many: no peer has such a mixture.
+if KIND == "loop":
+
+    @app.task(queue="bench")
+    async def noop(n: int) -> None:
+        handled(n)
+
+    @app.task(queue="bench")
+    async def nap(n: int) -> None:
+        began()
+        await asyncio.sleep(NAP)
+        handled(n)
 
 
-@app.task(queue="bench")
-async def nap(n: int) -> None:
-    began()
-    await asyncio.sleep(NAP)
-    handled(n)
+if KIND == "thread":
+
+    @app.task(queue="bench", run="thread")
+    def threaded(n: int) -> None:
+        handled(n)
 
 
-@app.task(queue="bench", run="thread")
-def threaded(n: int) -> None:
-    handled(n)
+if KIND == "process":
 
-
-@app.task(queue="bench", run="process")
-def forked(n: int) -> None:
-    handled(n)
+    @app.task(queue="bench", run="process")
+    def forked(n: int) -> None:
+        handled(n)
 
 
 class WindlassDriver(Driver):
