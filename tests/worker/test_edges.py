@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -126,6 +127,32 @@ async def test_less_patience_counts_though_the_drain_has_not_begun(app: Windlass
         await working
     assert app.queue("odd").counts().ready == 1
     await app.queue("odd").apurge()
+
+
+async def test_a_job_in_a_thread_does_not_see_the_context_of_another(app: Windlass) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+    seen: list[str] = []
+
+    @app.task(queue="odd", run="thread")
+    def serve(name: str) -> None:
+        seen.append(tenant.get())
+        tenant.set(name)
+
+    await work_off(app, [serve.call(str(number)) for number in range(60)], lambda: len(seen) == 60)
+    assert set(seen) == {"nobody"}
+
+
+async def test_jobs_in_threads_run_side_by_side_as_many_as_there_are_threads(app: Windlass) -> None:
+    together = threading.Barrier(8)
+    met: list[int] = []
+
+    @app.task(queue="odd", run="thread")
+    def meet(number: int) -> None:
+        together.wait(10)
+        met.append(number)
+
+    await work_off(app, [meet.call(number) for number in range(24)], lambda: len(met) == 24)
+    assert sorted(met) == list(range(24))
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -78,6 +78,10 @@ class Executor:
         """How many more jobs are worth having here: free slots, and for very short jobs some that wait their turn."""
         return self.limit + self._ahead() - len(self.running) - len(self._standby)
 
+    def has_work_for(self, seconds: float) -> bool:
+        """Whether so many jobs wait here that no slot will be idle before."""
+        return len(self._standby) * self._typical > self.limit * seconds
+
     def _ahead(self) -> int:
         return self.limit * min(MOST_AHEAD, int(WORTH / max(self._typical, 1e-6)))
 

@@ -62,6 +62,7 @@ class Feed:
         self.served = 0.0
         self._is_empty = False
         self.in_flight = 0
+        self.turned_at = 0.0  # when the last turn began
         self.slow = False  # a turn has been under way for long
         self.outbox = 0
         self.emptying = False

@@ -40,6 +40,7 @@ log = logging.getLogger("windlass.worker")
 
 TURNS = 2  # under way at a time
 OFTEN = 0.5  # a kind of which at least so many jobs are: no more are leased than it has room for
+GATHER = 0.004  # seconds from turn to turn, at least, while there is work in hand
 PROMPT = 0.5  # seconds after which a turn no longer counts as one of these: its queue may be out of reach
 PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
 DECLARE_EVERY = 300.0
@@ -79,6 +80,7 @@ class Runner:
         self._reserved = dict.fromkeys(self.executors, 0)
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
+        self._gathering = False  # there is something to settle, and it can wait for more
         self._leasing = True
         self._ended = False
         self._patience_ends = inf
@@ -201,6 +203,8 @@ class Runner:
             elif self._ended and not any(feed.outcomes or feed.in_flight for feed in self.feeds.values()):
                 self._stir()
                 return
+            elif self._gathering:
+                await asyncio.sleep(GATHER / 2)  # and not at each outcome that comes
             else:
                 self._stirred.clear()
                 await _wait(self._stirred, self._pause())
@@ -211,6 +215,7 @@ class Runner:
         for kind, count in reserved.items():
             self._reserved[kind] += count
         turn = asyncio.create_task(self._turn(feed, want, glance=feed.may_glance(want)))
+        feed.turned_at = monotonic()
         if want:  # said at once, before the other turner chooses
             feed.look_begins()
             turn.add_done_callback(feed.look_ends)
@@ -239,14 +244,22 @@ class Runner:
     def _choose(self) -> tuple[Feed | None, int]:
         """The queue whose turn it is, and how many jobs to ask it for."""
         now = monotonic()
+        self._gathering = False
         for feed in sorted(self.feeds.values(), key=lambda feed: (feed.served, not feed.is_empty)):
             if feed.rests(now) or feed.slow or feed.comparing:
                 continue
+            if self._leasing and now < feed.turned_at + GATHER and self._has_work(feed):
+                self._gathering = True
+                break  # its turn is soon: no other queue is to have it instead
             wanted = self._leasing and feed.wants_look(now) and not feed.hands_full
             room = self._room(feed) if wanted else 0
             if room > 0 or feed.outcomes:
                 return feed, room
         return None, 0
+
+    def _has_work(self, feed: Feed) -> bool:
+        """Whether what was leased ahead will do for a while, in each way that its jobs are run."""
+        return all(self.executors[kind].has_work_for(GATHER) for kind in feed.kinds)
 
     def _room(self, feed: Feed) -> int:
         """How many jobs of this queue could be run now, if they are mixed as they were of late.

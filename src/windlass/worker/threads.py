@@ -1,10 +1,17 @@
-"""Runs plain functions in threads. A thread cannot be stopped: a cancelled job is told, and heard out."""
+"""Runs plain functions in threads. A thread cannot be stopped: a cancelled job is told, and heard out.
+
+To wake a thread, and the loop again, costs more than a short job does. So a thread takes job after job while there are
+any, and the loop is called once for all that end before it comes to look.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from threading import Lock
 from typing import Any
 
 from windlass.outcome import Outcome
@@ -22,19 +29,63 @@ class ThreadExecutor(Executor):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._pool = ThreadPoolExecutor(max(1, self.limit), thread_name_prefix="windlass-job")
+        self._lock = Lock()
+        self._begun: deque[tuple[Attempt, asyncio.Future[Outcome]]] = deque()
+        self._at_work = 0  # threads that take what has begun; both under the lock
+        self._ended: deque[tuple[asyncio.Future[Outcome], Outcome | BaseException]] = deque()
+        self._called = False  # the loop will look at what has ended
 
     async def _run(self, one: Attempt) -> Outcome | None:
-        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+        with self._lock:
+            self._begun.append((one, answer))
+            help_wanted = self._at_work < self.most
+            self._at_work += help_wanted
+        if help_wanted:
+            self._pool.submit(self._work)
+        return await answer
 
-        def wait_for(returned: Awaitable[Any]) -> Any:
-            """A plain wrapper around an `async def` looks like a plain function, and returns a coroutine."""
-            return asyncio.run_coroutine_threadsafe(_awaited(returned), loop).result()
+    def _work(self) -> None:
+        """What a thread does, until nothing is left to do."""
+        while True:
+            with self._lock:
+                if not self._begun:
+                    self._at_work -= 1
+                    return
+                one, answer = self._begun.popleft()
+            try:
+                # In a context of its own: a job must not see what an earlier one has set.
+                told: Outcome | BaseException = Context().run(attempt.run, one.plan, one.job, self._wait_for)
+            except BaseException as error:  # not the job's own: those are outcomes already
+                told = error
+            self._ended.append((answer, told))
+            if not self._called:
+                self._called = True
+                try:
+                    self._loop.call_soon_threadsafe(self._deliver)
+                except RuntimeError:
+                    return  # the loop has ended, and nobody waits any more
 
-        return await loop.run_in_executor(self._pool, attempt.run, one.plan, one.job, wait_for)
+    def _deliver(self) -> None:
+        self._called = False  # first: what comes from now on calls again
+        while self._ended:
+            answer, told = self._ended.popleft()
+            if answer.done():
+                continue
+            if isinstance(told, BaseException):
+                answer.set_exception(told)
+            else:
+                answer.set_result(told)
+
+    def _wait_for(self, returned: Awaitable[Any]) -> Any:
+        """A plain wrapper around an `async def` looks like a plain function, and returns a coroutine."""
+        return asyncio.run_coroutine_threadsafe(_awaited(returned), self._loop).result()
 
     def _interrupt(self, one: Attempt) -> None:
         """Nothing can be done but wait: it is given back when it has ended, or its process has."""
 
     def close(self) -> None:
         """Begin no more; what runs goes on."""
+        with self._lock:
+            self._begun.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
