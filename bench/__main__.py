@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import chart, contest, results, tables
+from bench import chart, contest, markdown, results, tables
 from bench.calm import Calm
 from bench.environments import ROOT, Missing, prepare
 from bench.peers import PEERS
@@ -127,6 +127,8 @@ def _write(given: argparse.Namespace, result: dict[str, Any]) -> None:
     for path in {given.svg, CHART if given.write else None} - {None} if is_contest else ():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(chart.draw(result))
+    if given.write and is_contest:
+        markdown.write(result)
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The result as tables for people."""
+"""The result as tables for people: on a terminal, and (see markdown.py) in the docs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.peers import WINDLASS
+
+Rows = list[list[str]]
 
 # figure, number of it, heading, how it is written
 _COLUMNS = (
@@ -26,13 +28,20 @@ _COLUMNS = (
     ("idle_1", "commands_per_second", "idle\ncmds/s", "{:,.1f}"),
 )
 _ALONE = (
+    ("naps_100", "10 ms jobs, 100 at a time", "rate", "jobs/s", "of_ideal", "of ideal"),
+    ("sleeps_100", "10 ms sleeps, 100 at a time, and no queue", "rate", "jobs/s", "of_ideal", "of ideal"),
     ("naps_1000", "10 ms jobs, 1,000 at a time", "rate", "jobs/s", "of_ideal", "of ideal"),
+    ("sleeps_1000", "10 ms sleeps, 1,000 at a time, and no queue", "rate", "jobs/s", "of_ideal", "of ideal"),
     ("threaded", "no-op jobs in threads", "rate", "jobs/s", None, ""),
     ("forked", "no-op jobs in processes", "rate", "jobs/s", None, ""),
     ("deep", "drain with many more queued", "rate", "jobs/s", "of_shallow", "of the same with few"),
     ("far", "drain, 2 ms to the server and back", "rate", "jobs/s", "of_near", "of the same without"),
     ("fsync_bulk", "bulk enqueue, fsync", "rate", "jobs/s", "of_none", "of the same without"),
     ("fsync_drain", "drain, fsync", "rate", "jobs/s", "of_none", "of the same without"),
+    ("with_results", "drain, results kept", "rate", "jobs/s", "of_plain", "of the same without"),
+    ("with_progress", "drain, each job reports progress", "rate", "jobs/s", "of_plain", "of the same without"),
+    ("with_signing", "drain, signed", "rate", "jobs/s", "of_plain", "of the same without"),
+    ("with_encryption", "drain, encrypted", "rate", "jobs/s", "of_plain", "of the same without"),
     ("idle_1", "one idle worker", "commands_per_second", "commands/s", "core_percent", "% of a core"),
     (
         "idle_200",
@@ -48,30 +57,48 @@ NO_ORIGINAL = "Worqr, Queasy, hworker and the Processor Job Queue: no Python ori
 
 def show(result: dict[str, Any], command: str, console: Console) -> None:
     """Print the tables, then what is missing, how noisy it was, by which rules, and how to repeat it."""
-    figures = result["figures"]
-    console.print(_peers(result))
-    if result["ratios"]:
-        console.print(_ratios(result))
-    alone = _alone({key: of_all[WINDLASS] for key, of_all in figures.items() if WINDLASS in of_all})
-    if alone.row_count:
-        console.print(alone)
-    if "layout_workqueue" in figures:
-        console.print(NO_ORIGINAL)
-    for name, why in result["skipped"].items():
-        console.print(f"Not there: {result['peers'][name]['title']}. {why}.")
+    for title, rows in all_rows(result).items():
+        console.print(_table(title, rows))
+    for line in remarks(result):
+        console.print(line, markup=False)
+    console.print("How: " + " ".join(result["rules"]), style="dim")
+    for line in (noise(result), versions(result), f"To repeat it: {command}"):
+        console.print(line, style="dim")
+
+
+def all_rows(result: dict[str, Any]) -> dict[str, Rows]:
+    """Those tables that have something to show, by their titles: headings first."""
+    ours = {key: of_all[WINDLASS] for key, of_all in result["figures"].items() if WINDLASS in of_all}
+    found = {"Side by side": peer_rows(result), "Windlass over the best of the others": ratio_rows(result)}
+    found["Windlass alone"] = alone_rows(ours)
+    return {title: rows for title, rows in found.items() if len(rows) > 1}
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What is not in the tables, and why."""
+    lines = [NO_ORIGINAL] if "layout_workqueue" in result["figures"] else []
+    lines += [f"Not there: {result['peers'][name]['title']}. {why}." for name, why in result["skipped"].items()]
     for failure in result["failed"]:
         title = result["peers"][failure["peer"]]["title"]
-        console.print(f"No figure: {title}, {failure['workload']}: {failure['why']}", markup=False)
-    console.print("How: " + " ".join(result["rules"]), style="dim")
-    console.print(_noise(result), style="dim")
-    console.print(_versions(result), style="dim")
-    console.print(f"To repeat it: {command}", style="dim")
+        lines.append(f"No figure: {title}, {failure['workload']}: {failure['why']}")
+    return lines
 
 
-def _versions(result: dict[str, Any]) -> str:
-    versions, machine = result["versions"], result["machine"]
-    ours = f"windlass {versions['windlass']}, python {versions['python']}"
-    return f"{ours}, {versions['server']}, {machine['system']} with {machine['cores']} cores"
+def _table(title: str, rows: Rows) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in rows[0]:
+        words = heading in ("", "does not promise")
+        table.add_column(heading, justify="left" if words else "right", overflow="fold" if words else "ellipsis")
+    for row in rows[1:]:
+        table.add_row(*row, style="bold" if row[0] == "Windlass" else "")
+    return table
+
+
+def versions(result: dict[str, Any]) -> str:
+    """With what it was measured, and on what."""
+    used, machine = result["versions"], result["machine"]
+    ours = f"windlass {used['windlass']}, python {used['python']}"
+    return f"{ours}, {used['server']}, {machine['system']} with {machine['cores']} cores"
 
 
 def with_one_by_one(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -84,21 +111,18 @@ def with_one_by_one(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
     return {**figures, "enqueue_one": faster}
 
 
-def _peers(result: dict[str, Any]) -> Table:
+def peer_rows(result: dict[str, Any]) -> Rows:
+    """All peers, each with what was measured of it."""
     figures = with_one_by_one(result["figures"])
     alone = len(result["peers"]) == 1  # else what only one has is in another table
     columns = [column for column in _COLUMNS if len(figures.get(column[0], ())) > (0 if alone else 1)]
-    table = Table(title="Side by side", title_justify="left", title_style="bold")
-    table.add_column("")
-    for _, _, heading, _ in columns:
-        table.add_column(heading, justify="right")
-    table.add_column("does not promise", overflow="fold")
+    rows = [["", *(heading for _, _, heading, _ in columns), "does not promise"]]
     for name, peer in result["peers"].items():
         cells = [_cell(figures[key].get(name), number, form) for key, number, _, form in columns]
         if name in result["skipped"]:
             cells = ["skipped"] + [""] * (len(columns) - 1) if columns else []
-        table.add_row(peer["title"], *cells, peer["gap"], style="bold" if name == WINDLASS else "")
-    return table
+        rows.append([peer["title"], *cells, peer["gap"]])
+    return rows
 
 
 def _cell(figure: dict[str, Any] | None, number: str, form: str) -> str:
@@ -107,38 +131,37 @@ def _cell(figure: dict[str, Any] | None, number: str, form: str) -> str:
     return ("" if figure["is_quiet"] else "~") + form.format(figure[number])
 
 
-def _ratios(result: dict[str, Any]) -> Table:
-    table = Table(title="Windlass over the best of the others", title_justify="left", title_style="bold")
-    table.add_column("")
-    for heading in ("Windlass", "best other", "", "times as good"):
-        table.add_column(heading, justify="left" if not heading else "right")
+def ratio_rows(result: dict[str, Any]) -> Rows:
+    """Where both have a figure: ours, the best of the others, and how many times as good that is."""
+    rows = [["", "Windlass", "best other", "", "times as good"]]
     for row in result["ratios"].values():
         best = result["peers"][row["best_peer"]]["title"]
-        table.add_row(row["title"], _short(row["windlass"]), _short(row["best"]), best, f"{row['ratio']:.2f} ×")
-    return table
+        rows.append([row["title"], _short(row["windlass"]), _short(row["best"]), best, f"{row['ratio']:.2f} ×"])
+    return rows
 
 
 def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"
 
 
-def _alone(figures: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="Windlass alone", title_justify="left", title_style="bold")
-    for heading, justify in (("", "left"), ("", "right"), ("", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+def alone_rows(figures: dict[str, dict[str, Any]]) -> Rows:
+    """What only Windlass was asked for."""
+    rows = [["", "jobs/s", "of what"]]
     for key, title, number, unit, second, meaning in _ALONE:
         if key in figures:
             figure = figures[key]
             more = ""
             if second:
                 more = f"{figure[second]:.2f} {meaning}" if "%" in meaning else f"{figure[second]:.0%} {meaning}"
-            table.add_row(title, f"{_cell(figure, number, '{:,.1f}' if key == 'idle_1' else '{:,.0f}')} {unit}", more)
-    return table
+            cell = _cell(figure, number, "{:,.1f}" if key == "idle_1" else "{:,.0f}")
+            rows.append([title, cell if unit == "jobs/s" else f"{cell} {unit}", more])
+    return rows
 
 
-def _noise(result: dict[str, Any]) -> str:
-    noise = result["noise"]
-    text = f"{noise['noisy_samples']} of {noise['samples']} samples were taken while the machine was busy."
+def noise(result: dict[str, Any]) -> str:
+    """How much of it is to be doubted."""
+    told = result["noise"]
+    text = f"{told['noisy_samples']} of {told['samples']} samples were taken while the machine was busy."
     if result["runs"] < 3:
         text += f" Rough: {result['runs']} round{'s' if result['runs'] > 1 else ''} instead of 3."
     return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +13,7 @@ from statistics import quantiles
 from typing import Any
 
 from bench.drive import Drive
-from bench.environments import Environment
+from bench.environments import ROOT, Environment
 from bench.peers import PEERS, WINDLASS, Peer
 from bench.peers.driving import NAP, WARM_UP
 from bench.proxy import Proxy
@@ -19,6 +21,7 @@ from bench.server import BenchServer, Usage
 
 Figure = dict[str, float]
 Figures = dict[str, Figure]
+EXTRAS = ("results", "progress", "signing", "encryption")  # what costs something, and can be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +172,20 @@ def naps(concurrency: int) -> Callable[[Contestant], Figures]:
         ideal = concurrency / NAP
         jobs = max(concurrency, who.jobs(min(who.peer.pace, ideal)))
         fill(who, jobs, "nap")
-        figure = work(who, jobs, "nap", concurrency)
-        return {f"naps_{concurrency}": {**figure, "of_ideal": figure["rate"] / ideal}}
+        figures = {f"naps_{concurrency}": work(who, jobs, "nap", concurrency)}
+        if who.peer.name == WINDLASS:  # the limit for all who run on such a loop
+            figures[f"sleeps_{concurrency}"] = {"rate": _loop_alone(who, concurrency)}
+        for figure in figures.values():
+            figure["of_ideal"] = figure["rate"] / ideal
+        return figures
 
     return measured
+
+
+def _loop_alone(who: Contestant, concurrency: int) -> float:
+    python, environment = who.environment.command[0], {**os.environ, **who.environment.variables}
+    command = [python, "-m", "bench.loop_alone", str(concurrency)]
+    return float(subprocess.check_output(command, env=environment, cwd=ROOT, timeout=60))
 
 
 def executor(task: str, kind: str) -> Callable[[Contestant], Figures]:
@@ -250,6 +263,19 @@ def fsync(who: Contestant) -> Figures:
     return figures
 
 
+def guarantees(who: Contestant) -> Figures:
+    """The drain with what can be asked for beside it, and the plain one beside that."""
+    jobs = who.jobs(who.peer.pace / 2)
+    figures: Figures = {}
+    for extra in ("", *EXTRAS):
+        fill(who, jobs, BENCH_EXTRA=extra)
+        figures[f"with_{extra}" if extra else "plain"] = work(who, jobs, BENCH_EXTRA=extra)
+    for extra in EXTRAS:
+        figure = figures[f"with_{extra}"]
+        figure["of_plain"] = figure["rate"] / figures["plain"]["rate"]
+    return figures
+
+
 def layout(who: Contestant) -> Figures:
     """The layout of redis-work-queue: our worker on it, beside the published client."""
     jobs = who.jobs(who.peer.pace / 4 if who.peer.name == WINDLASS else who.peer.pace)
@@ -317,6 +343,7 @@ WORKLOADS = {
         Workload("depth", "a little and a lot queued", depth, OURS),
         Workload("roundtrip", "2 ms to the server and back", round_trip, OURS),
         Workload("fsync", "each write synced to disk", fsync, OURS),
+        Workload("guarantees", "results, progress, signed and encrypted jobs", guarantees, OURS),
         Workload("layout", "redis-work-queue's layout beside its client", layout, (WINDLASS, "redis-work-queue")),
         Workload("idle", "workers without jobs, one and (Windlass) 200", idle, (), OURS),
     )

@@ -7,19 +7,32 @@ import os
 import sys
 
 from bench.peers.driving import NAP, URL, Driver, Numbers, began, handled, main, report
-from windlass import Windlass
+from windlass import Job, Windlass, current
 
 LAYOUT = os.environ.get("BENCH_LAYOUT", "native")
 KIND = os.environ.get("BENCH_KIND", "loop")
-app = Windlass(URL or None, layouts={"bench": LAYOUT})
+EXTRA = os.environ.get("BENCH_EXTRA", "")  # what is asked for beside the plain job
+KEY = {"bench": bytes(range(32))}
+app = Windlass(
+    URL or None,
+    layouts={"bench": LAYOUT},
+    signing_keys=KEY if EXTRA == "signing" else None,
+    encryption_keys=KEY if EXTRA == "encryption" else None,
+)
 
 
 # A worker finds out how jobs of several kinds are mixed before it asks for many: no peer has such a mixture.
 if KIND == "loop":
 
-    @app.task(queue="bench")
-    async def noop(n: int) -> None:
+    async def handle(n: int) -> None:
         handled(n)
+
+    async def handle_and_tell(n: int, job: Job = current()) -> None:
+        job.progress(1.0)
+        handled(n)
+
+    declare = app.task(queue="bench", name="noop", keep_result="1h" if EXTRA == "results" else 0)
+    noop = declare(handle_and_tell if EXTRA == "progress" else handle)
 
     @app.task(queue="bench")
     async def nap(n: int) -> None:
