@@ -273,8 +273,9 @@ class _Turn(_Tap):
     ) -> None:
         super().__init__(read, pen)
         self._queue = queue
-        # In the order of the answer: the script takes those first that just ended well.
-        self._outcomes = sorted(outcomes, key=lambda outcome: not _is_plain(outcome))
+        # In the order of the answer: the script takes those first that just ended well, each for the first time.
+        first = {outcome.lease.id: outcome for outcome in reversed(outcomes) if _is_plain(outcome)}
+        self._outcomes = sorted(outcomes, key=lambda outcome: first.get(outcome.lease.id) is not outcome)
         self._want = want
         self._lease_ms = round(seconds * 1000)
         self._holder = holder
@@ -529,7 +530,7 @@ def _wrap_layout() -> None:
 
 
 def _wrap_session() -> None:
-    """Where a call gets its lane and number. What takes back an abandoned one goes past here: it is not in the log."""
+    """Where a call gets its lane and number. The repeat of an abandoned one goes past here; its answer is noted."""
     carry_out = Session._carry_out
 
     def tapped_carry_out(self: Session, lane: Lane, call: Call[T], *more: Any) -> Flow[tuple[T, Durability]]:

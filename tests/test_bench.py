@@ -21,7 +21,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from bench import chart, environments, results, tables
+from bench import chart, environments, markdown, results, tables
 from bench.drive import Broken, Drive
 from bench.environments import Environment, Missing, prepare
 from bench.peers import PEERS, Peer
@@ -389,3 +389,30 @@ def test_the_chart_of_a_recorded_result() -> None:
     texts = ["".join(text.itertext()) for text in root.iter(f"{name}text")]
     assert "60,000" in texts
     assert "200,000 bulk" in texts
+
+
+# -- in the docs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", markdown.PLACES)
+def test_the_docs_show_the_figures_that_were_written_last(page: str) -> None:
+    result = json.loads((ROOT / "bench/results.json").read_text())
+    text = (ROOT / page).read_text()
+    assert markdown.put_in(text, markdown.PLACES[page], result) == text
+    assert (ROOT / "docs/assets/bench.svg").read_text() == chart.draw(result)
+
+
+def test_a_page_without_a_place_for_figures_is_refused() -> None:
+    with pytest.raises(ValueError, match="bench: in short"):
+        markdown.put_in("# Title\n", ("in short",), _recorded())
+
+
+def test_a_table_in_the_docs_has_a_row_for_each_peer() -> None:
+    page = "before\n<!-- bench: in full -->\nold\n<!-- bench: end -->\nafter\n"
+    result = _recorded()
+    written = markdown.put_in(page, ("in full",), result)
+    assert written.startswith("before\n")
+    assert written.endswith("after\n")
+    assert "old" not in written
+    for peer in result["peers"].values():
+        assert f"\n| {peer['title']} | " in written

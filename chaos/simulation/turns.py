@@ -224,7 +224,7 @@ class Turns(Moves):
 
     def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
         """A repeat names what is still held of the first answer, and changes nothing."""
-        _, verdicts, base, ids, data, _, _, _, taken_back, _, _, _ = reply
+        _, verdicts, base, ids, data, _, priorities, _, taken_back, _, _, _ = reply
         held = [(self.leased.get(job.id), job) for job in before.leased]
         still = [here is not None and (here.fence, here.holder) == (job.fence, job.holder) for here, job in held]
         expected = [job.id if kept else "" for job, kept in zip(before.leased, still, strict=True)]
@@ -234,9 +234,12 @@ class Turns(Moves):
         if first != again or expected != found:
             names = [job.id for job in before.leased]
             raise Violation("I3", f"a repeat says {again} {found}; it was {first} and should be {expected}", *names)
-        for job, payload, kept in zip(before.leased, data, still, strict=True):
+        priorities = priorities * len(ids) if len(priorities) == 1 else priorities
+        for job, payload, priority, kept in zip(before.leased, data, priorities, still, strict=True):
             if (payload is not None) != kept or (kept and payload != job.data):
                 raise Violation("I2", f"a repeat says that {job.id} is {payload!r}, and it was {job.data!r}", job.id)
+            if kept and priority != job.priority:
+                raise Violation("I3", f"a repeat says that {job.id} has priority {priority}", job.id)
         return f"turn {holder} leased {' '.join(filter(None, found)) or '-'}"
 
     def _outcomes(self, args: list[bytes]) -> Iterable[tuple[str, int, str]]:

@@ -156,19 +156,26 @@ class Queue:
             receipts: list[Receipt] = []
             short: tuple[Durability, Durability] | None = None
             batches = _batches(jobs)
-            ready: deque[tuple[list[NewJob], Call[list[Status | None]]]] = deque()
+            ready: deque[tuple[list[NewJob], Call[list[Status | None]]] | Exception] = deque()
 
             def prepare() -> None:
                 """The next batch, while the server is at work on this one. Done once, however often it is asked for."""
-                if not ready and (batch := next(batches, None)):
-                    call = self._layout.enqueue(batch)
-                    ready.append((batch, replace(call, meanwhile=prepare) if len(jobs) > len(batch) else call))
+                try:
+                    if not ready and (batch := next(batches, None)):
+                        call = self._layout.enqueue(batch)
+                        ready.append((batch, replace(call, meanwhile=prepare) if len(jobs) > len(batch) else call))
+                except Exception as error:  # told when it is its turn: an answer is awaited now
+                    ready.append(error)
 
             prepare()
             while ready:
-                batch, call = ready.popleft()
+                following = ready.popleft()
+                if isinstance(following, Exception):
+                    raise following
+                batch, call = following
                 level = self._level(batch)
                 statuses, safe = yield from session.perform_surely(call, level)
+                prepare()
                 names, told = map(self._layout.id_of, batch), str(safe)
                 receipts += [Receipt(id, cast(Status, s), told) for id, s in zip(names, statuses, strict=True)]
                 if level is not None and safe < level:

@@ -6,9 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.support.conditions import until
 from windlass import Job, Windlass, current
@@ -243,6 +246,52 @@ async def test_a_worker_with_one_slot_begins_jobs_in_the_order_of_the_queue(app:
 
     await work_off(app, [serve.call(number) for number in range(2000)], lambda: len(began) == 2000, slots=1)
     assert began == list(range(2000))
+
+
+async def test_two_queues_may_give_out_the_same_fence(app: Windlass, runner_settings: Settings) -> None:
+    """As two servers of a cluster can."""
+    ran: list[str] = []
+
+    @app.task(queue="odd")
+    async def serve(name: str) -> None:
+        ran.append(name)
+        await asyncio.sleep(0)
+
+    settings = structs.replace(runner_settings, queues={"odd": 1, "even": 1}, concurrency=5)
+    runner = Runner(app, settings, "odd", Board.create(settings.entries), _NoChildren(), lambda queue: None)
+    await serve.aenqueue("odd")
+    await serve.using(queue="even").aenqueue("even")
+    leases = [*await app.queue("odd").alease_many(1), *await app.queue("even").alease_many(1)]
+    for lease in leases:
+        runner._admit(structs.replace(lease, fence=7))
+    executor = runner.executors["loop"]
+    await until(lambda: executor.idle)
+    assert sorted(ran) == ["even", "odd"]
+    assert executor.room >= 5
+    assert [len(feed.outcomes) for feed in runner.feeds.values()] == [1, 1]
+    for lease in leases:
+        await app.queue(lease.queue).acomplete(lease)
+
+
+async def test_a_job_for_which_no_thread_can_be_started_is_tried_again(
+    app: Windlass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    @app.task(queue="odd", run="thread", min_backoff=0.001, max_backoff=0.001)
+    def serve(number: int, job: Job = current()) -> None:
+        ran.append(job.failures)
+
+    submit, refusals = ThreadPoolExecutor.submit, iter(range(3))
+
+    def refuse(self: ThreadPoolExecutor, *given: Any) -> Any:
+        if getattr(given[0], "__name__", "") == "_work" and next(refusals, None) is not None:
+            raise RuntimeError("can't start new thread")
+        return submit(self, *given)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    await work_off(app, [serve.call(1)], lambda: len(ran) == 1, slots=1)
+    assert ran == [3]
 
 
 async def work_off(app: Windlass, calls: list[TaskCall], done: Callable[[], bool], slots: int = 2) -> None:

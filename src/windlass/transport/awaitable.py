@@ -101,8 +101,7 @@ class AwaitableRunner:
         try:
             async with asyncio.timeout(self._timeout):
                 await connection.send_packed_command([step.packed], check_health=False)
-                if step.meanwhile is not None:
-                    step.meanwhile()
+                step.pass_the_time()
                 return [await _read(connection) for _ in range(step.replies)]
         except (RedisError, OSError) as error:
             raise WireLost(str(error) or f"no answer within {self._timeout:g} s") from None

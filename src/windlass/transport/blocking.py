@@ -86,8 +86,7 @@ class BlockingRunner:
             raise ConnectFailed("the connection was closed before anything was sent")
         try:
             connection.send_packed_command([step.packed], check_health=False)
-            if step.meanwhile is not None:
-                step.meanwhile()
+            step.pass_the_time()
             return [_read(connection) for _ in range(step.replies)]
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None

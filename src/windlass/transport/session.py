@@ -146,10 +146,7 @@ class Session:
             lane.abandoned = None
             if undo is not None:
                 # That in its turn is not given up before there is an answer: nobody else knows of these leases.
-                lane.number += 1
-                lane.abandoned = replace(undo, undo=lambda _: None)
-                yield from self._persist(lane, undo, self._command(lane, undo), patience)
-                lane.abandoned = None
+                yield from self._carry_out(lane, replace(undo, undo=lambda _: None), patience)
         except errors.OutcomeUnknown as error:
             raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
         except errors.NotApplied:

@@ -39,6 +39,16 @@ class Exchange(Struct, frozen=True):
     replies: int = 1
     meanwhile: Callable[[], object] | None = None
 
+    def pass_the_time(self) -> None:
+        """Do what is to be done meanwhile. If that fails nobody will read the replies, so the wire is closed."""
+        if self.meanwhile is None:
+            return
+        try:
+            self.meanwhile()
+        except BaseException:
+            self.wire.abort()
+            raise
+
 
 class Hear(Struct, frozen=True):
     """Wait for a message on a subscribed wire. Answer: [kind, channel, payload], or None in vain. Raises WireLost."""

@@ -147,13 +147,13 @@ class Crew:
         if not ended or ended < len(fences):
             self._post({"cancel": queue, "id": id})
 
-    def drop(self, fence: int) -> None:
+    def drop(self, queue: str, fence: int) -> None:
         """One attempt has lost its job to another: it is stopped, whoever runs it."""
         for entry in self.board.running():
             if entry.fence == fence and entry.slot in self._of_children:
                 self.end_child(entry.slot, "cancelled", fence)
                 return
-        self._post({"drop": fence})
+        self._post({"drop": [queue, fence]})
 
     def end_child(self, slot: int, why: str, fence: int = 0) -> None:
         """Ask the child of a slot to end, for the sake of one job or at all, and see to it that it does."""

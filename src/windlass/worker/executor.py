@@ -16,6 +16,7 @@ from time import monotonic
 from types import coroutine
 from typing import Any
 
+from windlass.job import Lease
 from windlass.outcome import Failed, Outcome, Released, Retried
 from windlass.running import Job, Ties
 from windlass.worker import attempt
@@ -47,11 +48,20 @@ class Attempt:
         self.began = began
 
 
+Key = tuple[str, int]  # queue and fence: two servers of a cluster may give out the same fence
+
+
+def key_of(lease: Lease) -> Key:
+    """By what a running attempt is found."""
+    return (lease.queue, lease.fence)
+
+
 log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
 MOST_AHEAD = 16  # jobs for each slot that may wait here when they are very short
 WORTH = 0.02  # seconds of work that are fetched ahead
 LONGEST_ROW = 0.001  # seconds for which jobs that never wait may keep the loop from others
+MOST_ROWS = 8  # that are about to begin, in one turn of the loop
 
 
 class Executor:
@@ -66,7 +76,7 @@ class Executor:
         self._finished = finished
         self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
-        self.running: dict[int, Attempt] = {}  # by fence
+        self.running: dict[Key, Attempt] = {}
         self._typical = 1.0  # seconds that a job takes, as of late
         self._was_full = False
         self._rows = 0  # tasks that are about to start what waits
@@ -104,9 +114,10 @@ class Executor:
         return was
 
     def _start_row(self) -> None:
-        if self._rows < min(len(self._standby), self.limit - len(self.running)):
+        if self._rows < min(MOST_ROWS, len(self._standby), self.limit - len(self.running)):
             self._rows += 1
-            self._loop.create_task(self._run_row(), context=self._context.copy())
+            # Not by the loop's own factory: one that begins tasks at once would begin the next job within this one.
+            asyncio.Task(self._run_row(), loop=self._loop, context=self._context.copy())
 
     async def _run_row(self) -> None:
         """Start what waits, one after the other, in this one task for as long as each ends in its first step.
@@ -129,27 +140,34 @@ class Executor:
         task = asyncio.current_task()
         assert task is not None
         pause_at = monotonic() + LONGEST_ROW
-        while self._standby and len(self.running) < self.limit:
+        while self._standby and self._free and len(self.running) < self.limit:
             one = self._start(self._standby.popleft(), task)
             driving = self._drive(one)
             try:
                 return driving, driving.send(None)
             except StopIteration:
                 pass
-            if task.cancelling() or copy_context() != self._context:
+            if task.cancelling() or self._is_marked():
                 return None  # it left something behind that is not for the next
             if monotonic() > pause_at:
                 await asyncio.sleep(0)  # others want the loop as well
                 pause_at = monotonic() + LONGEST_ROW
         return None
 
+    def _is_marked(self) -> bool:
+        """Whether a job has changed the context of this task."""
+        try:
+            return copy_context() != self._context
+        except Exception:  # values that will not be compared
+            return True
+
     def _start(self, plan: Plan, task: asyncio.Task[None]) -> Attempt:
         slot = self._free.pop()  # the one that was used last: its child is warm
         began = monotonic()
         one = Attempt(plan, slot, self._ties, began, task)
-        fence, started, timeout = plan.lease.fence, int(began * 1000), plan.timeout
-        self._board.begin(slot, fence, started + round(timeout * 1000) if timeout else 0, started)
-        self.running[fence] = one
+        started, timeout = int(began * 1000), plan.timeout
+        self._board.begin(slot, plan.lease.fence, started + round(timeout * 1000) if timeout else 0, started)
+        self.running[key_of(plan.lease)] = one
         if len(self.running) >= self.limit:
             self._was_full = True
         return one
@@ -185,7 +203,7 @@ class Executor:
         if one.alarm is not None:
             one.alarm.cancel()
         self._board.end(one.slot)
-        del self.running[one.plan.lease.fence]
+        del self.running[key_of(one.plan.lease)]
         self._free.append(one.slot)
         self._typical += 0.1 * (monotonic() - one.began - self._typical)
         self._finished(one, outcome)
@@ -199,9 +217,9 @@ class Executor:
 
     # -- stopping --------------------------------------------------------------------------------
 
-    def stop(self, fence: int, why: Stop) -> bool:
+    def stop(self, key: Key, why: Stop) -> bool:
         """Stop one attempt; false if it is not here."""
-        one = self.running.get(fence)
+        one = self.running.get(key)
         if one is None:
             return False
         one.stop = one.stop or why

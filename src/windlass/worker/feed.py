@@ -93,7 +93,7 @@ class Feed:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
         if self._strictly and self._looks:
             return False
-        return self._more or (not self.in_flight and now >= self._look_at)
+        return self._more or (not self.in_flight and not self._looks and now >= self._look_at)
 
     def look_begins(self) -> None:
         """A look is about to be made: while it is under way, another is worth it only where there is plenty."""

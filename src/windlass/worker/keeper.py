@@ -249,7 +249,7 @@ class Keeper:
 
         async def cancel(queue: str, id: str, fence: int | None) -> None:
             if fence is not None:
-                crew.drop(fence)
+                crew.drop(queue, fence)
             else:
                 crew.cancel(queue, id, await self._cancelled(crew.holder, queue, id))
 

@@ -119,7 +119,7 @@ class Worker:
         async def cancel(queue: str, id: str, fence: int | None) -> None:
             assert self._runner is not None
             if fence is not None:
-                self._runner.drop(fence)
+                self._runner.drop(queue, fence)
             else:
                 self._runner.cancel(queue, id)
 

@@ -8,7 +8,7 @@ from time import monotonic
 
 from windlass.outcome import Completed, Outcome
 from windlass.worker import attempt
-from windlass.worker.executor import Attempt, Executor, Stop
+from windlass.worker.executor import Attempt, Executor, Stop, key_of
 
 log = logging.getLogger("windlass.worker")
 
@@ -19,7 +19,7 @@ class LoopExecutor(Executor):
     def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         plan = one.plan
         if plan.timeout:
-            one.alarm = self._loop.call_later(plan.timeout, self.stop, plan.lease.fence, Stop.TIMEOUT)
+            one.alarm = self._loop.call_later(plan.timeout, self.stop, key_of(plan.lease), Stop.TIMEOUT)
         return attempt.arun(plan, one.job)
 
     def _end(self, one: Attempt, outcome: Outcome | None) -> None:

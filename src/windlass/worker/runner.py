@@ -25,7 +25,7 @@ from windlass.worker.attempt import Plan
 from windlass.worker.board import Board
 from windlass.worker.concurrency import adapt_forever, begin_small
 from windlass.worker.ear import Ear
-from windlass.worker.executor import Attempt, Executor, Stop
+from windlass.worker.executor import Attempt, Executor, Key, Stop, key_of
 from windlass.worker.feed import MOST, Feed
 from windlass.worker.loop import LoopExecutor
 from windlass.worker.processes import ChildSource, ProcessExecutor
@@ -80,12 +80,12 @@ class Runner:
         self._reserved = dict.fromkeys(self.executors, 0)
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
-        self._gathering = False  # there is something to settle, and it can wait for more
+        self._gathering = False  # whose turn it is has work in hand: what is to be settled can wait for more
         self._leasing = True
         self._ended = False
         self._patience_ends = inf
         self._problem: BaseException | None = None
-        self._progress: dict[int, tuple[Lease, float]] = {}
+        self._progress: dict[Key, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
@@ -143,8 +143,8 @@ class Runner:
             self._stirred.clear()
             await _wait(self._stirred, min(0.2, self._patience_ends - monotonic()))
         for executor in self.executors.values():
-            for fence in list(executor.running):
-                executor.stop(fence, Stop.SHUTDOWN)
+            for key in list(executor.running):
+                executor.stop(key, Stop.SHUTDOWN)
         await self._leave_the_stubborn()
         self._ended = True
         self._stir()
@@ -348,8 +348,7 @@ class Runner:
         return None
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
-        fence = one.plan.lease.fence
-        self._progress.pop(fence, None)
+        self._progress.pop(key_of(one.plan.lease), None)
         if one.stop is None and type(outcome) is Completed and not self._tells_all:
             self._settle(outcome)  # what most jobs come to
         elif one.stop is Stop.LOST:
@@ -379,24 +378,24 @@ class Runner:
         for executor in self.executors.values():
             for plan in executor.give_up_standby(queue):
                 self._settle(Released(plan.lease))
-            for one in list(executor.running.values()):
-                if one.plan.lease.queue == queue:
-                    executor.stop(one.plan.lease.fence, Stop.LOST)
+            for key in list(executor.running):
+                if key[0] == queue:
+                    executor.stop(key, Stop.LOST)
 
     def begin_again(self, holder: str) -> None:
         """All leases are lost: stop every attempt, and lease under another name."""
         for executor in self.executors.values():
             executor.give_up_standby()
-            for fence in list(executor.running):
-                executor.stop(fence, Stop.LOST)
+            for key in list(executor.running):
+                executor.stop(key, Stop.LOST)
         for feed in self.feeds.values():
             feed.begin_again(holder)
 
-    def drop(self, fence: int) -> None:
+    def drop(self, queue: str, fence: int) -> None:
         """One attempt has lost its job to another."""
         for executor in self.executors.values():
-            executor.stop(fence, Stop.LOST)
-            for plan in executor.give_up_standby(fence=fence):
+            executor.stop((queue, fence), Stop.LOST)
+            for plan in executor.give_up_standby(queue, fence):
                 self._settle(Released(plan.lease))  # refused, if it is another's by now
 
     def cancel(self, queue: str, id: str) -> None:
@@ -407,7 +406,7 @@ class Runner:
             for one in list(executor.running.values()):
                 if one.plan.lease.queue == queue and one.plan.lease.id == id:
                     log.info("%s: cancelled", one.plan.title)
-                    executor.stop(one.plan.lease.fence, Stop.CANCELLED)
+                    executor.stop(key_of(one.plan.lease), Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
         if isinstance(outcome, Completed) and not self._tells_all:
@@ -438,14 +437,14 @@ class Runner:
     def is_cancelled(self, lease: Lease) -> bool:
         """Whether a job is to stop. For any thread."""
         for executor in self.executors.values():
-            one = executor.running.get(lease.fence)
+            one = executor.running.get(key_of(lease))
             if one is not None:
                 return one.stop is not None
         return True  # it is not ours any more
 
     def progress(self, lease: Lease, value: float) -> None:
         """Send how far a job is, soon; the last value counts. For any thread."""
-        self._progress[lease.fence] = (lease, value)
+        self._progress[key_of(lease)] = (lease, value)
         if self._progress_task is None:
             self._loop.call_soon_threadsafe(self._begin_progress)
 
@@ -456,8 +455,7 @@ class Runner:
     async def _send_progress(self) -> None:
         try:
             while self._progress:
-                fence = next(iter(self._progress))
-                lease, value = self._progress.pop(fence)
+                lease, value = self._progress.pop(next(iter(self._progress)))
                 try:
                     await self.aprogress(lease, value)
                 except WindlassError as error:
@@ -553,7 +551,7 @@ class Runner:
                 len(lost),
             )
         for fence in lost:
-            self.drop(fence)
+            self.drop(feed.queue, fence)
 
     async def _empty_outbox(self, feed: Feed) -> None:
         try:

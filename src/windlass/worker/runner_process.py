@@ -1,7 +1,7 @@
 """The runner as a process of its own, forked by the nursery: what its keeper says on the control socket, it does.
 
     from the keeper   {"child": slot, "pid": n} + its socket · {"gone": ending of a child} · {"cancel": queue, "id": id}
-                      {"drop": fence} · {"retire": slot} · {"lose": queue} · {"drain": seconds}
+                      {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue} · {"drain": seconds}
     to the keeper     {"lost": queue} · {"child": slot} · {"kill": slot, "why": text}
 
 When the keeper is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
@@ -108,7 +108,7 @@ async def _obey(control: FdStream, runner: Runner, source: KeeperSource) -> None
         elif "cancel" in header:
             runner.cancel(header["cancel"], header["id"])
         elif "drop" in header:
-            runner.drop(header["drop"])
+            runner.drop(*header["drop"])
         elif "retire" in header:
             processes.retire(header["retire"])
         elif "lose" in header:

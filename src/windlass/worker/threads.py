@@ -42,15 +42,26 @@ class ThreadExecutor(Executor):
             help_wanted = self._at_work < self.most
             self._at_work += help_wanted
         if help_wanted:
-            self._pool.submit(self._work)
+            self._hire(one, answer)
         return await answer
+
+    def _hire(self, one: Attempt, answer: asyncio.Future[Outcome]) -> None:
+        try:
+            self._pool.submit(self._work)
+        except BaseException:  # no more threads are to be had: unless another takes it, it was not begun
+            with self._lock:
+                self._at_work -= 1
+                if (one, answer) not in self._begun:
+                    return
+                self._begun.remove((one, answer))
+            raise
 
     def _work(self) -> None:
         """What a thread does, until nothing is left to do."""
         while True:
             with self._lock:
                 if not self._begun:
-                    self._at_work -= 1
+                    self._at_work = max(0, self._at_work - 1)
                     return
                 one, answer = self._begun.popleft()
             try:

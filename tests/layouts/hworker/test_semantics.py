@@ -12,7 +12,7 @@ import redis
 from tests.layouts.hworker.peer import Peer, moment
 from tests.support.server import Server
 from windlass import Cleaned, Lease, Queue, State, Windlass
-from windlass.errors import UnsupportedByLayout
+from windlass.errors import InvalidPayload, UnsupportedByLayout
 from windlass.layouts.hworker import HworkerLayout
 from windlass.outcome import Crashed
 
@@ -30,6 +30,15 @@ def test_any_program_that_pushes_an_array_makes_a_job(mail: Queue, client: redis
     one, two = mail.lease_many(5)
     assert (one.id, one.json(), two.id, two.data) == ("5f0c", {"to": "ann"}, "5f0d", b"null")
     assert mail.complete_many([one, two]) == [True, True]
+
+
+def test_a_job_that_cannot_be_written_spoils_no_answer_to_those_before_it(mail: Queue) -> None:
+    """It is found out while the server is at work on the batch before it."""
+    with pytest.raises(InvalidPayload, match="JSON"):
+        mail.enqueue_many([b"1"] * 1000 + [b"no json"])
+    assert mail.counts().ready == 1000
+    assert [mail.enqueue(b"2").status, mail.counts().ready] == ["added", 1001]
+    assert mail.purge() == 1001
 
 
 @pytest.mark.speaks("hworker", "H6")

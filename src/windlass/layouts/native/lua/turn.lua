@@ -37,20 +37,20 @@ local others_at = 12 + completed
 local others = tonumber(ARGV[others_at])
 
 local lost = 0
+local replayed = open()
 
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
-    for i = 1, priority_of(scores[1]) == priority_of(scores[#ids]) and 1 or #ids do -- they come in this order
-      priorities[i] = priority_of(scores[i])
-    end
+    -- Jobs are leased in this order. What is left of a repeated answer has gaps, of which nothing is known.
+    local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
+    for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
   return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost }
 end
 
-local replayed = open()
 measure('ZCARD', READY, HELD, HOLDERS)
 measure('HLEN', LEASES, DATA)
 if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED, PROGRESS, NOTES) > 0 then
