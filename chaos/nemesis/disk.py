@@ -87,11 +87,14 @@ class Injection:
 
 
 def _tracers(pid: int) -> list[int]:
-    """For each thread of a process, who traces it; 0 is nobody."""
+    """For each thread of a process that lives, who traces it; 0 is nobody."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        status = (task / "status").read_text()
-        found.append(int(status.partition("TracerPid:")[2].split()[0]))
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        try:
+            told = status.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile: the first write that fails may be the end of a server
+        found.append(int(told.partition("TracerPid:")[2].split()[0]))
     return found
 
 

@@ -17,7 +17,7 @@ import pytest
 import redis
 from chaos.clock import ServerClock
 from chaos.nemesis.clock import DAY, HOUR, JumpClock
-from chaos.nemesis.disk import FailingFsync, FailingWrite, FullDisk, SlowDisk, SmallDisk, StalledFsync
+from chaos.nemesis.disk import FailingFsync, FailingWrite, FullDisk, SlowDisk, SmallDisk, StalledFsync, _tracers
 from chaos.nemesis.fault import Detail, Fault
 from chaos.nemesis.mix import KINDS, Nemesis, Step, Targets, plan, possible
 from chaos.nemesis.network import Namespace, Partition, lacking_namespaces
@@ -318,6 +318,20 @@ def test_a_slow_disk_makes_every_write_slower(server: Server) -> None:
     with SlowDisk(server, milliseconds=60):
         assert set_once(server) >= 0.12, "once for the write and once for the fsync"
     assert set_once(server) < 0.1
+
+
+def test_a_server_whose_threads_end_while_they_are_looked_at_is_no_trouble() -> None:
+    """A write that fails can end a server before all of its threads were looked at."""
+    code = "import threading\nprint(flush=True)\nwhile True: threading.Thread(target=int).start()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            for _ in range(300):
+                assert set(_tracers(process.pid)) == {0}
+        finally:
+            process.kill()
+    assert _tracers(process.pid) == []
 
 
 @needs(FailingFsync, FailingWrite)

@@ -1,7 +1,7 @@
 """Random lives of a queue on a real server, compared with the model after every step.
 
 Every step is a verb, time passing, a fault, or a look from the side. `WINDLASS_MODEL_STEPS` sets how many steps
-are made at least (10,000 by default; a million takes about an hour), `WINDLASS_MODEL_SEED` where they begin.
+are made at least (6,000 by default; a million takes about an hour), `WINDLASS_MODEL_SEED` where they begin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from windlass import Lease, Queue, RawJob, Windlass
 from windlass.layouts.native.keys import queue_key
 from windlass.outcome import Broken, Crashed, Outcome, Unknown
 
-STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "10000"))
+STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
 SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # the smallest failing life, in minutes instead of seconds
 SEED = int(os.environ.get("WINDLASS_MODEL_SEED", "1"))
 
