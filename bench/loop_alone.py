@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 
 from bench.peers.driving import NAP
 
@@ -31,9 +32,8 @@ async def sleep_on(concurrency: int) -> float:
 
 def main() -> None:
     """With uvloop where it is installed, as the worker does."""
-    make_loop: Callable[[], asyncio.AbstractEventLoop] | None
     try:
-        from uvloop import new_event_loop as make_loop
+        make_loop: Callable[[], asyncio.AbstractEventLoop] | None = import_module("uvloop").new_event_loop
     except ImportError:
         make_loop = None
     with asyncio.Runner(loop_factory=make_loop) as runner:
