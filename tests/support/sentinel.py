@@ -25,13 +25,26 @@ class SentinelGroup:
         down_after_ms: int = 500,
         appendonly: bool = False,
         appendfsync: Fsync = "everysec",
+        first_host: str = HOST,
     ) -> None:
+        """`first_host`: the address of the first primary, where that is to be another than all others have.
+
+        Each server then has a unix socket as well, by which it is reached when its address is not there.
+        """
+        self._first_host = first_host
+        apart = first_host != HOST
         settings = {**EAGER_REPLICATION, **(config or {})}
         self.servers = [
-            Server(binary, unix=False, tcp=True, config=settings, appendonly=appendonly, appendfsync=appendfsync)
+            Server(binary, unix=apart, tcp=True, config=settings, appendonly=appendonly, appendfsync=appendfsync)
             for _ in range(3)
         ]
-        self.sentinels: list[Server] = [_Sentinel(binary, self.NAME, self.servers[0], down_after_ms) for _ in range(3)]
+        if apart:
+            for server in self.servers:
+                server.config |= {"replica-announce-ip": HOST, "protected-mode": "no"}
+            self.servers[0].config |= {"bind": f"{HOST} {first_host}", "replica-announce-ip": first_host}
+        self.sentinels: list[Server] = [
+            _Sentinel(binary, self.NAME, f"{first_host} {{}}", self.servers[0], down_after_ms) for _ in range(3)
+        ]
         self._killed: Server | None = None
 
     def __enter__(self) -> Self:
@@ -63,7 +76,7 @@ class SentinelGroup:
         primary, *replicas = self.servers
         primary.start()
         for replica in replicas:
-            replica.config["replicaof"] = f"{HOST} {primary.port}"
+            replica.config["replicaof"] = f"{self._first_host} {primary.port}"
             replica.start()
         wait_until(lambda: all(map(follows, replicas)), "the replicas to follow", ignoring=RESTLESS)
         for sentinel in self.sentinels:
@@ -86,8 +99,12 @@ class SentinelGroup:
         """Returns the primary, once all sentinels agree on it and no failover is under way."""
         return wait_until(self._calm, "the sentinels to end the last failover", ignoring=RESTLESS)
 
-    def wait_new_primary(self, timeout: float = 20.0) -> Server:
-        """Returns the promoted server when all live sentinels name it and it says so itself."""
+    def wait_new_primary(self, timeout: float = 20.0, *, instead_of: Server | None = None) -> Server:
+        """Returns the promoted server when all live sentinels name it and it says so itself.
+
+        `instead_of` the last that was killed, or this one, which lives.
+        """
+        self._killed = instead_of or self._killed
         return wait_until(self._promoted, "a new primary", timeout=timeout, ignoring=RESTLESS)
 
     def wait_replicas(self, count: int, timeout: float = 20.0) -> None:
@@ -124,7 +141,7 @@ class SentinelGroup:
         return found if calm else None
 
     def _all_known(self) -> bool:
-        line = f"status=ok,address={HOST}:{self.servers[0].port},slaves=2,sentinels=3"
+        line = f"status=ok,address={self._first_host}:{self.servers[0].port},slaves=2,sentinels=3"
         return all(line in sentinel.info("sentinel").get("master0", "") for sentinel in self.sentinels)
 
 
@@ -133,9 +150,11 @@ class _Sentinel(Server):
     # A replica is promoted only if its INFO is younger than five ping periods, and INFO comes each second then.
     _PERIODS = ("INFO-PERIOD", 200, "PING-PERIOD", 300, "ASK-PERIOD", 100, "PUBLISH-PERIOD", 100)
 
-    def __init__(self, binary: Path | None, name: str, primary: Server, down_after_ms: int) -> None:
+    def __init__(self, binary: Path | None, name: str, address: str, primary: Server, down_after_ms: int) -> None:
+        """`address`: of the primary, with a place for its port, which is not chosen yet."""
         super().__init__(binary, unix=False, tcp=True)
         self._name = name
+        self._address = address
         self._primary = primary
         self._down_after_ms = down_after_ms
 
@@ -149,7 +168,8 @@ class _Sentinel(Server):
             f"port {self.port}",
             f"dir {self.dir}",
             f"logfile {self._log}",
-            f"sentinel monitor {self._name} {HOST} {self._primary.port} 2",
+            f"sentinel monitor {self._name} {self._address.format(self._primary.port)} 2",
+            f"sentinel announce-ip {HOST}",
             f"sentinel down-after-milliseconds {self._name} {self._down_after_ms}",
             f"sentinel failover-timeout {self._name} 2000",
         ]
