@@ -127,6 +127,7 @@ async def test_who_was_sent_is_not_told_of_the_failure_of_others(proxy: FaultPro
 
 
 async def test_what_a_layout_cannot_do_is_told_to_who_asked_for_it(server: Server, client: redis.Redis) -> None:
+    server.command("PING")  # one that has all the keys of a queue: a cluster is refused by this layout
     async with Windlass(server.url, layouts={"*": "workqueue"}) as app:
         queue = app.queue("gathered")
         calls = (queue.aenqueue(b"1"), queue.aenqueue(b"2"), queue.aenqueue(b"3", priority=1), queue.aenqueue(b"4"))
