@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -152,12 +153,15 @@ def _nothing(queue: Queue, app: Windlass, n: int) -> None:
     return None
 
 
+_numbers = count(100_000)  # no id comes twice: an operation may leave its job leased
+
+
 def _job(queue: Queue, app: Windlass, n: int) -> str:
-    return queue.enqueue(DATA, id=f"job-{n}", priority=0).id
+    return queue.enqueue(DATA, id=f"job-{next(_numbers)}", priority=0).id
 
 
 def _later_job(queue: Queue, app: Windlass, n: int) -> str:
-    return queue.enqueue(DATA, id=f"later-{n}", delay="1h").id
+    return queue.enqueue(DATA, id=f"later-{next(_numbers)}", delay="1h").id
 
 
 def _lease(queue: Queue, app: Windlass, n: int) -> Lease:
@@ -169,7 +173,7 @@ def _lease(queue: Queue, app: Windlass, n: int) -> Lease:
 
 def _lease_and_job(queue: Queue, app: Windlass, n: int) -> Lease:
     lease = _lease(queue, app, n)
-    _job(queue, app, CALLS + n)
+    _job(queue, app, n)
     return lease
 
 
