@@ -63,8 +63,9 @@ class Actor:
 
 
 def take(actor: Actor, number: int) -> None:
-    """Raw leases: most are completed in time, some are extended for long, some are abandoned."""
+    """Raw leases: most are completed in time, some are extended for long, some are abandoned, the first for certain."""
     chance = actor.chance(f"taker {number}")
+    taken = 0
     with actor.app() as app:
         queue = app.queue(QUEUE)
         while not actor.ending.is_set():
@@ -73,7 +74,8 @@ def take(actor: Actor, number: int) -> None:
             if lease is None:
                 continue
             note_lease(actor, lease, asked, holder=None)
-            fate = chance.random()
+            taken += 1
+            fate = chance.random() if taken > 1 else 0.0
             if fate < 0.15 and not actor.draining.is_set():
                 continue  # abandoned: somebody takes it over when the lease has ended
             if fate < 0.3:
