@@ -86,5 +86,7 @@ def ratios(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
             continue
         best = (max if more_is_better else min)(numbers, key=lambda name: numbers[name])
         ratio = ours / numbers[best] if more_is_better else numbers[best] / ours
+        quiet = [of_all[name]["is_quiet"] for name in (WINDLASS, best)]
         found[key] = {"title": title, "windlass": ours, "best": numbers[best], "best_peer": best, "ratio": ratio}
+        found[key] |= {"windlass_is_quiet": quiet[0], "best_is_quiet": quiet[1]}
     return found

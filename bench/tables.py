@@ -128,7 +128,12 @@ def peer_rows(result: dict[str, Any]) -> Rows:
 def _cell(figure: dict[str, Any] | None, number: str, form: str) -> str:
     if figure is None or number not in figure:
         return "–"
-    return ("" if figure["is_quiet"] else "~") + form.format(figure[number])
+    return _mark(figure["is_quiet"]) + form.format(figure[number])
+
+
+def _mark(is_quiet: bool) -> str:
+    """Before a figure that was taken while the machine was busy."""
+    return "" if is_quiet else "~"
 
 
 def ratio_rows(result: dict[str, Any]) -> Rows:
@@ -136,7 +141,9 @@ def ratio_rows(result: dict[str, Any]) -> Rows:
     rows = [["", "Windlass", "best other", "", "times as good"]]
     for row in result["ratios"].values():
         best = result["peers"][row["best_peer"]]["title"]
-        rows.append([row["title"], _short(row["windlass"]), _short(row["best"]), best, f"{row['ratio']:.2f} ×"])
+        ours, theirs = (_mark(row[f"{whose}_is_quiet"]) + _short(row[whose]) for whose in ("windlass", "best"))
+        both = _mark(row["windlass_is_quiet"] and row["best_is_quiet"])
+        rows.append([row["title"], ours, theirs, best, f"{both}{row['ratio']:.2f} ×"])
     return rows
 
 
