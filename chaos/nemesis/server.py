@@ -28,18 +28,24 @@ def data_folder(server: Server) -> Path:
 
 def bring_back(server: Server) -> Detail:
     """See to it that a server runs and takes writes, after whatever happened to it; what had to be done."""
-    if not server.alive:
-        code = server.returncode
-        server.start()
-        return {"started": server.pid, "had_ended_with": code}
     try:
-        wait_until(lambda: _can_persist(server), "its log to be well", timeout=RECOVERS_WITHIN, interval=0.05)
+        wait_until(
+            lambda: not server.alive or _can_persist(server),
+            "its log to be well",
+            timeout=RECOVERS_WITHIN,
+            interval=0.05,
+            ignoring=(redis.ConnectionError,),  # one that gives up for want of a disk may do so while it is asked
+        )
     except TimeoutError:
         # Under `everysec` a failed fsync is remembered, and since no write is let in any more, none is tried again.
         server.kill()
         server.start()
         return {"restarted": server.pid}
-    return {}
+    if server.alive:
+        return {}
+    code = server.returncode
+    server.start()
+    return {"started": server.pid, "had_ended_with": code}
 
 
 def _can_persist(server: Server) -> bool:

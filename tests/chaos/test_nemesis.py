@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -34,6 +35,7 @@ from chaos.nemesis.server import (
     RestoreBackup,
     RewriteLog,
     StallServer,
+    bring_back,
 )
 
 from tests.support.proxy import FaultProxy
@@ -332,6 +334,22 @@ def test_a_server_whose_threads_end_while_they_are_looked_at_is_no_trouble() -> 
         finally:
             process.kill()
     assert _tracers(process.pid) == []
+
+
+def test_a_server_that_ends_while_it_is_asked_how_it_is_is_started_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that gives up because a write failed is still there when the fault ends, and gone when it is to answer."""
+    ask, dying = server.info, server.pid
+
+    def ask_as_it_ends(section: str) -> dict[str, str]:
+        if server.alive and server.pid == dying:
+            os.kill(dying, signal.SIGKILL)
+        return ask(section)
+
+    monkeypatch.setattr(server, "info", ask_as_it_ends)
+    assert bring_back(server) == {"started": server.pid, "had_ended_with": -signal.SIGKILL}
+    assert server.pid != dying and server.command("PING") == b"PONG"
 
 
 @needs(FailingFsync, FailingWrite)
