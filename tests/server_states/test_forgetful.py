@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.faces import Face
-from tests.support.proxy import DROP_REPLY, FORWARD, Fault, FaultProxy, nth
+from tests.support.proxy import DROP_REPLY, FORWARD, Fault, FaultProxy, nth, rewrite
 from tests.support.server import Server
 from tests.support.server_states import BOTH_FACES, PASSWORD, queue_on
 from tests.support.waiting import wait_until
@@ -51,6 +51,32 @@ def test_flushed_scripts_are_loaded_again_between_any_two_calls(own: Server, fac
 def test_killed_connections_are_made_again_between_any_two_calls(own: Server, face: type[Face]) -> None:
     with queue_on(own.url, face) as queue:
         every_verb(cast(Queue, Disturbed(queue, lambda: kill_clients(own))))
+
+
+@BOTH_FACES
+@pytest.mark.usefixtures("tidy")
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_of_the_next_call(own: Server, face: type[Face]) -> None:
+    with FaultProxy(own.address) as proxy, queue_on(proxy.url, face) as queue:
+        queue.enqueue(b"", id="first")
+        proxy.faults = nth(rewrite(lambda frame: 2 * frame), only={"EVALSHA"})
+        queue.enqueue(b"", id="second")
+        known = proxy.connections
+        assert queue.counts().ready == 2
+        assert proxy.connections == known + 1
+        queue.purge()
+
+
+@BOTH_FACES
+@pytest.mark.usefixtures("tidy")
+def test_what_is_no_answer_at_all_ends_the_connection_and_the_call_is_repeated(own: Server, face: type[Face]) -> None:
+    with FaultProxy(own.address) as proxy, queue_on(proxy.url, face) as queue:
+        queue.enqueue(b"", id="first")
+        proxy.faults = nth(rewrite(lambda frame: b"HTTP/1.1 502 Bad Gateway\r\n\r\n"), only={"EVALSHA"})
+        known = proxy.connections
+        assert queue.enqueue(b"", id="second").status == "added"
+        assert proxy.connections == known + 1
+        assert len(drain(queue)) == 2
+        queue.purge()
 
 
 @BOTH_FACES

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from collections import deque
+from typing import Any, TypeVar, cast
 
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -18,22 +19,81 @@ from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Step, 
 T = TypeVar("T")
 
 
-class AwaitableWire:
-    """One connection of the client library."""
+class AwaitableWire(asyncio.Protocol):
+    """One connection: the client library opened it, and its bytes come here, not by way of the library's streams."""
 
     def __init__(self, connection: Any) -> None:
-        self.connection = connection
+        self._connection = connection
         self._loop = asyncio.get_running_loop()
+        self._reader = connections.reply_reader()
+        self._replies: deque[Any] = deque()
+        self._wanted = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: str | None = None
+        self._transport: asyncio.WriteTransport = connection._writer.transport
+        self._transport.set_protocol(self)
+
+    # -- what the event loop tells ---------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not connections.NOT_YET:
+                self._replies.append(reply)
+        except RedisError as error:
+            self._end(str(error))
+            self._transport.abort()
+        if len(self._replies) >= self._wanted:
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(str(exc or "the server closed the connection"))
+
+    # -- what a session asks ---------------------------------------------------------------------
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and nothing has come that nobody asked for: that would be read as the next answer."""
+        return self._lost is None and not self._replies
+
+    def send(self, packed: bytes) -> None:
+        self._transport.write(packed)
+
+    async def receive(self, replies: int, seconds: float) -> list[Any] | None:
+        """So many replies, errors among them, or None when they did not all come in time. Raises WireLost."""
+        if len(self._replies) < replies and self._lost is None:
+            waiter = self._waiter = self._loop.create_future()
+            self._wanted = replies
+            timer = self._loop.call_later(seconds, self._wake)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        if len(self._replies) >= replies:
+            return [self._replies.popleft() for _ in range(replies)]
+        if self._lost is not None:
+            raise WireLost(self._lost)
+        return None
 
     def abort(self) -> None:
+        self._lost = self._lost or "the connection was closed on this side"
         # The library's public way to close is a coroutine; a call that was cancelled must not wait for it.
         try:
             if self._loop.is_running() and self._loop is not asyncio._get_running_loop():
-                self._loop.call_soon_threadsafe(self.connection._close)  # its sockets are for its own thread alone
+                self._loop.call_soon_threadsafe(self._connection._close)  # its sockets are for its own thread alone
             else:
-                self.connection._close()
+                self._connection._close()
         except RuntimeError:
             pass  # its event loop is closed: the socket goes with it
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self, why: str) -> None:
+        self._lost = self._lost or why
+        self._wake()
 
 
 class AwaitableRunner:
@@ -94,32 +154,16 @@ class AwaitableRunner:
         return AwaitableWire(connection)
 
     async def _exchange(self, step: Exchange) -> list[Any]:
-        assert isinstance(step.wire, AwaitableWire)
-        connection = step.wire.connection
-        if not connection.is_connected:
+        wire = cast(AwaitableWire, step.wire)
+        if not wire.is_usable:
             raise ConnectFailed("the connection was closed before anything was sent")
-        try:
-            async with asyncio.timeout(self._timeout):
-                await connection.send_packed_command([step.packed], check_health=False)
-                step.pass_the_time()
-                return [await _read(connection) for _ in range(step.replies)]
-        except (RedisError, OSError) as error:
-            raise WireLost(str(error) or f"no answer within {self._timeout:g} s") from None
+        wire.send(step.packed)
+        step.pass_the_time()
+        replies = await wire.receive(step.replies, self._timeout)
+        if replies is None:
+            raise WireLost(f"no answer within {self._timeout:g} s")
+        return replies
 
     async def _hear(self, step: Hear) -> list[Any] | None:
-        assert isinstance(step.wire, AwaitableWire)
-        connection = step.wire.connection
-        try:
-            message: list[Any] | None = await connection.read_response(timeout=max(0.0, step.seconds))
-        except (RedisError, OSError) as error:
-            raise WireLost(str(error)) from None
-        return message
-
-
-async def _read(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except RedisError as error:
-        if isinstance(error, ResponseError) or connections.is_reply(error):
-            return error
-        raise
+        message = await cast(AwaitableWire, step.wire).receive(1, step.seconds)
+        return None if message is None else message[0]

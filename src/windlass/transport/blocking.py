@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -16,16 +18,63 @@ from windlass.transport.faults import ConnectFailed, WireLost
 from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Step, Work
 
 T = TypeVar("T")
+_MOST_AT_ONCE = 1 << 16
 
 
 class BlockingWire:
-    """One connection of the client library."""
+    """One connection: the client library opened it, its bytes are sent and read here (see awaitable.py)."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, connection: Any, timeout: float) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._reader = connections.reply_reader()
+        self._socket: socket.socket | None = connection._sock
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and nothing has come that nobody asked for: that would be read as the next answer."""
+        return self._socket is not None and not self._reader.has_data()
+
+    def send(self, packed: bytes) -> None:
+        """Raises OSError."""
+        self._open_socket().sendall(packed)
+
+    def receive(self) -> Any:
+        """The next reply, maybe an error. Raises OSError, also when it does not come in time, and RedisError."""
+        while (reply := self._reader.gets()) is connections.NOT_YET:
+            self._reader.feed(self._read())
+        return reply
+
+    def wait(self, seconds: float) -> Any:
+        """The same, this long at most: None in vain."""
+        reply = self._reader.gets()
+        deadline = time.monotonic() + seconds
+        try:
+            while reply is connections.NOT_YET:
+                self._open_socket().settimeout(max(0.0, deadline - time.monotonic()))
+                self._reader.feed(self._read())
+                reply = self._reader.gets()
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            return None
+        finally:
+            if self._socket is not None:
+                self._socket.settimeout(self._timeout)
+        return reply
 
     def abort(self) -> None:
-        self.connection.disconnect()
+        self._socket = None
+        self._connection.disconnect()
+
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:  # another thread may close it at any time
+            raise OSError("the connection was closed on this side")
+        return self._socket
+
+    def _read(self) -> bytes:
+        data = self._open_socket().recv(_MOST_AT_ONCE)
+        if not data:
+            raise OSError("the server closed the connection")
+        return data
 
 
 class BlockingRunner:
@@ -77,36 +126,24 @@ class BlockingRunner:
         except OSError as error:
             connection.disconnect()
             raise ConnectFailed(str(error)) from None
-        return BlockingWire(connection)
+        return BlockingWire(connection, self._timeout)
 
     def _exchange(self, step: Exchange) -> list[Any]:
-        assert isinstance(step.wire, BlockingWire)
-        connection = step.wire.connection
-        if not connection.is_connected:
+        wire = cast(BlockingWire, step.wire)
+        if not wire.is_usable:
             raise ConnectFailed("the connection was closed before anything was sent")
         try:
-            connection.send_packed_command([step.packed], check_health=False)
+            wire.send(step.packed)
             step.pass_the_time()
-            return [_read(connection) for _ in range(step.replies)]
+            return [wire.receive() for _ in range(step.replies)]
+        except TimeoutError:
+            raise WireLost(f"no answer within {self._timeout:g} s") from None
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
 
     def _hear(self, step: Hear) -> list[Any] | None:
-        assert isinstance(step.wire, BlockingWire)
-        connection = step.wire.connection
         try:
-            if not connection.can_read(timeout=max(0.0, step.seconds)):
-                return None
-            message: list[Any] = connection.read_response()
+            message: list[Any] | None = cast(BlockingWire, step.wire).wait(step.seconds)
             return message
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
-
-
-def _read(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except RedisError as error:
-        if isinstance(error, ResponseError) or connections.is_reply(error):
-            return error
-        raise

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hiredis import Reader
+from redis.connection import DefaultParser
 from redis.driver_info import DriverInfo
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 
 from windlass import __version__
 from windlass.transport.endpoint import Address, Endpoint
@@ -41,3 +43,12 @@ def arguments(endpoint: Endpoint, address: Address, timeout: float, *, sentinel:
 def is_reply(error: RedisError) -> bool:
     """Whether the error is one that the server wrote, not one of the connection."""
     return getattr(error, "status_code", None) is not None
+
+
+NOT_YET = object()
+"""What a reader says of a reply that has not come whole."""
+
+
+def reply_reader() -> Reader:
+    """Makes replies of bytes; what the server refuses comes as an error of the client library, as a value."""
+    return Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=NOT_YET)
