@@ -336,7 +336,8 @@ elseif not (state.paused or being_swept) then
   -- The first few tell how large the jobs are; a reply is bounded in bytes as well as in number.
   local bytes, piece = 0, FIRST_PIECE
   while #ids < wanted and bytes < MOST_BYTES do
-    local popped = call('ZPOPMIN', READY, math.min(wanted - #ids, piece))
+    local asked = math.min(wanted - #ids, piece)
+    local popped = call('ZPOPMIN', READY, asked)
     if #popped == 0 then break end
     changed = true
     local names, taken = {}, #ids
@@ -351,6 +352,7 @@ elseif not (state.paused or being_swept) then
         call('HDEL', META, names[i]) -- an index entry with no job: let it go
       end
     end
+    if #names < asked then break end
     piece = math.max(1, math.min(MOST, math.floor((MOST_BYTES - bytes) * taken / (bytes + taken + 1))))
   end
 end
