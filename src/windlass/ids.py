@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
+from os import getpid, urandom
 
 _BYTES, _CHARACTERS = 12, 16
+_AHEAD = 64
+_spare: list[tuple[int, str]] = []  # ids that were made ahead, each with the process that made it
 
 
 def random_id() -> str:
-    """A new id."""
-    return random_ids(1)[0]
+    """A new id. They are made some at a time; what a forked child finds made is its parent's, and not used."""
+    process = getpid()
+    while True:
+        try:
+            owner, id = _spare.pop()
+        except IndexError:
+            _spare.extend((process, each) for each in random_ids(_AHEAD))
+        else:
+            if owner == process:
+                return id
 
 
 def random_ids(count: int) -> list[str]:
     """Many new ids, with one request for randomness."""
     # The two symbols of base64 become letters: ids stay whole on a double click and never begin with a hyphen.
-    text = b64encode(os.urandom(_BYTES * count), altchars=b"Wi").decode()
+    text = b64encode(urandom(_BYTES * count), altchars=b"Wi").decode()
     return [text[i : i + _CHARACTERS] for i in range(0, len(text), _CHARACTERS)]

@@ -131,9 +131,10 @@ class Sender(Generic[P, V]):
         return self._handle(await self._target.aenqueue(self._data(args, kwargs), **self._options))
 
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
-        home, layout = self._home, self._home.layout(self._queue)
         returns, keeps = self._task.returns, self._keep > 0
-        return JobHandle(layout, home, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps)
+        return JobHandle(
+            self._layout, self._home, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps
+        )
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call to be sent later, by `app.enqueue_many`."""
@@ -145,6 +146,10 @@ class Sender(Generic[P, V]):
     @functools.cached_property
     def _target(self) -> Queue:
         return self._home.queue(self._queue)
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        return self._home.layout(self._queue)
 
 
 class Task(Declaration[P, R], Generic[P, R, V]):

@@ -349,7 +349,8 @@ def test_a_server_that_ends_while_it_is_asked_how_it_is_is_started_again(
 
     monkeypatch.setattr(server, "info", ask_as_it_ends)
     assert bring_back(server) == {"started": server.pid, "had_ended_with": -signal.SIGKILL}
-    assert server.pid != dying and server.command("PING") == b"PONG"
+    assert server.pid != dying
+    assert server.command("PING") == b"PONG"
 
 
 @needs(FailingFsync, FailingWrite)

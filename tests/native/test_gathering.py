@@ -15,6 +15,7 @@ from tests.support.proxy import FaultProxy, nth, rewrite
 from tests.support.server import Server
 from windlass import Queue, Receipt, Status, Windlass
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
+from windlass.gathering import ENOUGH, Gathering
 from windlass.job import NewJob
 from windlass.layout import Call
 
@@ -24,16 +25,104 @@ def calls(client: redis.Redis) -> int:
     return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
-async def test_a_hundred_at_a_time_are_two_calls(raw_queue: Queue, client: redis.Redis) -> None:
+async def test_a_hundred_at_a_time_are_three_calls(raw_queue: Queue, client: redis.Redis) -> None:
+    """The first, then enough of them, then the rest: the server is at work while the others are still being made."""
     await raw_queue.aenqueue(b"first")
     before = calls(client)
     receipts = await asyncio.gather(*(raw_queue.aenqueue(b"%d" % number) for number in range(100)))
-    assert calls(client) - before == 2
+    assert calls(client) - before == 3
     assert {receipt.status for receipt in receipts} == {Status.ADDED}
     leases = await raw_queue.alease_many(101)
     assert [lease.data for lease in leases] == [b"first", *(b"%d" % number for number in range(100))]
     assert [lease.id for lease in leases[1:]] == [receipt.id for receipt in receipts]
     await raw_queue.acomplete_many(leases)
+
+
+class Sent:
+    """Takes batches as a server would, and answers each when it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.third = asyncio.Event()
+        self._answers: list[asyncio.Event] = []
+        self.gathering = Gathering(self._send, lambda jobs: [jobs])
+
+    async def _send(self, jobs: list[NewJob]) -> list[Receipt]:
+        self.batches.append([job.id for job in jobs])
+        if len(self.batches) == 3:
+            self.third.set()
+        answer = asyncio.Event()
+        self._answers.append(answer)
+        await answer.wait()
+        return [Receipt(job.id, Status.ADDED, "memory") for job in jobs]
+
+    def enqueue(self, *ids: str) -> list[asyncio.Task[Receipt]]:
+        return [asyncio.create_task(self.gathering.enqueue(NewJob(id, b"", fresh=True))) for id in ids]
+
+    def answer(self, number: int) -> None:
+        self._answers[number].set()
+
+    async def after_turns(self, turns: int = 10) -> list[list[str]]:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return self.batches
+
+
+async def test_who_comes_alone_goes_at_once_and_two_of_a_kind_wait_for_nobody() -> None:
+    sent = Sent()
+    waiting = sent.enqueue("a")
+    assert await sent.after_turns(1) == [["a"]]
+    waiting += sent.enqueue("b")
+    assert await sent.after_turns() == [["a"], ["b"]]
+    sent.answer(0)
+    sent.answer(1)
+    assert [receipt.id for receipt in await asyncio.gather(*waiting)] == ["a", "b"]
+
+
+async def test_one_that_comes_while_many_are_under_way_goes_with_them_when_they_come_again() -> None:
+    sent = Sent()
+
+    async def enqueue_two(first: str, second: str) -> None:
+        await sent.gathering.enqueue(NewJob(first, b"", fresh=True))
+        await sent.gathering.enqueue(NewJob(second, b"", fresh=True))
+
+    first = sent.enqueue("a")
+    crowd = [asyncio.create_task(enqueue_two(*ids)) for ids in zip("bcdefg", "hijklm", strict=True)]
+    assert await sent.after_turns() == [["a"], list("bcdefg")]
+    sent.answer(0)
+    late = sent.enqueue("x")
+    assert len(await sent.after_turns()) == 2, "it waits"
+    sent.answer(1)
+    assert (await sent.after_turns())[2:] == [list("xhijklm")]
+    sent.answer(2)
+    await asyncio.gather(*first, *late, *crowd)
+
+
+async def test_one_that_comes_while_many_are_under_way_waits_for_a_moment_at_most() -> None:
+    sent = Sent()
+    crowd = sent.enqueue(*"abcdefg")
+    await sent.after_turns()
+    late = sent.enqueue("x")
+    assert len(await sent.after_turns()) == 2
+    async with asyncio.timeout(5):
+        await sent.third.wait()  # and nothing is answered
+    assert sent.batches[2] == ["x"]
+    for number in range(3):
+        sent.answer(number)
+    await asyncio.gather(*crowd, *late)
+
+
+async def test_a_crowd_does_not_wait_until_the_last_of_it_has_come() -> None:
+    sent = Sent()
+    names = [str(number) for number in range(3 * ENOUGH)]
+    crowd = sent.enqueue(*names)
+    await asyncio.sleep(0)
+    assert sent.batches[0] == names[:1]
+    await sent.after_turns()
+    assert sent.batches == [names[:1], names[1 : ENOUGH + 1], names[ENOUGH + 1 :]]
+    for number in range(3):
+        sent.answer(number)
+    assert [receipt.id for receipt in await asyncio.gather(*crowd)] == names
 
 
 def test_event_loops_that_have_ended_are_not_kept(raw_queue: Queue) -> None:

@@ -49,6 +49,24 @@ def assert_ended_well(pid: int, patience: float = 30) -> None:
 
 
 @pytest.mark.usefixtures("tidy")
+def test_no_id_is_made_on_both_sides_of_a_fork(own: Server) -> None:
+    """Ids are made ahead, and a job of a made-up id is put in the place of whatever has that id."""
+    with queue_on(own.url) as queue:
+        queue.enqueue(b"")  # by now there are some ahead
+
+        def enqueue() -> None:
+            for _ in range(200):
+                queue.enqueue(b"")
+
+        children = [in_a_fork(enqueue) for _ in range(2)]
+        enqueue()
+        for child in children:
+            assert_ended_well(child)
+        assert len(drain(queue)) == 601
+        queue.purge()
+
+
+@pytest.mark.usefixtures("tidy")
 def test_a_program_that_forks_and_enqueues_on_both_sides(own: Server, tmp_path: Path) -> None:
     """Each side reads only its own answers, though the child was born with the parent's open connections."""
     with queue_on(own.url) as queue:
