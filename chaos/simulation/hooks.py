@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import windlass.ids
@@ -37,7 +36,8 @@ def taken_over(world: World) -> Iterator[None]:
     vouching: Any = windlass.layouts.native.vouching
     ids: Any = windlass.ids
     replaced: list[tuple[Any, str, Any]] = [
-        (ids, "os", SimpleNamespace(urandom=world.chance.randbytes)),
+        (ids, "urandom", world.chance.randbytes),
+        (ids, "_spare", []),  # none of an earlier history
         (windlass.transport.session, "random", world.chance),
         (windlass.retry, "random", world.chance),
         (windlass.transport.session, "monotonic", world.monotonic),
