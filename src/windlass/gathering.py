@@ -4,11 +4,15 @@ One that comes while nothing is under way goes at once, so that who comes alone 
 it are sent together when this turn of the event loop is over, or earlier if they are enough: then the server is at work
 on the first of a crowd while the others are still being made. A few that come while many are under way wait for the
 answer to these, for a moment at most: with it the others come again, and one call for all costs little more.
+
+Calls that are under way at the same time arrive in the order in which they came if their connections are open already,
+which is why a crowd is split only as far as it was before. Who needs an order awaits one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
@@ -22,7 +26,7 @@ Waiting = tuple[NewJob, asyncio.Future[Receipt]]
 
 
 ENOUGH = 50  # that wait are sent while others are still coming
-MOST_CALLS = 2  # under way that early ones are added to: each has a connection of its own
+MOST_CALLS = 2  # under way at a time, if there is no need for more: each has a connection of its own
 FEW = 0.5  # of those under way: fewer than that wait for these
 MOMENT = 0.002  # seconds that they wait at most
 
@@ -37,10 +41,12 @@ class Gathering:
         self._send = send
         self._split = split
         self._waiting: dict[Durability | None, list[Waiting]] = {}
-        self._under_way = 0  # jobs
-        self._alone = 0  # calls for one job that came alone
+        self._under_way: Counter[Durability | None] = Counter()  # jobs
+        self._calls = 0
+        self._calls_before = 0  # that were under way at a time, at most
         self._sending: set[asyncio.Task[None]] = set()
-        self._next: asyncio.Handle | None = None  # when those that wait are looked at
+        self._turn_begun = False  # at its end those that wait are looked at
+        self._patience: asyncio.TimerHandle | None = None  # ends when the first of them has waited long enough
 
     async def enqueue(self, job: NewJob) -> Receipt:
         """Send a job, alone or with others; its own receipt.
@@ -48,59 +54,53 @@ class Gathering:
         Who is cancelled before it is sent is not sent. After that the others decide: it may be sent with them.
         """
         loop = asyncio.get_running_loop()
-        if not self._under_way and not self._waiting:
-            return await self._enqueue_alone(loop, job)
+        if not self._calls and not self._waiting:
+            self._call_begins(job.durability, 1)
+            try:
+                return (await self._send([job]))[0]
+            finally:
+                self._call_ends(loop, job.durability, 1)
         receipt: asyncio.Future[Receipt] = loop.create_future()
+        if self._patience is None:
+            self._patience = loop.call_later(MOMENT, self._begin_all, loop)
         together = self._waiting.setdefault(job.durability, [])
         together.append((job, receipt))
-        if len(together) >= ENOUGH and self._alone + len(self._sending) < MOST_CALLS:
-            self._begin(loop, self._waiting.pop(job.durability))
-        elif self._next is None:
-            self._next = loop.call_soon(self._end_turn, loop)
+        if len(together) >= ENOUGH and self._calls < min(MOST_CALLS, self._calls_before):
+            self._begin(loop, job.durability)
+        else:
+            self._look_after_this_turn(loop)
         return await receipt
 
-    async def _enqueue_alone(self, loop: asyncio.AbstractEventLoop, job: NewJob) -> Receipt:
-        self._under_way += 1
-        self._alone += 1
-        try:
-            return (await self._send([job]))[0]
-        finally:
-            self._alone -= 1
-            self._has_ended(loop, 1)
+    def _look_after_this_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._turn_begun:
+            self._turn_begun = True
+            loop.call_soon(self._end_turn, loop)
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting = sum(map(len, self._waiting.values()))
-        if 0 < waiting < FEW * self._under_way:
-            self._next = loop.call_later(MOMENT, self._begin_all, loop)
-        else:
-            self._begin_all(loop)
-
-    def _has_ended(self, loop: asyncio.AbstractEventLoop, jobs: int) -> None:
-        """A call is answered. Who waited for it goes with those who were: they come again in this turn of the loop."""
-        self._under_way -= jobs
-        if self._waiting and not loop.is_closed():
-            if self._next is not None:
-                self._next.cancel()
-            self._next = loop.call_soon(self._end_turn, loop)
+        self._turn_begun = False
+        for durability, waiting in list(self._waiting.items()):
+            if len(waiting) >= FEW * self._under_way[durability]:
+                self._begin(loop, durability)
 
     def _begin_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._next = None
-        waiting, self._waiting = self._waiting, {}
-        for together in waiting.values():
-            self._begin(loop, together)
+        for durability in list(self._waiting):
+            self._begin(loop, durability)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, waiting: list[Waiting]) -> None:
-        together = [each for each in waiting if not each[1].done()]
+    def _begin(self, loop: asyncio.AbstractEventLoop, durability: Durability | None) -> None:
+        together = [each for each in self._waiting.pop(durability) if not each[1].done()]
+        if not self._waiting and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         if not together:
             return
         left = count = len(together)
-        self._under_way += count
         task = loop.create_task(self._send_all(together))
         self._sending.add(task)
+        self._call_begins(durability, count)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._sending.discard(task)
-            self._has_ended(loop, count)
+            self._call_ends(loop, durability, count)
 
         def one_less(_: asyncio.Future[Receipt]) -> None:
             nonlocal left
@@ -111,6 +111,18 @@ class Gathering:
         task.add_done_callback(ended)
         for _, receipt in together:
             receipt.add_done_callback(one_less)
+
+    def _call_begins(self, durability: Durability | None, jobs: int) -> None:
+        self._under_way[durability] += jobs
+        self._calls += 1
+
+    def _call_ends(self, loop: asyncio.AbstractEventLoop, durability: Durability | None, jobs: int) -> None:
+        """Who waited for it goes with those who were under way: they come again in this turn of the loop."""
+        self._calls_before = max(self._calls_before, self._calls)
+        self._under_way[durability] -= jobs
+        self._calls -= 1
+        if self._waiting and not loop.is_closed():
+            self._look_after_this_turn(loop)
 
     async def _send_all(self, together: list[Waiting]) -> None:
         waiting = iter(together)

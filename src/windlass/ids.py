@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from os import getpid, urandom
+from os import getpid, register_at_fork, urandom
 
 _BYTES, _CHARACTERS = 12, 16
 _AHEAD = 64
 _spare: list[tuple[int, str]] = []  # ids that were made ahead, each with the process that made it
+register_at_fork(after_in_child=_spare.clear)  # a child in a namespace of its own may have its parent's number
 
 
 def random_id() -> str:

@@ -13,7 +13,8 @@ import redis
 
 from tests.support.proxy import FaultProxy, nth, rewrite
 from tests.support.server import Server
-from windlass import Queue, Receipt, Status, Windlass
+from windlass import Queue, Receipt, Status, Windlass, gathering
+from windlass.durability import Durability
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
 from windlass.gathering import ENOUGH, Gathering
 from windlass.job import NewJob
@@ -25,17 +26,20 @@ def calls(client: redis.Redis) -> int:
     return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
-async def test_a_hundred_at_a_time_are_three_calls(raw_queue: Queue, client: redis.Redis) -> None:
-    """The first, then enough of them, then the rest: the server is at work while the others are still being made."""
+async def test_a_hundred_at_a_time_are_two_calls(raw_queue: Queue, client: redis.Redis) -> None:
     await raw_queue.aenqueue(b"first")
     before = calls(client)
     receipts = await asyncio.gather(*(raw_queue.aenqueue(b"%d" % number) for number in range(100)))
-    assert calls(client) - before == 3
+    assert calls(client) - before == 2
     assert {receipt.status for receipt in receipts} == {Status.ADDED}
     leases = await raw_queue.alease_many(101)
     assert [lease.data for lease in leases] == [b"first", *(b"%d" % number for number in range(100))]
     assert [lease.id for lease in leases[1:]] == [receipt.id for receipt in receipts]
     await raw_queue.acomplete_many(leases)
+
+
+def safe(id: str) -> NewJob:
+    return NewJob(id, b"", fresh=True, durability=Durability.parse("fsync"))
 
 
 class Sent:
@@ -112,17 +116,51 @@ async def test_one_that_comes_while_many_are_under_way_waits_for_a_moment_at_mos
     await asyncio.gather(*crowd, *late)
 
 
+async def test_one_waits_for_a_moment_at_most_whatever_is_answered_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "MOMENT", 0.05)
+    sent = Sent()
+    waiting = sent.enqueue(*"abcdefg")
+    await sent.after_turns()
+    waiting += sent.enqueue("x")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while ["x"] not in sent.batches:
+        # Those that it waits for are not answered, and others again and again.
+        waiting += [asyncio.create_task(sent.gathering.enqueue(safe(name))) for name in "hijklmn"]
+        for number in range(2, len(await sent.after_turns())):
+            sent.answer(number)
+        await asyncio.sleep(0.005)
+        assert loop.time() - began < 1.0
+    for number in range(len(sent.batches)):
+        sent.answer(number)
+    await asyncio.gather(*waiting)
+
+
+async def test_who_is_to_be_safer_does_not_wait_for_those_it_cannot_go_with() -> None:
+    sent = Sent()
+    crowd = sent.enqueue(*"abcdefg")
+    await sent.after_turns()
+    crowd.append(asyncio.create_task(sent.gathering.enqueue(safe("x"))))
+    assert (await sent.after_turns(3))[2:] == [["x"]]
+    for number in range(3):
+        sent.answer(number)
+    await asyncio.gather(*crowd)
+
+
 async def test_a_crowd_does_not_wait_until_the_last_of_it_has_come() -> None:
+    """The server is at work on the first of them while the others are being made, if there are connections for that."""
     sent = Sent()
     names = [str(number) for number in range(3 * ENOUGH)]
     crowd = sent.enqueue(*names)
-    await asyncio.sleep(0)
-    assert sent.batches[0] == names[:1]
-    await sent.after_turns()
-    assert sent.batches == [names[:1], names[1 : ENOUGH + 1], names[ENOUGH + 1 :]]
-    for number in range(3):
-        sent.answer(number)
+    assert await sent.after_turns() == [names[:1], names[1:]], "a connection for the first, and one for the others"
+    sent.answer(0)
+    sent.answer(1)
     assert [receipt.id for receipt in await asyncio.gather(*crowd)] == names
+    crowd = sent.enqueue(*names)
+    assert (await sent.after_turns())[2:] == [names[:1], names[1 : ENOUGH + 1], names[ENOUGH + 1 :]]
+    for number in range(2, 5):
+        sent.answer(number)
+    await asyncio.gather(*crowd)
 
 
 def test_event_loops_that_have_ended_are_not_kept(raw_queue: Queue) -> None:

@@ -68,6 +68,28 @@ def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_of_the_next_call(
 
 @BOTH_FACES
 @pytest.mark.usefixtures("tidy")
+def test_an_error_that_comes_instead_of_a_wake_up_ends_that_connection_only(own: Server, face: type[Face]) -> None:
+    with FaultProxy(own.address) as proxy, queue_on(proxy.url, face) as queue:
+        proxy.faults = nth(rewrite(lambda frame: frame + b"-ERR upstream is going away\r\n"), only={"SUBSCRIBE"})
+        assert queue.lease(wait=0.1) is None
+        assert proxy.counts["rewrite"] == 1
+        queue.enqueue(b"x")
+        assert drain(queue) == [b"x"]
+        queue.purge()
+
+
+@BOTH_FACES
+def test_who_waits_at_a_key_finds_its_connection_closed(face: type[Face]) -> None:
+    with Server() as server, queue_on(server.url, face, layouts={"*": "workqueue"}) as queue:
+        assert queue.lease(wait=0.1) is None
+        kill_clients(server)
+        assert queue.lease(wait=0.1) is None
+        queue.enqueue(b"x")
+        assert drain(queue) == [b"x"]
+
+
+@BOTH_FACES
+@pytest.mark.usefixtures("tidy")
 def test_what_is_no_answer_at_all_ends_the_connection_and_the_call_is_repeated(own: Server, face: type[Face]) -> None:
     with FaultProxy(own.address) as proxy, queue_on(proxy.url, face) as queue:
         queue.enqueue(b"", id="first")

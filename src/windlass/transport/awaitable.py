@@ -54,13 +54,14 @@ class AwaitableWire(asyncio.Protocol):
     @property
     def is_usable(self) -> bool:
         """Whether it is open, and nothing has come that nobody asked for: that would be read as the next answer."""
-        return self._lost is None and not self._replies
+        return self._lost is None and not self._replies and not self._reader.has_data()
 
     def send(self, packed: bytes) -> None:
         self._transport.write(packed)
 
     async def receive(self, replies: int, seconds: float) -> list[Any] | None:
         """So many replies, errors among them, or None when they did not all come in time. Raises WireLost."""
+        assert self._waiter is None, "two wait for one answer"
         if len(self._replies) < replies and self._lost is None:
             waiter = self._waiter = self._loop.create_future()
             self._wanted = replies
@@ -78,14 +79,18 @@ class AwaitableWire(asyncio.Protocol):
 
     def abort(self) -> None:
         self._lost = self._lost or "the connection was closed on this side"
-        # The library's public way to close is a coroutine; a call that was cancelled must not wait for it.
         try:
             if self._loop.is_running() and self._loop is not asyncio._get_running_loop():
-                self._loop.call_soon_threadsafe(self._connection._close)  # its sockets are for its own thread alone
+                self._loop.call_soon_threadsafe(self._close)  # its sockets are for its own thread alone
             else:
-                self._connection._close()
+                self._close()
         except RuntimeError:
             pass  # its event loop is closed: the socket goes with it
+
+    def _close(self) -> None:
+        self._transport.abort()  # what is not sent yet is not to be
+        # The library's public way to close is a coroutine; a call that was cancelled must not wait for it.
+        self._connection._close()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -164,6 +169,6 @@ class AwaitableRunner:
             raise WireLost(f"no answer within {self._timeout:g} s")
         return replies
 
-    async def _hear(self, step: Hear) -> list[Any] | None:
+    async def _hear(self, step: Hear) -> Any:
         message = await cast(AwaitableWire, step.wire).receive(1, step.seconds)
         return None if message is None else message[0]

@@ -49,16 +49,17 @@ class BlockingWire:
         """The same, this long at most: None in vain."""
         reply = self._reader.gets()
         deadline = time.monotonic() + seconds
+        open_socket = self._open_socket()
         try:
             while reply is connections.NOT_YET:
-                self._open_socket().settimeout(max(0.0, deadline - time.monotonic()))
+                open_socket.settimeout(max(0.0, deadline - time.monotonic()))
                 self._reader.feed(self._read())
                 reply = self._reader.gets()
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             return None
         finally:
             if self._socket is not None:
-                self._socket.settimeout(self._timeout)
+                open_socket.settimeout(self._timeout)
         return reply
 
     def abort(self) -> None:
@@ -66,9 +67,10 @@ class BlockingWire:
         self._connection.disconnect()
 
     def _open_socket(self) -> socket.socket:
-        if self._socket is None:  # another thread may close it at any time
+        open_socket = self._socket  # another thread may close it at any time
+        if open_socket is None:
             raise OSError("the connection was closed on this side")
-        return self._socket
+        return open_socket
 
     def _read(self) -> bytes:
         data = self._open_socket().recv(_MOST_AT_ONCE)
@@ -141,9 +143,8 @@ class BlockingRunner:
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
 
-    def _hear(self, step: Hear) -> list[Any] | None:
+    def _hear(self, step: Hear) -> Any:
         try:
-            message: list[Any] | None = cast(BlockingWire, step.wire).wait(step.seconds)
-            return message
+            return cast(BlockingWire, step.wire).wait(step.seconds)
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None

@@ -561,12 +561,17 @@ class Session:
         """Wait for a message, this long at most: its channel and what it says."""
         if listener.peek:
             return (yield from self._wait_at(listener.wire, listener.peek, seconds))
-        message: list[Any] | None = yield Hear(listener.wire, seconds)
+        message: Any = yield Hear(listener.wire, seconds)
+        if isinstance(message, RedisError):
+            raise WireLost(_text(message))
         return None if message is None else (message[1].decode(errors="replace"), message[2])
 
     def _wait_at(self, wire: Wire, peek: tuple[str, ...], seconds: float) -> Flow[tuple[str, bytes] | None]:
         patience = max(0.01, min(seconds, 0.8 * self.options.call_timeout))
-        (reply,) = yield Exchange(wire, pack(*peek, f"{patience:.3f}"))
+        try:
+            (reply,) = yield Exchange(wire, pack(*peek, f"{patience:.3f}"))
+        except ConnectFailed as error:  # it was closed since it was last listened at
+            raise WireLost(str(error)) from None
         if isinstance(reply, RedisError):
             raise WireLost(_text(reply))
         return None if reply is None else ("", b"")

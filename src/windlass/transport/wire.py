@@ -31,7 +31,7 @@ class Connect(Struct, frozen=True):
 class Exchange(Struct, frozen=True):
     """Send packed commands and read as many replies. Answer: the replies, errors among them. Raises WireLost.
 
-    `meanwhile` is done when all is sent, before anything is read.
+    `meanwhile` is done when all is on its way, before anything is read.
     """
 
     wire: Wire
@@ -51,7 +51,10 @@ class Exchange(Struct, frozen=True):
 
 
 class Hear(Struct, frozen=True):
-    """Wait for a message on a subscribed wire. Answer: [kind, channel, payload], or None in vain. Raises WireLost."""
+    """Wait for a message on a subscribed wire. Answer: [kind, channel, payload], an error reply, or None in vain.
+
+    Raises WireLost.
+    """
 
     wire: Wire
     seconds: float
