@@ -70,7 +70,7 @@ class WindlassDriver(Driver):
 
     def bulk(self, numbers: Numbers) -> None:
         task = app.tasks[self.task]
-        for batch in numbers.batches(1000):
+        for batch in numbers.batches():
             app.enqueue_many(task.call(n) for n in batch)
 
     def work(self, concurrency: int) -> None:

@@ -144,6 +144,7 @@ def test_an_operation_that_comes_too_late_is_refused(client: redis.Redis, app: W
 
 
 @pytest.mark.parametrize("face", FACES)
+@pytest.mark.timeout(120 + OPERATIONS // 100)
 def test_ten_thousand_operations_with_lost_replies_have_no_double_effect(
     proxy: FaultProxy, face: type[Blocking]
 ) -> None:
