@@ -42,13 +42,17 @@ def _moment() -> dict[str, float]:
 
 
 class _Steps:
-    """Tells the bench from time to time how many there were: it need not wait for all of them."""
+    """Tells the bench from time to time how many there were: it need not wait for all of them.
+
+    Not at once: the thread or process that had the first job may not have told of it yet.
+    """
 
     def __init__(self) -> None:
-        self._next = 0.0
+        self._next: float | None = None
 
     def reached(self, count: int, *, last: bool) -> None:
         now = time.monotonic()
+        self._next = self._next or now + STEP
         if now >= self._next or last:
             self._next = now + STEP
             report(event="step", count=count, last=last, **_moment())
