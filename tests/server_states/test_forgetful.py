@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from tests.support.server import Server
 from tests.support.server_states import BOTH_FACES, PASSWORD, queue_on
 from tests.support.waiting import wait_until
 from tests.topology.life import drain, every_verb, leased
-from windlass import Lease, Queue, errors
+from windlass import Lease, Queue, Windlass, errors
 from windlass.layouts.native import keys
 
 
@@ -76,6 +77,17 @@ def test_an_error_that_comes_instead_of_a_wake_up_ends_that_connection_only(own:
         queue.enqueue(b"x")
         assert drain(queue) == [b"x"]
         queue.purge()
+
+
+async def test_a_coroutine_knows_that_its_connection_was_closed_so_nothing_is_in_doubt() -> None:
+    with Server() as server:
+        async with Windlass(server.url, retry_for=0.1) as app:
+            queue = app.queue("states")
+            await queue.aenqueue(b"x")
+            server.kill()
+            await asyncio.sleep(0.01)  # a turn of the loop, in which it is heard
+            with pytest.raises(errors.ServerUnreachable, match="nothing was sent"):
+                await queue.aenqueue(b"x")
 
 
 @BOTH_FACES
