@@ -144,7 +144,8 @@ class Moves:
         return Hold(self.now + ms + self.open_behind, self.moment.true_ms + ms, self.moment.jumps)
 
     def _from_now(self, ms: int) -> When:
-        moment, now = self.moment, max(self.moment.wall, self.due)
+        moment = self.moment
+        now = max(moment.wall, self.due) if ms else self.due
         if ms and self.due != moment.wall:
             now += MARGIN
         return When(now + ms, moment.true_ms + ms, moment.jumps, max(0.0, moment.true_ms - now))

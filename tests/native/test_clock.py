@@ -178,6 +178,20 @@ def test_a_stranger_after_a_short_silence_takes_it_for_no_jump(
     assert read_drift(client, raw_queue.name)["skew"] == 0
 
 
+def test_what_is_to_run_at_once_does_so_while_a_jump_is_doubted(
+    raw_queue: Queue, jump: Callable[[float], None]
+) -> None:
+    raw_queue.enqueue(b"x", id="first")
+    lease = raw_queue.lease()
+    assert lease is not None
+    jump(HOUR)
+    assert raw_queue.retry(lease, delay=0)
+    raw_queue.enqueue(b"x", id="second", delay=0)
+    again = raw_queue.lease_many(3)
+    assert [each.id for each in again] == ["first", "second"]
+    raw_queue.complete_many(again)
+
+
 def test_a_delay_set_while_a_jump_is_doubted_is_never_cut_short(
     raw_queue: Queue, jump: Callable[[float], None], client: Any
 ) -> None:

@@ -123,6 +123,7 @@ end
 
 -- A run time so many ms from now: never early, whichever way the server's clock is put right later.
 local function from_now(ms)
+  if ms == 0 then return due end -- at once: what the server's clock has leapt ahead is no reason to wait
   -- While a jump is doubted, `due` may be behind by what a request took on its way, and catch up later.
   return math.max(wall, due) + ms + (ms > 0 and state.skew ~= 0 and TOLERANCE or 0)
 end
