@@ -126,10 +126,10 @@ async def test_one_waits_for_a_moment_at_most_whatever_is_answered_meanwhile(mon
     began = loop.time()
     while ["x"] not in sent.batches:
         # Those that it waits for are not answered, and others again and again.
-        waiting += [asyncio.create_task(sent.gathering.enqueue(safe(name))) for name in "hijklmn"]
+        others = [asyncio.create_task(sent.gathering.enqueue(safe(name))) for name in "hijklmn"]
         for number in range(2, len(await sent.after_turns())):
             sent.answer(number)
-        await asyncio.sleep(0.005)
+        await asyncio.gather(*others)
         assert loop.time() - began < 1.0
     for number in range(len(sent.batches)):
         sent.answer(number)

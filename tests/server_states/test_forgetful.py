@@ -84,8 +84,11 @@ async def test_a_coroutine_knows_that_its_connection_was_closed_so_nothing_is_in
         async with Windlass(server.url, retry_for=0.1) as app:
             queue = app.queue("states")
             await queue.aenqueue(b"x")
+            beside, own_end = await asyncio.open_unix_connection(server.socket_path)
             server.kill()
-            await asyncio.sleep(0.01)  # a turn of the loop, in which it is heard
+            assert await beside.read() == b""
+            own_end.close()
+            await own_end.wait_closed()  # by now the loop has told all whose connection was closed
             with pytest.raises(errors.ServerUnreachable, match="nothing was sent"):
                 await queue.aenqueue(b"x")
 
