@@ -85,10 +85,11 @@ async def test_a_coroutine_knows_that_its_connection_was_closed_so_nothing_is_in
             queue = app.queue("states")
             await queue.aenqueue(b"x")
             beside, own_end = await asyncio.open_unix_connection(server.socket_path)
+            own_end.write(b"PING\r\n")
+            assert await beside.readline() == b"+PONG\r\n"  # known to the server: closed by its end, not reset
             server.kill()
-            assert await beside.read() == b""
+            assert await beside.read() == b""  # this turn of the loop told all whose connection was closed
             own_end.close()
-            await own_end.wait_closed()  # by now the loop has told all whose connection was closed
             with pytest.raises(errors.ServerUnreachable, match="nothing was sent"):
                 await queue.aenqueue(b"x")
 

@@ -46,6 +46,10 @@ class AwaitableWire(asyncio.Protocol):
         if len(self._replies) >= self._wanted:
             self._wake()
 
+    def eof_received(self) -> None:
+        # The loop tells `connection_lost` a turn later; who sends in between would be left in doubt for nothing.
+        self._end("the server closed the connection")
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(str(exc or "the server closed the connection"))
 
