@@ -99,8 +99,9 @@ class Turn(Struct, frozen=True):
 
     `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease), and
     `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues. `lost` says that
-    nothing was leased, because the holder is not known (any more). `refused` are leases whose payload was damaged,
-    or does not bear the seal that it should: they must not be run, and are settled as they stand here.
+    nothing was leased, because the holder is not known (any more). `waiting` counts those who were registered to be
+    woken when the turn began, as far as the layout knows. `refused` are leases whose payload was damaged, or does not
+    bear the seal that it should: they must not be run, and are settled as they stand here.
     """
 
     settled: tuple[bool, ...]
@@ -110,6 +111,7 @@ class Turn(Struct, frozen=True):
     outbox: int = 0
     tick_in: float | None = None
     lost: bool = False
+    waiting: int = 0
     refused: tuple[Broken | Unknown, ...] = ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from random import uniform
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from windlass.worker.settings import lease_on
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
-POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
+POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds where few workers wait
+ENOUGH_LOOKS = 4  # a second, of all idle workers of a queue together: more of them look less often each
+LONGEST_POLL = 5.0  # seconds, however many wait: those that died still count for a minute
 REAL_LOOK = 20.0  # seconds after which an idle worker does more than glance: its registration must not end
 MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
@@ -79,6 +82,7 @@ class Feed:
         self._looks = 0  # under way
         self.idle = asyncio.Event()  # nothing is known to wait, and there is room for more
         self._look_at = 0.0
+        self._poll_every = POLL_FLOOR
         self._real_look_at = 0.0
         self._trouble = 0.0
         self._rest_until = 0.0
@@ -221,7 +225,7 @@ class Feed:
         finally:
             self.in_flight -= 1
         if not found:
-            self._look_at = min(monotonic() + POLL_FLOOR, self._real_look_at)
+            self._look_at = self._next_poll()
         return found
 
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
@@ -303,7 +307,13 @@ class Feed:
             self._is_empty = True
             self.idle.set()
             self._real_look_at = now + (REAL_LOOK if turn.idle_for is None else min(REAL_LOOK, turn.idle_for))
-            self._look_at = min(now + POLL_FLOOR, self._real_look_at)
+            self._poll_every = min(LONGEST_POLL, max(POLL_FLOOR, turn.waiting / ENOUGH_LOOKS))
+            self._look_at = self._next_poll()
+
+    def _next_poll(self) -> float:
+        """Not all at the same time, where many wait: the first of them that looks finds what nobody told."""
+        wait = POLL_FLOOR + (self._poll_every - POLL_FLOOR) * uniform(0.5, 1.0)
+        return min(monotonic() + wait, self._real_look_at)
 
 
 def _perform(session: Session, call: Call[Turn]) -> Flow[tuple[Turn, str]]:

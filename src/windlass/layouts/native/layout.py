@@ -302,7 +302,7 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
-        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost = reply
+        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting = reply
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -330,7 +330,8 @@ class NativeLayout:
             outbox,
             _seconds(tick),
             lost == 1,
-            refused=tuple(refused),
+            waiting,
+            tuple(refused),
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:

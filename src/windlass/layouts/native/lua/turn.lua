@@ -24,7 +24,7 @@
 --            fence before the first lease, ids, data, META records, priorities (one if it is the same for all),
 --            ms until something happens by itself or -1, jobs taken back from lost holders,
 --            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1,
---            1 when nothing was leased because the holder is not known }
+--            1 when nothing was leased because the holder is not known, how many wait to be woken }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
@@ -48,7 +48,7 @@ local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
     local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
-  return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost }
+  return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE] }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
