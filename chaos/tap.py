@@ -139,8 +139,7 @@ class _Reading:
     __slots__ = ("epoch", "now", "step", "wall")
 
     def __init__(self, reply: list[Any]) -> None:
-        now, _, wall, _, epoch, step = reply[0].split()
-        self.now, self.wall, self.epoch, self.step = int(now), int(wall), int(epoch), int(step)
+        self.now, _, self.wall, _, self.epoch, self.step = reply[0]
 
 
 class _Tap:

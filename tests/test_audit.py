@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 from tests.contract.performing import settle
 from tests.support.layouts import LAYOUTS, queue_on
+from tests.support.queue_clock import change_core
 from tests.support.server import Server
 from windlass import Audit, Lease, Limits, Queue, RawJob, Windlass
 from windlass.cli import main
@@ -161,7 +162,7 @@ def mix_graveyards(keys: Keys) -> None:
 
 def forget_sequence(keys: Keys) -> None:
     keys.queue.enqueue_many([b""] * 9)
-    keys.client.hset(keys.state, "seq", 3)
+    change_core(keys.client, keys.queue.name, seq=3)
 
 
 DAMAGES: dict[str, tuple[Damage, dict[str, str]]] = {
@@ -253,7 +254,7 @@ def test_numbers_that_differ_are_told_and_go_with_what_made_them_differ(client: 
 
 def test_new_jobs_do_not_overtake_old_ones_after_the_sequence_was_mended(client: redis.Redis, raw_queue: Queue) -> None:
     old = [receipt.id for receipt in raw_queue.enqueue_many([b""] * 5)]
-    client.hset(queue_key(raw_queue.name, "state"), "seq", 0)
+    change_core(client, raw_queue.name, seq=0)
     assert raw_queue.audit(repair=True).mended == 1
     new = raw_queue.enqueue(b"").id
     assert [lease.id for lease in raw_queue.lease_many(9)] == [*old, new]

@@ -59,14 +59,14 @@ MUTANTS = (
     Mutant(
         "what waits behind a completed job is forgotten",
         f"{LUA}/turn.lua",
-        "        if text then release_blocked(done[i], text) end",
-        "        if text then call('HDEL', BLOCKED, done[i]) end",
+        "    if text then release_blocked(done[i], text) end",
+        "    if text then call('HDEL', BLOCKED, done[i]) end",
     ),
     Mutant(
         "a retry is not counted",
         f"{LUA}/turn.lua",
-        "    m.failures = m.failures + 1\n    set_mark(m, SUSPECT, false)",
-        "    set_mark(m, SUSPECT, false)",
+        "      m.failures = m.failures + 1\n      set_mark(m, SUSPECT, false)",
+        "      set_mark(m, SUSPECT, false)",
     ),
     Mutant(
         "a retry does not wait",
@@ -77,45 +77,45 @@ MUTANTS = (
     Mutant(
         "a retried job keeps its old lease",
         f"{LUA}/turn.lua",
-        "      touched[lease.holder] = true\n      end_lease(id, lease)\n",
-        "      touched[lease.holder] = true\n",
+        "        touched[lease.holder] = true\n        end_lease(id, lease)\n",
+        "        touched[lease.holder] = true\n",
     ),
     Mutant(
         "a job that failed for good is thrown away",
         f"{LUA}/turn.lua",
-        "    m.failures = m.failures + 1\n    bury(id, m, FAILED, message, most_dead)",
-        "    remove(id)",
+        "      m.failures = m.failures + 1\n      bury(id, m, FAILED, message, most_dead)",
+        "      remove(id)",
     ),
     Mutant(
         "a released job is gone",
         f"{LUA}/turn.lua",
-        "    put_back(id, m, 0, lease.score)\n    tell(id, 'released')",
-        "    remove(id)",
+        "      put_back(id, m, 0, lease.score)\n      tell(id, 'released')",
+        "      remove(id)",
     ),
     Mutant(
         "a released job goes to the end of the queue",
         f"{LUA}/turn.lua",
-        "    put_back(id, m, 0, lease.score)\n    tell(id, 'released')",
-        "    put_back(id, m, 0)",
+        "      put_back(id, m, 0, lease.score)\n      tell(id, 'released')",
+        "      put_back(id, m, 0)",
     ),
     Mutant(
         "a released job is charged",
         f"{LUA}/turn.lua",
-        "    put_back(id, m, 0, lease.score)\n    tell(id, 'released')",
-        "    m.failures = m.failures + 1\n    put_back(id, m, 0, lease.score)",
+        "      put_back(id, m, 0, lease.score)\n      tell(id, 'released')",
+        "      m.failures = m.failures + 1\n      put_back(id, m, 0, lease.score)",
     ),
     Mutant(
         "a crash is not charged",
         f"{LUA}/turn.lua",
-        "    m.stalls = m.stalls + 1\n    if allowed",
-        "    if allowed",
+        "      m.stalls = m.stalls + 1\n      if allowed",
+        "      if allowed",
         RUN,
     ),
     Mutant(
         "the innocent are charged with a crash",
         f"{LUA}/turn.lua",
-        "      set_mark(m, SUSPECT, true)\n      put_back(id, m, 0, lease.score)",
-        "      m.stalls = m.stalls + 1\n      put_back(id, m, 0, lease.score)",
+        "        set_mark(m, SUSPECT, true)\n        put_back(id, m, 0, lease.score)",
+        "        m.stalls = m.stalls + 1\n        put_back(id, m, 0, lease.score)",
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a lost lease is not counted",
         f"{LUA}/turn.lua",
-        "        m.stalls = m.stalls + 1\n        if lease.cancelled",
-        "        if lease.cancelled",
+        "          m.stalls = m.stalls + 1\n          if lease.cancelled",
+        "          if lease.cancelled",
     ),
     Mutant(
         "what is taken back keeps its lease",
@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "what is taken back goes to the end of the queue",
         f"{LUA}/turn.lua",
-        "          put_back(id, m, 0, lease.score)\n          tell(id, 'stalled')",
-        "          put_back(id, m, 0)",
+        "            put_back(id, m, 0, lease.score)\n            tell(id, 'stalled')",
+        "            put_back(id, m, 0)",
     ),
     Mutant(
         "holders are called lost too early",
@@ -173,8 +173,8 @@ MUTANTS = (
     Mutant(
         "a holder is forgotten before all it held is back",
         f"{LUA}/turn.lua",
-        "    if #members < budget then\n      call('ZREM', HOLDERS, lost)",
-        "    if true then\n      call('ZREM', HOLDERS, lost)",
+        "      if #members < budget then\n        call('ZREM', HOLDERS, lost)",
+        "      if true then\n        call('ZREM', HOLDERS, lost)",
         ("simulation", "tests/native/test_closing.py"),
     ),
     # -- leasing -------------------------------------------------------------------------------------
@@ -351,8 +351,8 @@ MUTANTS = (
     Mutant(
         "answers are not remembered",
         f"{LUA}/shared/operations.lua",
-        "    'step', state.step, lane_field, write_record(",
-        "    'step', state.step, 'lane', write_record(",
+        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, lane_field,",
+        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, 'lane',",
     ),
     Mutant(
         "a request that comes late is done after a newer one",

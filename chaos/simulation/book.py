@@ -40,7 +40,7 @@ class Book(Orders, Turns):
             return self._refuse(done, number, reply)
         if done is not None and done.number > number:
             raise Violation("I3", f"operation {number} of lane {lane} was applied after {done.number}")
-        self.reading = _read_clock(reply[0])
+        self.reading = Reading(*reply[0])
         if done is not None and done.number == number:
             self.replays += 1
             if self.reading.step != done.step:
@@ -127,8 +127,3 @@ class Book(Orders, Turns):
                 odd = sorted(set(expected) ^ set(seen[place])) or expected
                 text = f"in {place} there should be {expected}, and there is {seen[place]}"
                 raise Violation("I1" if set(expected) - set(seen[place]) else "I12", text, *odd)
-
-
-def _read_clock(reading: bytes) -> Reading:
-    now, frame, due, belief, epoch, step = reading.split()
-    return Reading(int(now), int(frame), int(due), int(belief), epoch.decode(), int(step))

@@ -20,6 +20,7 @@ from tests.support.server import Server
 
 from chaos.clock import ServerClock
 from windlass.layouts.native.keys import queue_key
+from windlass.layouts.native.records import read_core
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.wire import pack
 
@@ -167,5 +168,5 @@ class Engine:
 
     def step_of(self, queue: str) -> int:
         """How far the queue has come."""
-        (step,) = self._ask(pack("HGET", queue_key(queue, "state"), "step"), 1)
-        return int(step or 0)
+        (core,) = self._ask(pack("HGET", queue_key(queue, "state"), "core"), 1)
+        return read_core(core).step if core else 0

@@ -26,8 +26,8 @@ class _ThisMachine:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def __format__(self, _: str) -> str:
-        return self._world.current.machine.name
+    def encode(self) -> bytes:
+        return self._world.current.machine.name.encode()
 
 
 @contextmanager

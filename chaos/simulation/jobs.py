@@ -95,7 +95,7 @@ class Reading(NamedTuple):
     frame: int
     due: int
     belief: int
-    epoch: str
+    epoch: int
     step: int
 
 

@@ -57,7 +57,7 @@ class Moves:
     grace: int = 0
     grace_from: int = 0
     step: int = 0
-    epoch: str = "0"
+    epoch: int = 0
     most_ahead: float = -inf
     shortest: float = 0.0  # ms by which a lease was cut short at most
     earliest: float = 0.0  # ms by which a job was given out before its delay was over at most

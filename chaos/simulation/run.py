@@ -211,7 +211,7 @@ class Run:
         end = self.world.chance.randint(before, after)
         self.engine.tear_log(end)
         self.restart(1.0)
-        there = self.engine.step_of(queue) == int(answer[0].split()[-1])
+        there: bool = self.engine.step_of(queue) == answer[0][-1]
         self.world.note("nemesis", f"tears the log {after - end} bytes before its end: {'kept' if there else 'gone'}")
         if end == after and not there:
             raise Violation("I1", "a step whose log was whole is gone")
@@ -293,7 +293,7 @@ class Run:
 
 def _is_step(answer: Any) -> bool:
     """Whether a script wrote something, perhaps: then its answer begins with the clock's reading."""
-    return isinstance(answer, list) and bool(answer) and isinstance(answer[0], bytes)
+    return isinstance(answer, list) and bool(answer) and isinstance(answer[0], list)
 
 
 def _is_noscript(answer: Any) -> bool:

@@ -167,7 +167,7 @@ class Turns(Moves):
             answer.leased = [replace(job) for job in answer.leased]
 
     def _compare_turn(self, answer: Answer, reply: Any, args: list[bytes]) -> None:
-        _, verdicts, base, ids, data, metas, priorities, _, taken_back, _, _, lost = reply
+        _, verdicts, base, ids, data, metas, priorities, _, taken_back, _, _, lost, _ = reply
         verdicts = verdicts.decode()
         if verdicts != answer.verdicts:
             self._blame_verdicts(answer.verdicts, verdicts, args)
@@ -224,7 +224,7 @@ class Turns(Moves):
 
     def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
         """A repeat names what is still held of the first answer, and changes nothing."""
-        _, verdicts, base, ids, data, _, priorities, _, taken_back, _, _, _ = reply
+        _, verdicts, base, ids, data, _, priorities, _, taken_back, *_ = reply
         held = [(self.leased.get(job.id), job) for job in before.leased]
         still = [here is not None and (here.fence, here.holder) == (job.fence, job.holder) for here, job in held]
         expected = [job.id if kept else "" for job, kept in zip(before.leased, still, strict=True)]

@@ -40,6 +40,7 @@ class Script:
 
     name: str
     text: str = field(repr=False)
+    keys: tuple[str, ...] = field(default=(), repr=False)  # by their names in the layout, where a script has its own
     sha: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

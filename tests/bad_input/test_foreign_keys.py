@@ -205,3 +205,17 @@ def test_a_queue_that_was_written_by_a_stranger_is_still_read(queue: Queue, clie
     assert job is not None
     assert (job.data, job.failures) == (b"data", 0)
     assert take(queue).data == b"data"
+
+
+@pytest.mark.parametrize("fields", [{"format": "4", "seq": "7"}, {"core": b"\x06" + bytes(49)}, {"core": b"\x05"}])
+def test_a_queue_of_another_version_is_refused_and_left_as_it_is(
+    raw_queue: Queue, client: redis.Redis, fields: dict[Any, Any]
+) -> None:
+    key = queue_key(raw_queue.name, "state")
+    client.hset(key, mapping=fields)
+    before = dump(client)
+    for verb in (lambda: raw_queue.enqueue(b""), raw_queue.lease, raw_queue.counts, raw_queue.pause):
+        with pytest.raises(KeyConflict, match=r"was written by another version.*use one version of Windlass"):
+            verb()
+    assert dump(client) == before
+    client.delete(key)

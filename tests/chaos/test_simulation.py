@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from chaos.clock import shim
@@ -93,7 +94,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
     def put(name: str, right: str, wrong: str) -> None:
         whole: Script = getattr(scripts, name)
         assert right in whole.text, f"{name} has no such text any more"
-        planted = Script(whole.name, whole.text.replace(right, wrong))
+        planted = replace(whole, text=whole.text.replace(right, wrong))
         monkeypatch.setattr(scripts, name, planted)
         monkeypatch.setattr(scripts, "ALL", tuple(planted if each is whole else each for each in scripts.ALL))
 

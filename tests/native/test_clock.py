@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chaos.clock import ServerClock, shim
 
-from tests.support.queue_clock import change_drift, read_drift
+from tests.support.queue_clock import change_core, change_drift, read_core, read_drift
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
 from windlass.ids import random_id
@@ -171,7 +171,7 @@ def test_a_stranger_after_a_short_silence_takes_it_for_no_jump(
 ) -> None:
     """Its first look can vouch for nothing, its second only for the time since the first: neither saw a jump."""
     raw_queue.enqueue(b"x", id="job", delay=HOUR / 2)
-    client.hincrby(queue_key(raw_queue.name, "state"), "wall", -60_000)
+    change_core(client, raw_queue.name, wall=read_core(client, raw_queue.name).wall - 60_000)
     elsewhere()
     for _ in range(3):
         assert stranger.lease() is None
@@ -239,7 +239,7 @@ def _made_now(queue: Queue) -> Callable[[], object]:
 
 
 def _clock(client: Any, queue: Queue) -> int:
-    return int(client.hget(queue_key(queue.name, "state"), "clock"))
+    return read_core(client, queue.name).clock
 
 
 def test_time_that_calls_spend_on_their_way_is_not_counted_twice(

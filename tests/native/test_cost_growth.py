@@ -47,8 +47,8 @@ PIECE = 20_000  # jobs that are written by one script: well below the time after
 _FILL = """
 local STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META = unpack(KEYS)
 local kind, first, last, data, ahead = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-local kept = redis.call('HMGET', STATE, 'seq', 'fence', 'clock')
-local seq, fence, clock = tonumber(kept[1]), tonumber(kept[2]), tonumber(kept[3])
+local CORE = '>BBI8I8I8I8I8I8'
+local version, marks, seq, fence, clock, wall, step, epoch = struct.unpack(CORE, redis.call('HGET', STATE, 'core'))
 local whole = function(number) return string.format('%.0f', number) end
 local into = {}
 local function add(command, key, a, b)
@@ -79,7 +79,7 @@ for i = first, last do
   end
 end
 for _, pending in pairs(into) do redis.call(unpack(pending)) end
-redis.call('HSET', STATE, 'seq', whole(seq), 'fence', whole(fence))
+redis.call('HSET', STATE, 'core', struct.pack(CORE, version, marks, seq, fence, clock, wall, step, epoch))
 """
 
 

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from tests.contract.leasing import drain, take
+from tests.support.queue_clock import read_core
 from windlass import Cleaned, Counts, Queue, RawJob, State
 from windlass.layouts.native.keys import NAMES, queue_key
 
@@ -277,7 +278,7 @@ def test_a_dead_entry_with_no_grave_is_dropped(queue: Queue, client: redis.Redis
 @pytest.mark.serves("R5", "W4")
 def test_lanes_and_waiters_of_long_ago_are_dropped(queue: Queue, client: redis.Redis, keys: Keys) -> None:
     queue.enqueue(b"")
-    clock = int(client.hget(keys.state, "clock") or 0)
+    clock = read_core(client, queue.name).clock
     client.hset(keys.state, mapping={"lane:old": f"7 {clock - 601_000} 1 a", "lane:young": f"7 {clock - 500_000} 1 a"})
     client.zadd(keys.idle, {"old": clock - 1, "young": clock + 30_000})
     mend(queue, mended=2)

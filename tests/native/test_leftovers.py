@@ -14,7 +14,7 @@ import redis
 
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
-from tests.support.queue_clock import pass_time
+from tests.support.queue_clock import pass_time, read_core
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
@@ -279,7 +279,7 @@ def test_thousands_of_abandoned_lanes_are_forgotten(server: Server, client: redi
     with Windlass(server.url) as app:
         queue = app.queue(NAME)
         queue.enqueue(b"")
-        clock = int(client.hget(state, "clock") or 0)
+        clock = read_core(client, NAME).clock
         client.hset(state, mapping={f"lane:gone{number}": f"3 {clock - 700_000} 1 a" for number in range(2000)})
         assert queue.clean(deep=True).mended == 2000
         assert client.hlen(state) < 15

@@ -128,11 +128,11 @@ def test_when_time_is_up_the_error_says_whether_it_may_have_happened(proxy: Faul
 
 def test_an_operation_that_comes_too_late_is_refused(client: redis.Redis, app: Windlass) -> None:
     queue = app.queue("late")
-    keys = queue_keys("late")
+    keys = queue_keys("late", scripts.ENQUEUE.keys)
     client.script_load(scripts.ENQUEUE.text)
 
     def enqueue(number: int, id: str) -> Any:
-        return client.evalsha(scripts.ENQUEUE.sha, len(keys), *keys, "lane", number, 0, 0, id, b"data", b"")
+        return client.evalsha(scripts.ENQUEUE.sha, len(keys), *keys, "lane", number, b"", 0, id, b"data", b"")
 
     first = enqueue(7, "a")
     assert enqueue(7, "a")[1] == first[1] == b"a"

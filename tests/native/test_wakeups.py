@@ -20,6 +20,7 @@ import pytest
 import redis
 from redis.client import PubSub
 
+from tests.support.queue_clock import change_core, read_core
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, Windlass
@@ -108,10 +109,9 @@ def test_a_silent_holder_that_is_given_grace_is_not_polled_hot(raw_queue: Queue,
     raw_queue.enqueue(b"")
     assert raw_queue.lease(seconds=1, holder="worker-1")
     # Nobody says anything for 10 s; the holder may have been asleep with all the others, and gets 5 s to say so.
-    state, holders = queue_key(raw_queue.name, "state"), queue_key(raw_queue.name, "holders")
-    client.hincrby(state, "clock", -10_000)
-    client.hincrby(state, "wall", -10_000)
-    client.zincrby(holders, -10_000, "worker-1")
+    core = read_core(client, raw_queue.name)
+    change_core(client, raw_queue.name, clock=core.clock - 10_000, wall=core.wall - 10_000)
+    client.zincrby(queue_key(raw_queue.name, "holders"), -10_000, "worker-1")
     before = calls(client)
     assert raw_queue.lease(wait=1.2) is None
     assert calls(client) - before <= 8

@@ -5,9 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.layouts.native.keys import queue_key
+from windlass.layouts.native.records import Core
+from windlass.layouts.native.records import read_core as unpack_core
 
 FIELDS = ("skew", "skew_until", "belief", "leap", "behind", "frame", "grace", "grace_from")  # as in clock.lua
 NEVER = 2**52  # ms
+
+
+def read_core(client: Any, queue: str) -> Core:
+    """The counters and the clock."""
+    packed = client.hget(queue_key(queue, "state"), "core")
+    assert packed, "the queue has no clock yet: use it first"
+    return unpack_core(packed)
+
+
+def change_core(client: Any, queue: str, **changes: int) -> None:
+    """Have them say something else."""
+    client.hset(queue_key(queue, "state"), "core", read_core(client, queue)._replace(**changes).pack())
 
 
 def read_drift(client: Any, queue: str) -> dict[str, int]:
@@ -25,6 +39,5 @@ def change_drift(client: Any, queue: str, **changes: int) -> None:
 def pass_time(client: Any, queue: str, seconds: float) -> None:
     """Let time pass, for leases and for run times."""
     ms = round(seconds * 1000)
-    assert client.hexists(queue_key(queue, "state"), "clock"), "the queue has no clock yet: use it first"
-    client.hincrby(queue_key(queue, "state"), "clock", ms)
+    change_core(client, queue, clock=read_core(client, queue).clock + ms)
     change_drift(client, queue, skew=read_drift(client, queue)["skew"] - ms, skew_until=NEVER)

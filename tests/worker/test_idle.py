@@ -66,7 +66,7 @@ async def test_the_more_wait_the_less_often_does_each_of_them_look(
         try:
             for number in range(waiting):
                 look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=f"waiter-{number}")
-                await app.arun(lambda session, look=look: session.perform(look))
+                await app.arun(lambda session, look=look: session.perform(look))  # type: ignore[misc]
             feed = Feed(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
             began = monotonic()
             await feed.turn(1)

@@ -11,7 +11,7 @@ import re
 
 PREFIX = "windlass"
 
-# The order in which every script gets them; in the scripts they are called by these names in capitals.
+# The order in which every script gets those that it names; there they are called by these names in capitals.
 NAMES = (
     "state",  # hash    counters, clocks, pause flag, and the last operation of each lane
     "ready",  # zset    id → priority and sequence
@@ -37,14 +37,14 @@ NAMES = (
 )
 
 
-def queue_keys(queue: str) -> tuple[str, ...]:
-    """All keys of a queue, in the order that the scripts expect."""
-    return tuple(f"{PREFIX}:{{{queue}}}:{name}" for name in NAMES)
-
-
 def queue_key(queue: str, name: str) -> str:
     """One key of a queue."""
     return f"{PREFIX}:{{{queue}}}:{name}"
+
+
+def queue_keys(queue: str, names: tuple[str, ...] = NAMES) -> tuple[str, ...]:
+    """Keys of a queue: all, or those of these names."""
+    return tuple(queue_key(queue, name) for name in names)
 
 
 # A queue that is in use has a state, or an inbox that somebody pushed into. One pattern finds both, and little else.

@@ -40,7 +40,7 @@ from windlass.outcome import (
 )
 
 T = TypeVar("T")
-_NO_EPOCH = b"0"
+_NO_EPOCH = 0
 _NO_META = read_meta(None)
 _ACCEPTED = ord("1")
 _STATUSES = {
@@ -81,11 +81,11 @@ class NativeLayout:
     def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
         self.queue = check_name(queue)
         self.max_dead = max_dead
-        self._keys = keys.queue_keys(queue)
+        self._keys: dict[Script, tuple[str, ...]] = {}
         self._heard = Heard()
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._heard.vouch)
         # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
-        self._reached: tuple[bytes, int] | None = None
+        self._reached: tuple[int, int] | None = None
         self.rewinds = 0
         # Names that the server knows from us, to be taken back when we leave.
         self._waiters: set[str] = set()
@@ -343,13 +343,12 @@ class NativeLayout:
             self._hear(reply[0], reached)
             return read(reply)
 
-        return Call(script, self._keys, (self._heard.vouch(), *args), hear, True, self._about(verb))
+        return Call(script, self._keys_of(script), (self._heard.vouch(), *args), hear, True, self._about(verb))
 
-    def _hear(self, reading: bytes, reached: tuple[bytes, int] | None) -> None:
+    def _hear(self, reading: list[int], reached: tuple[int, int] | None) -> None:
         """Remember what the clock says, and see whether the server is behind what it had `reached` before the call."""
-        said = reading.split()
-        reply = (said[4], int(said[5]))
-        self._heard.hear(said, anew=self._reached is not None and reply[0] != self._reached[0])
+        reply = (reading[4], reading[5])
+        self._heard.hear(reading, anew=self._reached is not None and reply[0] != self._reached[0])
         if reply[0] == _NO_EPOCH and reached is None:
             return  # nothing was ever written
         if reached is not None and (reply[0] != reached[0] or reply[1] < reached[1]):
@@ -359,7 +358,14 @@ class NativeLayout:
             self._reached = reply
 
     def _call(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
-        return Call(script, self._keys, tuple(args), read, False, self._about(verb))
+        return Call(script, self._keys_of(script), tuple(args), read, False, self._about(verb))
+
+    def _keys_of(self, script: Script) -> tuple[str, ...]:
+        """The keys that a script gets. The first of them, `state`, is the same for all."""
+        found = self._keys.get(script)
+        if found is None:
+            found = self._keys[script] = keys.queue_keys(self.queue, script.keys)
+        return found
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"

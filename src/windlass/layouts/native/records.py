@@ -8,7 +8,7 @@ import struct
 from collections.abc import Collection
 from hashlib import sha1
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from windlass.errors import InvalidOption, Undecodable
@@ -16,6 +16,7 @@ from windlass.job import CAUGHT, JobRecord, Limits, State
 from windlass.layout import Parcel
 from windlass.layouts.packing import CHANGE, META, read_meta
 
+_CORE = struct.Struct(">BBQQQQQQ")
 _LEASE = struct.Struct(">BQQB")
 _GRAVE = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
@@ -26,6 +27,28 @@ PRIORITY_STEP = 2**49
 _CRC, _SHA1 = b"c", b"s"  # which sum it is
 _SUM = 5
 _REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
+
+
+class Core(NamedTuple):
+    """What the state of a queue has in one field: the counters and the clock."""
+
+    version: int
+    marks: int
+    seq: int
+    fence: int
+    clock: int
+    wall: int
+    step: int
+    epoch: int
+
+    def pack(self) -> bytes:
+        """As it lies in the server."""
+        return _CORE.pack(*self)
+
+
+def read_core(packed: bytes) -> Core:
+    """The core again."""
+    return Core(*_CORE.unpack(packed))
 
 
 def pack_fences(fences: Collection[int]) -> bytes:

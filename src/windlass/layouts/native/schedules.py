@@ -35,7 +35,7 @@ class _MakesCalls(Protocol):
 class NativeSchedules:
     """Where a native queue keeps its schedules."""
 
-    def __init__(self, ask: _MakesCalls, write: _MakesCalls, vouched: Callable[[], str]) -> None:
+    def __init__(self, ask: _MakesCalls, write: _MakesCalls, vouched: Callable[[], bytes]) -> None:
         self._ask = ask
         self._write = write
         self._vouched = vouched

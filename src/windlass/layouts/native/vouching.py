@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from struct import Struct
 from time import monotonic
 from typing import NamedTuple
 
 from windlass.machine import MACHINE, uptime_ms
+
+_WITNESS = Struct(">QIQIQ")  # as in clock.lua
 
 
 class _Reading(NamedTuple):
@@ -30,13 +34,13 @@ class Heard:
     def __init__(self) -> None:
         self._reading = _Reading()
 
-    def hear(self, reading: list[bytes], *, anew: bool) -> None:
+    def hear(self, reading: Sequence[int], *, anew: bool) -> None:
         """Take a reading; `anew`: it is of another queue than before.
 
         An answer that was long under way says less than an earlier one: what we know better is kept, while it counts.
         """
         at = monotonic()
-        now, frame, due, belief = int(reading[0]), int(reading[1]), int(reading[2]), int(reading[3])
+        now, frame, due, belief = reading[:4]
         if not anew:
             known = self._reading
             passed = known.passed(at)
@@ -52,8 +56,8 @@ class Heard:
         passed = known.passed(monotonic())
         return known.due + passed, known.now + passed
 
-    def vouch(self) -> str:
+    def vouch(self) -> bytes:
         """What the clock must read by now at least, and this machine's own uptime."""
         now, frame, due, belief, _ = known = self._reading
         passed = known.passed(monotonic())
-        return f"{now + passed} {frame} {due + passed} {belief} {MACHINE} {uptime_ms()}"
+        return _WITNESS.pack(now + passed, frame, due + passed, belief, uptime_ms()) + MACHINE.encode()

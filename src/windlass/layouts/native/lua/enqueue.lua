@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta changes wake waiting arrivals
+-- uses operations wake
 -- Adds jobs, or changes those whose ids are there already. Without `allow-oom`: a full server refuses
 -- new jobs before anything is written, and goes on settling the old ones.
 --
@@ -15,30 +15,21 @@ if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 local fresh, plain = ARGV[4] ~= '0', ARGV[4] == '2'
-measure('ZCARD', IDLE)
-local crowded = call('EXISTS', SCHEDULED, META, BLOCKED) > 0 -- something may have to be known of other jobs
-if crowded then
-  measure('ZCARD', SCHEDULED)
+local crowded = false -- something may have to be known of other jobs
+if call('EXISTS', SCHEDULED, META, BLOCKED, IDLE) > 0 then
+  measure('ZCARD', SCHEDULED, IDLE)
   measure('HLEN', META, BLOCKED)
-end
-if crowded or not plain then
-  measure('ZCARD', READY)
-  measure('HLEN', DATA, LEASES)
-  promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
+  crowded = size[SCHEDULED] + size[META] + size[BLOCKED] > 0
 end
 
 local answer, adds, payloads = {}, {}, {}
-if plain then
-  payloads = { unpack(ARGV, 5) }
-  local seq = state.seq
-  for i = 1, #payloads, 2 do
-    seq = seq + 1
-    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]
-  end
-  state.seq = seq
-  answer[1] = string.rep('a', #payloads / 2)
-else
-  local jobs = (#ARGV - 4) / 3
+if crowded or not plain then
+  -- uses here meta changes waiting arrivals
+  measure('ZCARD', READY)
+  measure('HLEN', DATA, LEASES)
+  promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
+
+  local jobs = plain and 0 or (#ARGV - 4) / 3
   local scores, leases, metas = {}, {}, {}
   if not fresh then
     local ids = {}
@@ -62,6 +53,16 @@ else
       payloads[#payloads + 1] = data
     end
   end
+end
+if plain then
+  payloads = { unpack(ARGV, 5) }
+  local seq = state.seq
+  for i = 1, #payloads, 2 do
+    seq = seq + 1
+    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]
+  end
+  state.seq = seq
+  answer[1] = string.rep('a', #payloads / 2)
 end
 if #payloads > 0 then read('HSET', DATA, unpack(payloads)) end
 if #adds > 0 then

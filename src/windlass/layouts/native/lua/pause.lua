@@ -13,11 +13,7 @@ end
 measure('ZCARD', READY, IDLE)
 
 local changed = state.paused ~= (ARGV[4] == '1')
-if ARGV[4] == '1' then
-  call('HSET', STATE, 'paused', '1')
-else
-  call('HDEL', STATE, 'paused')
-end
+state.paused = ARGV[4] == '1'
 close(changed and '1' or '0')
 if changed and ARGV[4] == '0' then
   -- Run times may have passed meanwhile: at least one waiter must look.

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases changes watching wake waiting arrivals endings
+-- uses operations leases watching wake
 -- One turn of a worker's wheel in one step: settle what is done, take in what came from outside, promote
 -- what is due, take back what was abandoned, lease the next jobs. Any part may be empty.
 --
@@ -100,8 +100,10 @@ local function owned(text, fence)
   return lease and lease.fence == tonumber(fence) and lease
 end
 
+local done = {} -- ids of completed jobs that were still ours
 if completed > 0 then
-  local done, fences = { unpack(ARGV, 11, 10 + completed) }, ARGV[11 + completed]
+  done = { unpack(ARGV, 11, 10 + completed) }
+  local fences = ARGV[11 + completed]
   local members, count = {}, 0
   local sub = string.sub
   for i, text in ipairs(call('HMGET', LEASES, unpack(done))) do
@@ -127,203 +129,211 @@ if completed > 0 then
     if size[WATCHED] > 0 then
       for _, id in ipairs(done) do tell(id, 'completed') end
     end
-    if size[BLOCKED] > 0 then
-      for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
-        if text then release_blocked(done[i], text) end
-      end
-    end
   end
 end
 
--- Made only when needed: the server makes every function of a script anew at each call.
-if others > 0 then
-  local UNKNOWN_AGAIN = 300000 -- ms until a job whose task nobody knew is given out again without being asked for
-  local settle = {}
-  local kept = KEYS_OF_QUEUE -- results are kept under the keys behind the queue's own
+---------------------------------------------------------------------------------------------------
+-- What most turns need nothing of: with its functions, which the server would make anew for each of them
 
-  -- A result is kept: a letter for how it ended, then what came of it.
-  local function keep_result(letter, ms, text)
-    if ms > 0 then call('SET', KEYS[kept], letter .. text, 'PX', ms) end
+local taken_back = 0
+local being_swept = false
+local lost_holders = size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}
+if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_holders > 0 then
+  -- uses here meta changes waiting arrivals endings
+
+  if size[BLOCKED] > 0 and #done > 0 then
+    for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
+      if text then release_blocked(done[i], text) end
+    end
   end
 
-  function settle.d(id, m, lease, a, ms, text)
-    tell(id, 'completed')
-    remove(id)
-  end
+  if others > 0 then
+    local UNKNOWN_AGAIN = 300000 -- ms until a job whose task nobody knew is given out again without being asked for
+    local settle = {}
+    local kept = KEYS_OF_QUEUE -- results are kept under the keys behind the queue's own
 
-  function settle.l(id, m, lease)
-    put_back(id, m, 0, lease.score)
-    tell(id, 'released')
-  end
+    -- A result is kept: a letter for how it ended, then what came of it.
+    local function keep_result(letter, ms, text)
+      if ms > 0 then call('SET', KEYS[kept], letter .. text, 'PX', ms) end
+    end
 
-  function settle.r(id, m, lease, kind, ms, message)
-    m.failures = m.failures + 1
-    set_mark(m, SUSPECT, false) -- it came to an end by itself
-    if message ~= '' then call('HSET', NOTES, id, message) end
-    put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
-    tell(id, 'retried')
-  end
+    function settle.d(id, m, lease, a, ms, text)
+      tell(id, 'completed')
+      remove(id)
+    end
 
-  function settle.f(id, m, lease, a, ms, message)
-    m.failures = m.failures + 1
-    bury(id, m, FAILED, message, most_dead)
-  end
-
-  function settle.k(id, m, lease, a, b, message)
-    bury(id, m, UNDECODABLE, message, most_dead)
-  end
-
-  function settle.c(id, m, lease, alone, allowed, message)
-    if message ~= '' then call('HSET', NOTES, id, message) end
-    if alone == '0' then
-      set_mark(m, SUSPECT, true)
+    function settle.l(id, m, lease)
       put_back(id, m, 0, lease.score)
-      tell(id, 'crashed')
-      return
+      tell(id, 'released')
     end
-    m.stalls = m.stalls + 1
-    if allowed >= 0 and not marked(m, LIMITED) then m.max_stalls = allowed end
-    if m.stalls >= m.max_stalls then
-      keep_result('c', alone - 1, message)
-      bury(id, m, CRASHED, message, most_dead)
-    else
-      put_back(id, m, 0, lease.score)
-      tell(id, 'crashed')
+
+    function settle.r(id, m, lease, kind, ms, message)
+      m.failures = m.failures + 1
+      set_mark(m, SUSPECT, false) -- it came to an end by itself
+      if message ~= '' then call('HSET', NOTES, id, message) end
+      put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
+      tell(id, 'retried')
     end
-  end
 
-  function settle.u(id, m, lease, a, b, task)
-    call('HSET', NOTES, id, 'no worker that saw it knows the task ' .. task)
-    call('ZADD', PARKED, 0, task .. '\0' .. id)
-    call('PEXPIRE', PARKED, 2 * UNKNOWN_AGAIN)
-    put_back(id, m, due + UNKNOWN_AGAIN + PARKED_FRACTION)
-    tell(id, 'released')
-  end
-
-  function settle.x(id, m)
-    if marked(m, CAUGHT) then
-      bury_uncaught(id, most_dead)
-    else -- it tells of no other job: its data must not be read as if it did
-      bury(id, m, FAILED, '', most_dead)
+    function settle.f(id, m, lease, a, ms, message)
+      m.failures = m.failures + 1
+      bury(id, m, FAILED, message, most_dead)
     end
-  end
 
-  local ours = {}
-  for i = 1, others do
-    local at = others_at + 6 * (i - 1)
-    local id, fence, verb, a, b, text =
-      ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
-    local lease = owned(call('HGET', LEASES, id), fence)
-    local ms = (verb == 'd' or verb == 'f') and b or verb == 'c' and a - 1 or 0
-    if ms > 0 then kept = kept + 1 end -- there is a key for it, needed or not
-    ours[i] = lease and true or false
-    verdicts[completed + i] = lease and '1' or '0'
-    if lease then
-      changed = true
-      touched[lease.holder] = true
-      end_lease(id, lease)
-      local m = read_meta(call('HGET', META, id))
-      m.priority = priority_of(lease.score)
-      if verb ~= 'c' then keep_result(verb, ms, text) end
-      if lease.cancelled and verb ~= 'd' then
-        tell(id, 'cancelled')
-        remove(id)
+    function settle.k(id, m, lease, a, b, message)
+      bury(id, m, UNDECODABLE, message, most_dead)
+    end
+
+    function settle.c(id, m, lease, alone, allowed, message)
+      if message ~= '' then call('HSET', NOTES, id, message) end
+      if alone == '0' then
+        set_mark(m, SUSPECT, true)
+        put_back(id, m, 0, lease.score)
+        tell(id, 'crashed')
+        return
+      end
+      m.stalls = m.stalls + 1
+      if allowed >= 0 and not marked(m, LIMITED) then m.max_stalls = allowed end
+      if m.stalls >= m.max_stalls then
+        keep_result('c', alone - 1, message)
+        bury(id, m, CRASHED, message, most_dead)
       else
-        settle[verb](id, m, lease, a, b, text)
+        put_back(id, m, 0, lease.score)
+        tell(id, 'crashed')
+      end
+    end
+
+    function settle.u(id, m, lease, a, b, task)
+      call('HSET', NOTES, id, 'no worker that saw it knows the task ' .. task)
+      call('ZADD', PARKED, 0, task .. '\0' .. id)
+      call('PEXPIRE', PARKED, 2 * UNKNOWN_AGAIN)
+      put_back(id, m, due + UNKNOWN_AGAIN + PARKED_FRACTION)
+      tell(id, 'released')
+    end
+
+    function settle.x(id, m)
+      if marked(m, CAUGHT) then
+        bury_uncaught(id, most_dead)
+      else -- it tells of no other job: its data must not be read as if it did
+        bury(id, m, FAILED, '', most_dead)
+      end
+    end
+
+    local ours = {}
+    for i = 1, others do
+      local at = others_at + 6 * (i - 1)
+      local id, fence, verb, a, b, text =
+        ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
+      local lease = owned(call('HGET', LEASES, id), fence)
+      local ms = (verb == 'd' or verb == 'f') and b or verb == 'c' and a - 1 or 0
+      if ms > 0 then kept = kept + 1 end -- there is a key for it, needed or not
+      ours[i] = lease and true or false
+      verdicts[completed + i] = lease and '1' or '0'
+      if lease then
+        changed = true
+        touched[lease.holder] = true
+        end_lease(id, lease)
+        local m = read_meta(call('HGET', META, id))
+        m.priority = priority_of(lease.score)
+        if verb ~= 'c' then keep_result(verb, ms, text) end
+        if lease.cancelled and verb ~= 'd' then
+          tell(id, 'cancelled')
+          remove(id)
+        else
+          settle[verb](id, m, lease, a, b, text)
+        end
+      end
+    end
+
+    -- What finished jobs hand over: here at once, for other queues by way of the outbox.
+    local at = others_at + 6 * others + 1
+    for _ = 1, tonumber(ARGV[at] or 0) do
+      local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+      at = at + 5
+      if ours[parent] and target == '' then
+        arrive(id, data, text)
+      elseif ours[parent] then
+        -- Numbered like fences: the other queue remembers the last number, also when this one begins anew.
+        local seq = math.max(state.fence, wall_us) + 1
+        state.fence = seq
+        call('ZADD', OUTBOX, seq, struct.pack('>I8BI2B', seq, #target, #id, #text) .. target .. id .. text .. data)
+        size[OUTBOX] = size[OUTBOX] + 1
       end
     end
   end
 
-  -- What finished jobs hand over: here at once, for other queues by way of the outbox.
-  local at = others_at + 6 * others + 1
-  for _ = 1, tonumber(ARGV[at] or 0) do
-    local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
-    at = at + 5
-    if ours[parent] and target == '' then
-      arrive(id, data, text)
-    elseif ours[parent] then
-      -- Numbered like fences: the other queue remembers the last number, also when this one begins anew.
-      local seq = math.max(state.fence, wall_us) + 1
-      state.fence = seq
-      call('ZADD', OUTBOX, seq, struct.pack('>I8BI2B', seq, #target, #id, #text) .. target .. id .. text .. data)
-      size[OUTBOX] = size[OUTBOX] + 1
+  -------------------------------------------------------------------------------------------------
+  -- Take in what was pushed by hand: each element of the inbox becomes a plain job
+
+  if size[INBOX] > 0 then
+    changed = true
+    -- The same as a client puts behind its data, by the one sum that is at hand here (see native/records.py).
+    local SEALED = '\137WLSEAL' -- what only begins as sealed payloads do is marked as not sealed (see sealing.py)
+    local function add_sum(data)
+      if string.sub(data, 1, #SEALED) == SEALED then data = SEALED .. '\0' .. data end
+      local sum = string.gsub(string.sub(redis.sha1hex(data), 1, 8), '..', function(hex) return string.char(tonumber(hex, 16)) end)
+      return data .. sum .. 's'
+    end
+    for _, data in ipairs(call('RPOP', INBOX, math.min(size[INBOX], 100))) do
+      local id
+      repeat id = 'inbox-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, id) == 0
+      call('HSET', DATA, id, add_sum(data))
+      call('ZADD', READY, 5 * PRIORITY_STEP + state.seq, id)
+      came = came + 1
+    end
+  end
+
+  -------------------------------------------------------------------------------------------------
+  -- Promote what is due
+
+  local before = came
+  promote(MOST)
+  changed = changed or came > before
+
+  -------------------------------------------------------------------------------------------------
+  -- Sweep: take back what lost holders held, to the front, in the old order. A holder with a name beats
+  -- regularly; after a silence of the whole queue it gets time to do so before it is called lost.
+
+  for _, lost in ipairs(lost_holders) do
+    local ended = tonumber(call('ZSCORE', HOLDERS, lost))
+    if is_raw(lost) or now >= state.grace or ended <= state.grace_from then
+      changed = true
+      local budget = MOST - taken_back
+      local members = budget > 0 and held_by(lost, budget) or {}
+      for _, member in ipairs(members) do
+        local id = string.sub(member, #lost + 2)
+        local text = call('HGET', LEASES, id)
+        local lease = text and read_lease(text)
+        if not lease or lease.holder ~= lost then
+          call('ZREM', HELD, member) -- an index entry with no lease behind it
+        else
+          end_lease(id, lease)
+          local m = read_meta(call('HGET', META, id))
+          m.priority = priority_of(lease.score)
+          m.stalls = m.stalls + 1
+          if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
+            tell(id, 'cancelled')
+            remove(id)
+          elseif m.stalls > m.max_stalls then
+            bury(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)
+          else
+            put_back(id, m, 0, lease.score)
+            tell(id, 'stalled')
+          end
+        end
+        taken_back = taken_back + 1
+      end
+      if #members < budget then
+        call('ZREM', HOLDERS, lost)
+      else
+        call('ZADD', HOLDERS, 0, lost) -- more to take back: until then it is known as lost, and cannot come to life again
+        being_swept = being_swept or lost == holder
+      end
     end
   end
 end
 
 for name in pairs(touched) do drop_holder_if_done(name) end
-
----------------------------------------------------------------------------------------------------
--- Take in what was pushed by hand: each element of the inbox becomes a plain job
-
-if size[INBOX] > 0 then
-  changed = true
-  -- The same as a client puts behind its data, by the one sum that is at hand here (see native/records.py).
-  local SEALED = '\137WLSEAL' -- what only begins as sealed payloads do is marked as not sealed (see sealing.py)
-  local function add_sum(data)
-    if string.sub(data, 1, #SEALED) == SEALED then data = SEALED .. '\0' .. data end
-    local sum = string.gsub(string.sub(redis.sha1hex(data), 1, 8), '..', function(hex) return string.char(tonumber(hex, 16)) end)
-    return data .. sum .. 's'
-  end
-  for _, data in ipairs(call('RPOP', INBOX, math.min(size[INBOX], 100))) do
-    local id
-    repeat id = 'inbox-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, id) == 0
-    call('HSET', DATA, id, add_sum(data))
-    call('ZADD', READY, 5 * PRIORITY_STEP + state.seq, id)
-    came = came + 1
-  end
-end
-
----------------------------------------------------------------------------------------------------
--- Promote what is due
-
-local before = came
-promote(MOST)
-changed = changed or came > before
-
----------------------------------------------------------------------------------------------------
--- Sweep: take back what lost holders held, to the front, in the old order. A holder with a name beats
--- regularly; after a silence of the whole queue it gets time to do so before it is called lost.
-
-local taken_back = 0
-local being_swept = false
-for _, lost in ipairs(size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}) do
-  local ended = tonumber(call('ZSCORE', HOLDERS, lost))
-  if is_raw(lost) or now >= state.grace or ended <= state.grace_from then
-    changed = true
-    local budget = MOST - taken_back
-    local members = budget > 0 and held_by(lost, budget) or {}
-    for _, member in ipairs(members) do
-      local id = string.sub(member, #lost + 2)
-      local text = call('HGET', LEASES, id)
-      local lease = text and read_lease(text)
-      if not lease or lease.holder ~= lost then
-        call('ZREM', HELD, member) -- an index entry with no lease behind it
-      else
-        end_lease(id, lease)
-        local m = read_meta(call('HGET', META, id))
-        m.priority = priority_of(lease.score)
-        m.stalls = m.stalls + 1
-        if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
-          tell(id, 'cancelled')
-          remove(id)
-        elseif m.stalls > m.max_stalls then
-          bury(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)
-        else
-          put_back(id, m, 0, lease.score)
-          tell(id, 'stalled')
-        end
-      end
-      taken_back = taken_back + 1
-    end
-    if #members < budget then
-      call('ZREM', HOLDERS, lost)
-    else
-      call('ZADD', HOLDERS, 0, lost) -- more to take back: until then it is known as lost, and cannot come to life again
-      being_swept = being_swept or lost == holder
-    end
-  end
-end
 
 ---------------------------------------------------------------------------------------------------
 -- Lease

@@ -15,24 +15,31 @@ local SILENCE = 5000 -- ms without any sign of life that make named holders wort
 
 local wall, wall_us, now, due
 local sure -- `now` without what rests on the server's word alone: all that is told while nothing is written
-local state = {}
+local state = { -- with a place for all that is known of a queue: it would grow six times
+  seq = 0, fence = 0, clock = false, wall = false, step = 0, epoch = 0, paused = false, catcher = false, witness = '',
+  last_witness = '', skew = 0, skew_until = 0, belief = 0, leap = 0, behind = 0, frame = 0, grace = 0, grace_from = 0,
+  jumped = false, silent = false, closed = false, newcomer = false,
+}
 local lane_field
 
 local function wall_clock()
   local time = call('TIME')
-  wall = time[1] * 1000 + math.floor(time[2] / 1000)
   wall_us = time[1] * 1000000 + time[2]
+  wall = math.floor(wall_us / 1000)
 end
 
-local SAID = '^(%d+) (%d+) (%d+) (%d+) (%S+) (%d+)$'
+-- WITNESS, what a caller vouches for: now and its frame, due and its belief, the uptime of its machine; then that one's name.
+local WITNESS_FORMAT = '>I8I4I8I4I8'
+local WITNESS_HEAD = 32
 
 local function claim(said)
-  local heard_now, frame, heard_due, belief, machine, uptime = string.match(said, SAID)
-  if not machine or machine == '-' then return { now = 0, due = 0, uptime = 0 } end
+  local machine = string.sub(said, WITNESS_HEAD + 1)
+  if machine == '' or machine == '-' then return { now = 0, due = 0, uptime = 0 } end
+  local heard_now, frame, heard_due, belief, uptime = struct.unpack(WITNESS_FORMAT, said)
   return {
-    now = tonumber(frame) == state.frame and tonumber(heard_now) or 0,
-    due = tonumber(belief) == state.belief and tonumber(heard_due) or 0,
-    machine = machine, uptime = tonumber(uptime),
+    now = frame == state.frame and heard_now or 0,
+    due = belief == state.belief and heard_due or 0,
+    machine = machine, uptime = uptime,
   }
 end
 
@@ -62,8 +69,7 @@ end
 -- came first, and whether the server has forgotten anything since: the queue's epoch, and the number of the step. Of `now`
 -- only what is sure, unless it was written (`closed`): then it is so.
 local function reading()
-  return string.format('%.0f %.0f %.0f %.0f %s %.0f', state.closed and now or sure, state.frame, due, state.belief,
-    state.epoch or '0', state.step)
+  return { state.closed and now or sure, state.frame, due, state.belief, state.epoch, state.step }
 end
 
 local function advance_clock(said)
@@ -128,12 +134,11 @@ local function from_now(ms)
   return math.max(wall, due) + ms + (ms > 0 and state.skew ~= 0 and TOLERANCE or 0)
 end
 
--- What is other than 0 only after the clock has jumped, was behind, or stood still.
+-- DRIFT: what is other than 0 only after the clock has jumped, was behind, or stood still.
 local function read_drift(text)
-  if not text then return 0, 0, 0, 0, 0, 0, 0, 0 end
   local drift = {}
   for number in string.gmatch(text, '%S+') do drift[#drift + 1] = tonumber(number) end
-  return unpack(drift)
+  state.skew, state.skew_until, state.belief, state.leap, state.behind, state.frame, state.grace, state.grace_from = unpack(drift)
 end
 
 local function write_drift()
@@ -141,23 +146,32 @@ local function write_drift()
     state.behind, state.frame, state.grace, state.grace_from)
 end
 
+-- CORE: format, marks, seq, fence, clock, wall, step, epoch. One field, for all of it is read and written at each call; and short:
+-- a value of more than 64 bytes would make the server keep the state in another, larger way. No clock (0): the queue counts as new.
+local CORE_FORMAT = '>BBI8I8I8I8I8I8'
+local CORE_SIZE = 50
+local VERSION = 5
+local PAUSED_MARK, CATCHER_MARK = 1, 2
+
+local function write_core(clock)
+  return struct.pack(CORE_FORMAT, VERSION, (state.paused and PAUSED_MARK or 0) + (state.catcher and CATCHER_MARK or 0),
+    state.seq, state.fence, clock, wall, state.step, state.epoch)
+end
+
 local function read_state(extra)
-  local f = read('HMGET', STATE, 'seq', 'fence', 'clock', 'wall', 'drift', 'paused', 'witness', 'format', 'catcher', 'epoch',
-    'step', extra or 'lane')
-  if f[8] and f[8] ~= '4' then
+  local f = read('HMGET', STATE, 'core', 'witness', 'drift', extra or 'lane')
+  local core = f[1]
+  if core and (#core ~= CORE_SIZE or string.byte(core) ~= VERSION) or not core and call('HMGET', STATE, 'format')[1] then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
   end
-  state.known = f[3] and true or false
-  state.seq = tonumber(f[1]) or 0
-  state.fence = tonumber(f[2]) or 0
-  state.clock = tonumber(f[3])
-  state.wall = tonumber(f[4])
-  state.paused = f[6] == '1'
-  state.last_witness = f[7] or ''
-  state.catcher = f[9]
-  state.epoch = f[10]
-  state.step = tonumber(f[11]) or 0
-  state.skew, state.skew_until, state.belief, state.leap, state.behind, state.frame, state.grace, state.grace_from =
-    read_drift(f[5])
-  return f[12]
+  if core then
+    local _, marks, clock, last_wall
+    _, marks, state.seq, state.fence, clock, last_wall, state.step, state.epoch = struct.unpack(CORE_FORMAT, core)
+    if clock > 0 then state.clock, state.wall = clock, last_wall end
+    state.paused = marks % 2 == PAUSED_MARK
+    state.catcher = marks >= CATCHER_MARK and call('HMGET', STATE, 'catcher')[1]
+  end
+  state.last_witness = f[2] or ''
+  if f[3] then read_drift(f[3]) end
+  return f[4]
 end

@@ -1,14 +1,13 @@
 -- The sizes of keys. Part of every script.
 --
--- KEYS   all keys of one queue, in the order of keys.py. Declared always, so one slot is certain. In the text they have the
---        names of keys.py in capitals: these, and constants, are put in when the scripts are loaded (see scripts.py).
+-- KEYS   the keys of one queue that the script names, in the order of keys.py. In the text they have the names of keys.py in
+--        capitals: these, and constants, are put in when the scripts are loaded (see scripts.py). KEYS_OF_QUEUE: how many they are.
 -- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the time the caller vouches for;
 --        then the script's own. Scripts that only read have just their own.
 --
 -- Every script that writes has three parts: read and check, decide, write. The sizes of all keys that it may write
 -- are read first, so a key of a foreign type stops a script while nothing is written.
 
-local KEYS_OF_QUEUE = 21
 local call = redis.call
 local PRIORITY_STEP = 2 ^ 49 -- a ready score is priority * PRIORITY_STEP + sequence: exact in a double
 local MOST = 1000 -- items one call may move; keeps every script at a few milliseconds

@@ -25,9 +25,9 @@ local function open()
   advance_clock(ARGV[3])
   state.newcomer = not record or string.sub(record, 1, 1) == '0' -- it is here, or here again after a goodbye
   if record then
-    local number, _, step, answer = string.match(record, '^(%d+) (%d+) (%d+) (.*)$')
-    number = tonumber(number)
+    local number = tonumber(string.match(record, '^%d+'))
     if number == tonumber(ARGV[2]) then
+      local step, answer = string.match(record, '^%d+ %d+ (%d+) (.*)$')
       state.step = tonumber(step) -- for the reading
       -- Written again: who waits for replicas or for the disk waits for the last write of its own connection,
       -- and the first answer may have gone to another.
@@ -43,14 +43,11 @@ end
 -- Writes the state and the answer. Called once, after the other writes.
 local function close(answer)
   state.step, state.closed = state.step + 1, true
-  call('HSET', STATE, 'seq', state.seq, 'fence', state.fence, 'clock', now, 'wall', wall, 'witness', state.witness,
-    'step', state.step, lane_field, write_record(string.format('%.0f', state.step), answer))
+  if state.epoch == 0 then state.epoch = wall_us end
+  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, lane_field,
+    write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
     call('HSET', STATE, 'drift', write_drift())
-  end
-  if not state.known then
-    state.epoch = state.epoch or string.format('%.0f', wall_us)
-    call('HSET', STATE, 'format', 4, 'epoch', state.epoch)
   end
   if state.newcomer then
     call('PERSIST', STATE) -- the last goodbye may have set its end
