@@ -214,19 +214,32 @@ class Runner:
         reserved = {kind: ceil(want * share) for kind, share in feed.shares.items()}
         for kind, count in reserved.items():
             self._reserved[kind] += count
-        turn = asyncio.create_task(self._turn(feed, want, glance=feed.may_glance(want)))
+        turning = self._turn(feed, want, glance=feed.may_glance(want))
         feed.turned_at = monotonic()
         if want:  # said at once, before the other turner chooses
             feed.look_begins()
+        try:
+            if len(self.feeds) > 1:
+                await self._wait_for_turn(feed, asyncio.create_task(turning), want)
+            else:  # nobody else waits, and a task of its own would take longer than a short job
+                try:
+                    await turning
+                finally:
+                    if want:
+                        feed.look_ends(None)
+        finally:
+            for kind, count in reserved.items():
+                self._reserved[kind] -= count
+        await asyncio.sleep(0)  # what was found begins before the next look
+
+    async def _wait_for_turn(self, feed: Feed, turn: asyncio.Task[None], want: int) -> None:
+        if want:
             turn.add_done_callback(feed.look_ends)
         try:
             await asyncio.wait([turn], timeout=PROMPT)
         except BaseException:
             turn.cancel()
             raise
-        finally:
-            for kind, count in reserved.items():
-                self._reserved[kind] -= count
         if turn.done():
             return turn.result()
         feed.slow = True
