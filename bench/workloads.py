@@ -194,7 +194,9 @@ def executor(task: str, kind: str) -> Callable[[Contestant], Figures]:
     def measured(who: Contestant) -> Figures:
         jobs = who.jobs(8_000)
         fill(who, jobs, task, BENCH_KIND=kind)
-        return {task: work(who, jobs, task, BENCH_KIND=kind, BENCH_SHARED=str(_fresh(who.folder)))}
+        # Threads of one process must not: two may write before either asks where it stands.
+        shared = {"BENCH_SHARED": str(_fresh(who.folder))} if kind == "process" else {}
+        return {task: work(who, jobs, task, BENCH_KIND=kind, **shared)}
 
     return measured
 

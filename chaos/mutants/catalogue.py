@@ -379,6 +379,32 @@ MUTANTS = (
         "    due = wall - state.skew\n",
         "    due = wall\n",
     ),
+    Mutant(
+        "what was heard before the clock was put back counts",
+        f"{LUA}/shared/clock.lua",
+        "    now = frame == state.frame and heard_now or 0,\n",
+        "    now = heard_now,\n",
+        ("simulation", "tests/native/test_clock.py"),
+    ),
+    Mutant(
+        "a pause is forgotten with the next step",
+        f"{LUA}/shared/clock.lua",
+        "(state.paused and PAUSED_MARK or 0) + ",
+        "",
+        ("tests/contract/test_pause_purge_clean.py",),
+    ),
+    Mutant(
+        "who is lost is seen only when there is other work",
+        f"{LUA}/turn.lua",
+        " > 0 or #lost_holders > 0 then",
+        " > 0 then",
+    ),
+    Mutant(
+        "what is due is seen only when there is other work",
+        f"{LUA}/turn.lua",
+        "size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0",
+        "size[BLOCKED] + size[INBOX] > 0",
+    ),
     # -- the client ----------------------------------------------------------------------------------
     Mutant(
         "a release is sent as a completion",
