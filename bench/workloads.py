@@ -195,8 +195,8 @@ def executor(task: str, kind: str) -> Callable[[Contestant], Figures]:
         jobs = who.jobs(8_000)
         fill(who, jobs, task, BENCH_KIND=kind)
         # Threads of one process must not: two may write before either asks where it stands.
-        shared = {"BENCH_SHARED": str(_fresh(who.folder))} if kind == "process" else {}
-        return {task: work(who, jobs, task, BENCH_KIND=kind, **shared)}
+        shared = str(_fresh(who.folder)) if kind == "process" else ""
+        return {task: work(who, jobs, task, BENCH_KIND=kind, BENCH_SHARED=shared)}
 
     return measured
 
