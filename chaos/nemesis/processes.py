@@ -180,6 +180,8 @@ class Deploy(Fault):
         told, self._told = self._told, False
         if not told:
             return {}
+        # What another fault has stopped would be let go on only after this one has ended.
+        _signal(anatomy(self.worker).everybody, signal.SIGCONT)
         keeper = self.worker.keeper
         wait_until(lambda: not procinfo.is_alive(keeper), "the worker to end", timeout=self._patience)
         if self._replace is not None:

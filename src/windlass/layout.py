@@ -40,7 +40,7 @@ class Script:
 
     name: str
     text: str = field(repr=False)
-    keys: tuple[str, ...] = field(default=(), repr=False)  # by their names in the layout, where a script has its own
+    keys: tuple[str, ...] = field(default=(), repr=False)  # names of the queue's keys that it gets, in order
     sha: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -302,8 +302,11 @@ class Layout(Protocol):
     audit_parts: tuple[str, ...]  # in the order in which they are to be mended
     leftover_parts: tuple[str, ...]  # where nothing can be amiss, but things gather that a deep clean takes away
 
-    def glance(self) -> Call[bool] | None:
-        """Whether a turn may find something to do, asked at little cost. `None` where only a turn can tell."""
+    def glance(self) -> Call[float | None] | None:
+        """In how many seconds a turn may find something to do, asked at little cost: 0 now, `None` if nothing is known.
+
+        There is no such call where only a turn can tell.
+        """
         ...
 
     def leave(self, waiter: str) -> Call[bool]:

@@ -219,3 +219,10 @@ def test_a_queue_of_another_version_is_refused_and_left_as_it_is(
             verb()
     assert dump(client) == before
     client.delete(key)
+
+
+def test_earlier_versions_find_that_a_queue_is_not_theirs(raw_queue: Queue, client: redis.Redis) -> None:
+    raw_queue.enqueue(b"")
+    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"5"
+    raw_queue.purge()
+    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"5"

@@ -144,6 +144,15 @@ def test_a_worker_that_is_deployed_anew_ends_in_order(worker: Worker) -> None:
     assert replaced == [worker]
 
 
+def test_a_worker_that_was_stopped_as_well_is_deployed_anew(worker: Worker) -> None:
+    deploy, stop = Deploy(worker, patience=20), Stop(worker)
+    stop.begin()
+    deploy.begin()
+    deploy.end()
+    assert worker.process.wait(1) == 0
+    assert stop.end()["pids"] == []
+
+
 def test_a_pid_that_was_given_out_again_is_not_woken(worker: Worker) -> None:
     """What is stopped now under the pid of something that was stopped before is another one's business."""
     stop = Stop(worker, "runner")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from tests.support.server import Server
 from tests.support.workers import Workshop, pass_time
 from windlass import Windlass
+from windlass.job import Change, NewJob
 from windlass.layouts.native.keys import queue_key
-from windlass.worker.feed import ENOUGH_LOOKS, LONGEST_POLL, POLL_FLOOR, Feed
+from windlass.worker.feed import FEW, LONGEST_POLL, POLL_FLOOR, Feed
 
 SOON = 2.5  # seconds: the poll floor, and a loaded machine
 
@@ -54,25 +57,53 @@ def test_a_lease_that_ends_earlier_than_it_knew_is_found(server: Server, shop: W
         shop.wait_empty("gated")
 
 
-@pytest.mark.parametrize(
-    ("waiting", "at_most"),
-    [(0, POLL_FLOOR), (ENOUGH_LOOKS, POLL_FLOOR), (3 * ENOUGH_LOOKS, 3 * POLL_FLOOR), (1000, LONGEST_POLL)],
-)
-async def test_the_more_wait_the_less_often_does_each_of_them_look(
-    server: Server, waiting: int, at_most: float
-) -> None:
+@pytest.fixture
+async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Feed]]]:
+    """Has so many wait on a queue, and gives a worker's part of it that has looked in vain as well."""
     async with Windlass(server.url) as app:
-        queue = app.queue("quiet")
-        try:
-            for number in range(waiting):
+
+        async def wait(count: int) -> Feed:
+            for number in range(count):
                 look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=f"waiter-{number}")
-                await app.arun(lambda session, look=look: session.perform(look))  # type: ignore[misc]
+                await app.arun(lambda session: session.perform(look))  # noqa: B023  # run at once
             feed = Feed(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
-            began = monotonic()
+            feed.look_begins()
             await feed.turn(1)
-            for _ in range(20):  # each time by chance, so that not all look at once
-                assert not await feed.glance()
-                assert POLL_FLOOR + (at_most - POLL_FLOOR) / 2 <= feed.next_look - began
-                assert feed.next_look - monotonic() <= at_most
-        finally:
-            await queue.apurge()
+            feed.look_ends(None)
+            return feed
+
+        yield wait
+        await app.queue("quiet").apurge()
+
+
+@pytest.mark.parametrize("waiting", [0, FEW])
+async def test_few_look_once_a_second(waiters: Callable[[int], Awaitable[Feed]], waiting: int) -> None:
+    feed = await waiters(waiting)
+    for _ in range(5):
+        before = monotonic()
+        assert not await feed.glance()
+        assert before + POLL_FLOOR <= feed.next_look <= monotonic() + POLL_FLOOR
+
+
+@pytest.mark.parametrize(("waiting", "longest"), [(3 * FEW, 3 * POLL_FLOOR), (1000, LONGEST_POLL)])
+async def test_the_more_wait_the_less_often_does_each_of_them_look(
+    waiters: Callable[[int], Awaitable[Feed]], waiting: int, longest: float
+) -> None:
+    feed = await waiters(waiting)
+    pauses = []
+    for _ in range(40):
+        assert not await feed.glance()
+        pauses.append(feed.next_look - monotonic())
+    assert max(pauses) <= longest
+    assert max(pauses) > longest / 2 > min(pauses), "by chance, or all of them would look at once"
+
+
+async def test_a_glance_tells_of_a_run_time_that_nobody_told(waiters: Callable[[int], Awaitable[Feed]]) -> None:
+    feed = await waiters(1000)
+    job = NewJob("later", b"", Change(when=("in", 150)))
+    await feed._app.arun(lambda session: session.perform(feed.layout.enqueue([job])))
+    assert not await feed.glance()
+    assert feed.next_look <= monotonic() + 0.15, "long before the next poll"
+    await asyncio.sleep(0.16)  # until its time has come
+    assert not feed.may_glance(1), "a look is worth it now"
+    assert await feed.glance()

@@ -16,6 +16,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+from collections.abc import Iterable
 from time import monotonic_ns
 from typing import NamedTuple, Self
 
@@ -127,15 +128,20 @@ class Board:
 
     def running(self) -> list[Running]:
         """What runs now. An entry that changes under the reader is read again."""
-        fences = self.words[FIRST::WIDTH].tolist()  # of all slots at once: the keeper looks twenty times a second
-        found = (self._read(slot) for slot, fence in enumerate(fences) if fence)
-        return [each for each in found if each.fence]
+        return self._read_those(fence > 0 for fence in self._fences())
 
     def overdue(self, now: int) -> list[Running]:
         """What should have ended by now."""
         deadlines = self.words[FIRST + 1 :: WIDTH].tolist()
-        found = (self._read(slot) for slot, deadline in enumerate(deadlines) if 0 < deadline <= now)
-        return [each for each in found if each.fence and 0 < each.deadline <= now]
+        late = (fence > 0 and 0 < deadline <= now for fence, deadline in zip(self._fences(), deadlines, strict=True))
+        return [each for each in self._read_those(late) if 0 < each.deadline <= now]
+
+    def _fences(self) -> list[int]:
+        return self.words[FIRST::WIDTH].tolist()  # of all slots at once: the keeper looks twenty times a second
+
+    def _read_those(self, wanted: Iterable[bool]) -> list[Running]:
+        found = (self._read(slot) for slot, is_wanted in enumerate(wanted) if is_wanted)
+        return [each for each in found if each.fence]
 
     def close(self) -> None:
         """Unmap it and close the descriptor; other processes keep theirs."""

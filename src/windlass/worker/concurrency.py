@@ -33,7 +33,7 @@ def begin_small(executors: Sequence[Executor]) -> None:
 
 
 async def adapt_forever(executors: Sequence[Executor], stir: Callable[[], None]) -> None:
-    """Adapt executors of this process once a second, and have the new room used.
+    """Adapt executors of this process once a second, and have new room used.
 
     They share one interpreter, so one core is all there is.
     """
@@ -43,6 +43,10 @@ async def adapt_forever(executors: Sequence[Executor], stir: Callable[[], None])
         then, before = at, used
         at, used = monotonic(), process_time()
         usage = (used - before) / (at - then)
+        grown = False
         for executor in executors:
-            executor.set_limit(adapt(executor.limit, usage, full=executor.was_full(), most=executor.most))
-        stir()
+            limit = adapt(executor.limit, usage, full=executor.was_full(), most=executor.most)
+            grown = grown or limit > executor.limit
+            executor.set_limit(limit)
+        if grown:
+            stir()

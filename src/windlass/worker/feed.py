@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds where few workers wait
-ENOUGH_LOOKS = 4  # a second, of all idle workers of a queue together: more of them look less often each
-LONGEST_POLL = 5.0  # seconds, however many wait: those that died still count for a minute
+FEW = 4  # workers; more of them share the looking, each looks less often
+LONGEST_POLL = 5.0  # seconds, however many wait: those that have died or begun to work since may still be counted
+SHORTEST_POLL = 0.2
 REAL_LOOK = 20.0  # seconds after which an idle worker does more than glance: its registration must not end
 MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
@@ -221,12 +222,15 @@ class Feed:
             return True
         self.in_flight += 1
         try:
-            found = await self._app.arun(lambda session: session.perform(call))
+            comes_in = await self._app.arun(lambda session: session.perform(call))
         finally:
             self.in_flight -= 1
-        if not found:
-            self._look_at = self._next_poll()
-        return found
+        if comes_in == 0:
+            return True
+        if comes_in is not None:
+            self._real_look_at = min(self._real_look_at, monotonic() + comes_in)
+        self._look_at = self._next_poll()
+        return False
 
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
@@ -306,13 +310,15 @@ class Feed:
         elif want:
             self._is_empty = True
             self.idle.set()
-            self._real_look_at = now + (REAL_LOOK if turn.idle_for is None else min(REAL_LOOK, turn.idle_for))
-            self._poll_every = min(LONGEST_POLL, max(POLL_FLOOR, turn.waiting / ENOUGH_LOOKS))
+            longest = REAL_LOOK * uniform(0.7, 1.0)  # else all that looked at the same time would do so again
+            self._real_look_at = now + (longest if turn.idle_for is None else min(longest, turn.idle_for))
+            self._poll_every = min(LONGEST_POLL, POLL_FLOOR * max(1.0, turn.waiting / FEW))
             self._look_at = self._next_poll()
 
     def _next_poll(self) -> float:
-        """Not all at the same time, where many wait: the first of them that looks finds what nobody told."""
-        wait = POLL_FLOOR + (self._poll_every - POLL_FLOOR) * uniform(0.5, 1.0)
+        """Where many wait each chooses by chance: the first of them that looks finds what nobody told."""
+        many = self._poll_every > POLL_FLOOR
+        wait = uniform(SHORTEST_POLL, self._poll_every) if many else POLL_FLOOR
         return min(monotonic() + wait, self._real_look_at)
 
 

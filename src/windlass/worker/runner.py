@@ -210,7 +210,7 @@ class Runner:
                 await _wait(self._stirred, self._pause())
 
     async def _turn_promptly(self, feed: Feed, want: int) -> None:
-        """One turn. If it takes long it goes on by itself: no other queue is to wait for it, nor for its slots."""
+        """One turn. If it takes long, and there are other queues, it goes on by itself: none of them waits for it."""
         reserved = {kind: ceil(want * share) for kind, share in feed.shares.items()}
         for kind, count in reserved.items():
             self._reserved[kind] += count

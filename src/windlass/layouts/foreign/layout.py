@@ -281,7 +281,7 @@ class ForeignLayout:
 
     # -- coming and going ------------------------------------------------------------------------
 
-    def glance(self) -> Call[bool] | None:
+    def glance(self) -> Call[float | None] | None:
         return None
 
     def leave(self, waiter: str) -> Call[bool]:

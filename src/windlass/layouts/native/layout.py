@@ -162,10 +162,10 @@ class NativeLayout:
         # find something later, for a caller that has long had its answer.
         return replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
 
-    def glance(self) -> Call[bool] | None:
+    def glance(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders")
         found = tuple(keys.queue_key(self.queue, name) for name in names)
-        return Call(scripts.GLANCE, found, self._heard.times(), lambda reply: reply == 1, False, self._about("look"))
+        return Call(scripts.GLANCE, found, self._heard.times(), _seconds, False, self._about("look"))
 
     def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
         children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]

@@ -28,7 +28,7 @@ if what == 'all' then
   -- Only the answer to this call is kept, for a repeat, and the number of steps; without a clock the queue counts as new.
   state.step, state.seq, state.fence, state.paused, state.catcher = state.step + 1, 0, 0, false, false
   if state.epoch == 0 then state.epoch = wall_us end
-  call('HSET', STATE, 'core', write_core(0), lane_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
+  call('HSET', STATE, 'format', VERSION, 'core', write_core(0), lane_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end
   return { reading(), deleted, 0 }
 end

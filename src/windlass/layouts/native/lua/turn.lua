@@ -94,12 +94,6 @@ local changed = false
 local verdicts = {}
 local touched = {} -- raw holders that may be done
 
--- The lease on this job if it is the one with this fence.
-local function owned(text, fence)
-  local lease = text and read_lease(text)
-  return lease and lease.fence == tonumber(fence) and lease
-end
-
 local done = {} -- ids of completed jobs that were still ours
 if completed > 0 then
   done = { unpack(ARGV, 11, 10 + completed) }
@@ -217,6 +211,12 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       else -- it tells of no other job: its data must not be read as if it did
         bury(id, m, FAILED, '', most_dead)
       end
+    end
+
+    -- The lease on this job if it is the one with this fence.
+    local function owned(text, fence)
+      local lease = text and read_lease(text)
+      return lease and lease.fence == tonumber(fence) and lease
     end
 
     local ours = {}

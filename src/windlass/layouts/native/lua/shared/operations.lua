@@ -40,10 +40,16 @@ local function open()
   return nil
 end
 
+-- Makes the state of a new queue. The format stands in the core as well; earlier versions look for it here.
+local function begin_state()
+  state.epoch = wall_us
+  call('HSET', STATE, 'format', VERSION)
+end
+
 -- Writes the state and the answer. Called once, after the other writes.
 local function close(answer)
   state.step, state.closed = state.step + 1, true
-  if state.epoch == 0 then state.epoch = wall_us end
+  if state.epoch == 0 then begin_state() end
   call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, lane_field,
     write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
