@@ -23,7 +23,7 @@ demo: $(READY) ## Watch a queue survive a kill -9, and account for every job
 	@$(BIN)/windlass demo $(ARGS)
 
 test: lint types ## Run everything that must hold: lint, types, tests (ARGS="-k lease" to choose)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .

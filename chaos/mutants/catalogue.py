@@ -380,13 +380,6 @@ MUTANTS = (
         "    due = wall\n",
     ),
     Mutant(
-        "what was heard before the clock was put back counts",
-        f"{LUA}/shared/clock.lua",
-        "    now = frame == state.frame and heard_now or 0,\n",
-        "    now = heard_now,\n",
-        ("simulation", "tests/native/test_clock.py"),
-    ),
-    Mutant(
         "a pause is forgotten with the next step",
         f"{LUA}/shared/clock.lua",
         "(state.paused and PAUSED_MARK or 0) + ",

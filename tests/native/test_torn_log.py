@@ -18,7 +18,7 @@ import pytest
 from tests.support.server import Server
 from windlass import Lease, Queue, State, Windlass
 
-CUTS = int(os.environ.get("WINDLASS_TORN_CUTS", "100"))
+CUTS = int(os.environ.get("WINDLASS_TORN_CUTS", "60"))
 SEED = int(os.environ.get("WINDLASS_TORN_SEED", "3"))
 
 

@@ -13,7 +13,7 @@ from tests.support.proxy import FaultProxy, random_faults
 from tests.support.server import Server
 from windlass import State, Windlass
 
-CANCELS = int(os.environ.get("WINDLASS_CANCELS", "3000"))
+CANCELS = int(os.environ.get("WINDLASS_CANCELS", "1500"))
 SEED = int(os.environ.get("WINDLASS_CANCEL_SEED", "0")) or random.SystemRandom().randrange(2**32)
 QUEUES, AT_ONCE, PAUSE = 12, 24, 0.004
 
