@@ -269,9 +269,7 @@ def test_a_thousand_items_beside_the_python_client_with_kills(crew: Crew, queue:
 
 
 @pytest.mark.speaks("workqueue", "R4", "R5", "R8", "R9")
-def test_a_thousand_items_beside_the_node_client_with_kills(
-    node_crew: Crew, queue: Queue, client: redis.Redis
-) -> None:
+def test_a_thousand_items_beside_the_node_client_with_kills(node_crew: Crew, queue: Queue, client: redis.Redis) -> None:
     counts: dict[Kind, int] = {"node": 500, "windlass": 500}
     work_off(node_crew, queue, client, counts, kills=5)
     check_account(node_crew, client, counts)
