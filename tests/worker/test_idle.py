@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic
 from typing import Any
@@ -62,10 +61,13 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Fee
     """Has so many wait on a queue, and gives a worker's part of it that has looked in vain as well."""
     async with Windlass(server.url) as app:
 
+        async def look_in_vain(waiter: str) -> None:
+            look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=waiter)
+            await app.arun(lambda session: session.perform(look))
+
         async def wait(count: int) -> Feed:
             for number in range(count):
-                look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=f"waiter-{number}")
-                await app.arun(lambda session: session.perform(look))  # noqa: B023  # run at once
+                await look_in_vain(f"waiter-{number}")
             feed = Feed(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
             feed.look_begins()
             await feed.turn(1)
@@ -98,12 +100,14 @@ async def test_the_more_wait_the_less_often_does_each_of_them_look(
     assert max(pauses) > longest / 2 > min(pauses), "by chance, or all of them would look at once"
 
 
-async def test_a_glance_tells_of_a_run_time_that_nobody_told(waiters: Callable[[int], Awaitable[Feed]]) -> None:
+async def test_a_glance_tells_of_a_run_time_that_nobody_told(
+    waiters: Callable[[int], Awaitable[Feed]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     feed = await waiters(1000)
     job = NewJob("later", b"", Change(when=("in", 150)))
     await feed._app.arun(lambda session: session.perform(feed.layout.enqueue([job])))
     assert not await feed.glance()
     assert feed.next_look <= monotonic() + 0.15, "long before the next poll"
-    await asyncio.sleep(0.16)  # until its time has come
-    assert not feed.may_glance(1), "a look is worth it now"
-    assert await feed.glance()
+    assert feed.may_glance(1)
+    monkeypatch.setattr("windlass.worker.feed.monotonic", lambda: feed.next_look)
+    assert not feed.may_glance(1), "when its time has come a real look is made"
