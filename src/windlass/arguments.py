@@ -102,7 +102,9 @@ class Arguments:
             raise self._refused(self._told(error, given)) from None
         for name in self._signature.names:
             sent, arrives = getattr(given, name), getattr(read, name)
-            if sent is not UNSET and (changed := _changed(sent, arrives)) is not None:
+            if (type(sent) in _PLAIN and type(arrives) is type(sent)) or sent is UNSET:
+                continue
+            if (changed := _changed(sent, arrives)) is not None:
                 raise self._refused(f"argument {name!r} {changed}")
         return text
 

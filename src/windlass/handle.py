@@ -28,7 +28,6 @@ from windlass.errors import (
 )
 from windlass.job import JobRecord, Result, State, Status, failure
 from windlass.layout import Call, Layout
-from windlass.limits import check_id
 from windlass.queue import Runners
 from windlass.times import Duration, milliseconds
 from windlass.transport.faults import ConnectFailed, WireLost
@@ -99,6 +98,8 @@ class JobHandle(Generic[R]):
     Both are `None` for a job that was not enqueued here.
     """
 
+    __slots__ = ("_cancelled", "_keeps", "_layout", "_returns", "_runners", "durability", "id", "status")
+
     def __init__(
         self,
         layout: Layout,
@@ -111,7 +112,7 @@ class JobHandle(Generic[R]):
         keeps: bool | None = None,
     ) -> None:
         """`keeps`: whether its result is kept, if that is known."""
-        self.id = check_id(id)
+        self.id = id
         self.status = status
         self.durability = durability
         self._layout = layout

@@ -128,7 +128,7 @@ class Queue:
         loop = asyncio.get_running_loop()
         gathering = self._gatherings.get(loop)
         if gathering is None:
-            gathering = Gathering(lambda jobs: self._runners.arun(self._enqueue(jobs)), _batches)
+            gathering = Gathering(lambda batch: self._runners.arun(self._send([batch], len(batch))), _batches)
             self._gatherings[loop] = gathering
         return await gathering.enqueue(job)
 
@@ -152,10 +152,15 @@ class Queue:
         return await self._runners.arun(self._enqueue(self._new_jobs(jobs)))
 
     def _enqueue(self, jobs: list[NewJob]) -> Callable[[Session], Flow[list[Receipt]]]:
+        return self._send(_batches(jobs), len(jobs))
+
+    def _send(self, all_batches: Iterable[list[NewJob]], total: int) -> Callable[[Session], Flow[list[Receipt]]]:
+        """One call for each batch; so many jobs in all."""
+
         def flow(session: Session) -> Flow[list[Receipt]]:
             receipts: list[Receipt] = []
             short: tuple[Durability, Durability] | None = None
-            batches = _batches(jobs)
+            batches = iter(all_batches)
             ready: deque[tuple[list[NewJob], Call[list[Status | None]]] | Exception] = deque()
 
             def prepare() -> None:
@@ -163,7 +168,7 @@ class Queue:
                 try:
                     if not ready and (batch := next(batches, None)):
                         call = self._layout.enqueue(batch)
-                        ready.append((batch, replace(call, meanwhile=prepare) if len(jobs) > len(batch) else call))
+                        ready.append((batch, replace(call, meanwhile=prepare) if total > len(batch) else call))
                 except Exception as error:  # told when it is its turn: an answer is awaited now
                     ready.append(error)
 

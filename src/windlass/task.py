@@ -23,7 +23,7 @@ from msgspec import Raw, Struct, json
 
 from windlass.arguments import Arguments, Bound
 from windlass.declaration import Declaration, HandlerOptions, OnException, QueueOptions
-from windlass.envelope import LONGEST_KEEP, write_envelope
+from windlass.envelope import LONGEST_KEEP, around_arguments
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
 from windlass.job import Receipt
@@ -113,6 +113,7 @@ class Sender(Generic[P, V]):
             need(self._home.layout(self._queue), Capability.RESULTS, f"{task.title} with keep_result")
         own = cast(JobOptions, {name: value for name, value in given.items() if name not in ("queue", "keep_result")})
         new_job(b"", own, 0, spare_id="-")  # refuses what cannot be enqueued, while it is known who asked for it
+        self._around = around_arguments(task.name, self._keep)
         self._options = cast(JobOptions, {**self._home.queue_defaults(self._queue), **task.sent, **own})
 
     def __repr__(self) -> str:
@@ -141,7 +142,8 @@ class Sender(Generic[P, V]):
         return TaskCall(self._task.name, self._queue, self._data(args, kwargs), self._options)
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        return write_envelope(self._task.name, self._task.arguments.write(args, kwargs), self._keep)
+        before, behind = self._around
+        return before + self._task.arguments.write(args, kwargs) + behind
 
     @functools.cached_property
     def _target(self) -> Queue:
@@ -198,9 +200,9 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         """Put a call on the task's queue. When it returns, the server has it; what it returns leads to the job."""
         return self._plain.enqueue(*args, **kwargs)
 
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
+    def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, JobHandle[V]]:
         """Awaitable `enqueue`."""
-        return await self._plain.aenqueue(*args, **kwargs)
+        return self._plain.aenqueue(*args, **kwargs)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call to be sent later, by `app.enqueue_many`."""

@@ -81,7 +81,7 @@ class NativeLayout:
     def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
         self.queue = check_name(queue)
         self.max_dead = max_dead
-        self._keys: dict[Script, tuple[str, ...]] = {}
+        self._keys: dict[str, tuple[str, ...]] = {}  # by the script that gets them
         self._heard = Heard()
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._heard.vouch)
         # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
@@ -98,14 +98,13 @@ class NativeLayout:
         return job.id
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
-        fresh = all(job.fresh for job in jobs)
         args: list[Argument]
-        if fresh and all(job.change is PLAIN for job in jobs):
+        if all(job.fresh and job.change is PLAIN for job in jobs):
             args = [2]
             for job in jobs:
                 args += (job.id, add_sum(job.data))
         else:
-            args = [int(fresh)]
+            args = [int(all(job.fresh for job in jobs))]
             for job in jobs:
                 args += (job.id, add_sum(job.data), pack_change(job.change))
         call = self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
@@ -362,9 +361,9 @@ class NativeLayout:
 
     def _keys_of(self, script: Script) -> tuple[str, ...]:
         """The keys that a script gets. The first of them, `state`, is the same for all."""
-        found = self._keys.get(script)
+        found = self._keys.get(script.name)
         if found is None:
-            found = self._keys[script] = keys.queue_keys(self.queue, script.keys)
+            found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys)
         return found
 
     def _about(self, verb: str) -> str:
