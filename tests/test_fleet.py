@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from msgspec import structs
 
 from tests.support.cluster import Cluster
 from tests.support.conditions import until
@@ -19,6 +20,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Windlass, __version__, errors, fleet
 from windlass.fleet import WorkerRecord
+from windlass.layout import Call
 from windlass.layouts.native import keys, scripts
 from windlass.worker.keeper import Keeper
 from windlass.worker.settings import Settings
@@ -192,6 +194,37 @@ async def test_who_shows_up_is_listed_until_it_ends(app: Windlass) -> None:
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
     assert await app.aworkers() == []
+
+
+async def test_without_news_signs_are_fewer_and_news_are_told_soon(
+    app: Windlass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[WorkerRecord] = []
+    beat = fleet.beat
+
+    def tell(record: WorkerRecord) -> Call[bool]:
+        told.append(record)
+        return beat(record)
+
+    monkeypatch.setattr(fleet, "beat", tell)
+    asked = 0
+    now = WorkerRecord("w", every=0.5)
+
+    def record() -> WorkerRecord:
+        nonlocal asked
+        asked += 1
+        return structs.replace(now, rss=asked)  # what it weighs is no news
+
+    working = asyncio.create_task(fleet.show_up(app, "w", record, 0.01, asyncio.Event()))
+    await until(lambda: len(told) == 3)
+    assert asked > 10
+    now = structs.replace(now, finished=1, every=60.0)
+    await until(lambda: len(told) == 4)
+    assert told[-1].finished == 1
+    (listed,) = await app.aworkers()
+    assert listed.finished == 1
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
 
 
 async def test_that_it_stops_is_told_at_once(app: Windlass) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ log = logging.getLogger("windlass.fleet")
 
 FORGOTTEN = 60.0  # seconds after which a worker that was not heard of is gone
 OFTEN = 5.0  # seconds between two signs of life, however long the leases are
+QUIET = 2  # times as long between two of a worker that has nothing to do and nothing new to tell
 PATIENCE = 2.0  # seconds for a goodbye
 SIGNS_MISSED = 3  # after so many a worker counts as lost
 LOST = "lost?"
@@ -126,19 +128,28 @@ async def show_up(
 ) -> None:
     """Keep a worker in the fleet until this is cancelled, then take it off. What goes wrong is logged, and no more.
 
-    That it is `stopping` is told at once.
+    News are told after `every` seconds, that it is `stopping` at once; without any a record's own `every` counts.
     """
     told = ""
+    last, told_at = None, 0.0
     try:
         while True:
-            problem = await _try(app, beat(record()))
-            if problem:  # the same again and again is worth one line
-                log.log(logging.DEBUG if problem == told else logging.WARNING, "not seen in the fleet: %s", problem)
-            told = problem
+            about = record()
+            if last is None or _is_news(about, last) or monotonic() >= told_at + about.every:
+                problem = await _try(app, beat(about))
+                if problem:  # the same again and again is worth one line
+                    log.log(logging.DEBUG if problem == told else logging.WARNING, "not seen in the fleet: %s", problem)
+                told, told_at = problem, monotonic()
+                last = None if problem else about
             await _pause(min(every, OFTEN), stopping)
     finally:
         if not told:
             await _say_goodbye(app, name)
+
+
+def _is_news(about: WorkerRecord, last: WorkerRecord) -> bool:
+    """Whether more has changed than its weight."""
+    return structs.replace(about, rss=last.rss) != last
 
 
 async def _pause(seconds: float, stopping: asyncio.Event) -> None:

@@ -100,6 +100,24 @@ async def test_the_more_wait_the_less_often_does_each_of_them_look(
     assert max(pauses) > longest / 2 > min(pauses), "by chance, or all of them would look at once"
 
 
+async def test_only_a_holder_of_something_is_a_reason_to_look_again(server: Server) -> None:
+    async with Windlass(server.url) as app:
+        queue = app.queue("held")
+
+        async def idle_for() -> float | None:
+            look = app.layout("held").turn((), want=1, seconds=15.0, holder="looks", waiter="looks")
+            return (await app.arun(lambda session: session.perform(look))).idle_for
+
+        assert not await queue.abeat("peer", 5.0, register=True)
+        assert await idle_for() is None
+        await queue.aenqueue(b"")
+        assert await queue.alease(5.0, holder="peer")
+        left = await idle_for()
+        assert left is not None
+        assert 0 < left <= 5.1, "its jobs are taken back when it does not beat again"
+        await queue.apurge()
+
+
 async def test_a_glance_tells_of_a_run_time_that_nobody_told(
     waiters: Callable[[int], Awaitable[Feed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds where few workers wait
 FEW = 4  # workers; more of them share the looking, each looks less often
-LONGEST_POLL = 5.0  # seconds, however many wait: those that have died or begun to work since may still be counted
+LONGEST_POLL = 15.0  # seconds, however many wait: those that have died or begun to work since may still be counted
 SHORTEST_POLL = 0.2
-REAL_LOOK = 20.0  # seconds after which an idle worker does more than glance: its registration must not end
+REAL_LOOK = 28.0  # seconds after which an idle worker does more than glance: its registration must not end
 MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
 MOST_BYTES = 8 * 1024 * 1024

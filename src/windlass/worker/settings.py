@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from windlass import __version__
-from windlass.fleet import OFTEN, WorkerRecord
+from windlass.fleet import OFTEN, QUIET, WorkerRecord
 from windlass.ids import random_id
 from windlass.layout import Layout
 
@@ -89,7 +89,7 @@ def worker_record(
         finished=finished,
         rss=rss,
         state="stopping" if stopping else "working",
-        every=min(settings.lease / BEATS, OFTEN),
+        every=min(settings.lease / BEATS, OFTEN) * (1 if running else QUIET),
     )
 
 

@@ -393,14 +393,14 @@ if waiter ~= '' then
     if size[IDLE] > 0 then call('ZREM', IDLE, waiter) end
   else
     local until_ms = tonumber(size[IDLE] > 0 and call('ZSCORE', IDLE, waiter) or 0) or 0
-    if until_ms < now + 30000 then
+    if until_ms < now + 45000 then
       call('ZREMRANGEBYSCORE', IDLE, '-inf', '(' .. string.format('%.0f', now))
       call('ZADD', IDLE, now + 60000, waiter)
       call('PEXPIRE', IDLE, 120000) -- waiters that died are no reason to keep a key for ever
     end
     if not state.paused then
       local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
-      local expiry = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]
+      local expiry = size[HELD] > 0 and call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2] -- else it has nothing to take back
       if first then wait = math.max(0, tonumber(first) - due) end
       if expiry then
         local left = tonumber(expiry) + 1 - now

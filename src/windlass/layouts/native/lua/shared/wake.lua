@@ -1,7 +1,7 @@
 -- Telling those who wait that there is work.
 
 local came = 0 -- jobs that became ready in this call, for `wake`
-local SOON = 5500 -- ms, a little more than the time after which a waiter looks by itself at the latest
+local SOON = 15500 -- ms, a little more than the time after which a waiter looks by itself at the latest
 local soon = 0 -- run times set in this call that come before a waiter looks by itself
 
 -- Wakes idle waiters, longest idle first; one that is gone does not count. A lost wake-up only delays. One is woken
