@@ -158,6 +158,41 @@ async def test_jobs_in_threads_run_side_by_side_as_many_as_there_are_threads(app
     assert sorted(met) == list(range(24))
 
 
+async def test_short_jobs_in_threads_are_left_to_a_few_of_them(app: Windlass, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    @app.task(queue="odd", run="thread")
+    def note(number: int) -> None:
+        ran.append(number)
+
+    submit, woken = ThreadPoolExecutor.submit, []
+
+    def count(self: ThreadPoolExecutor, *given: Any) -> Any:
+        if getattr(given[0], "__name__", "") == "_work":
+            woken.append(1)
+        return submit(self, *given)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", count)
+    await work_off(app, [note.call(number) for number in range(1000)], lambda: len(ran) == 1000)
+    assert len(woken) < 700, "one for each until it is known how short they are"
+
+
+async def test_a_long_job_in_a_thread_does_not_hold_up_those_behind_it(app: Windlass) -> None:
+    ran: list[int] = []
+    last_ran = threading.Event()
+
+    @app.task(queue="odd", run="thread")
+    def note(number: int) -> None:
+        ran.append(number)
+        if number == 500:
+            assert last_ran.wait(10)
+        elif number == 503:
+            last_ran.set()
+
+    await work_off(app, [note.call(number) for number in range(504)], lambda: len(ran) == 504)
+    assert last_ran.is_set()
+
+
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_job_does_not_see_the_context_of_another(app: Windlass, waits: bool) -> None:
     tenant: ContextVar[str] = ContextVar("tenant", default="nobody")

@@ -25,6 +25,7 @@ from windlass.worker.app_loading import AppNotLoadable
 from windlass.worker.board import Board
 from windlass.worker.frames import FrameStream
 from windlass.worker.nursery import ForkRefused, Nursery, NurseryGone, Offspring
+from windlass.worker.nursery_process import YOUNG_OBJECTS
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE = "tests.worker.sample_app:app"
@@ -217,6 +218,18 @@ async def test_what_the_app_left_open_leads_nowhere(tmp_path: Path) -> None:
     async with await Nursery.open("leaky:app", folder=tmp_path) as nursery, Child(nursery) as one:
         assert (await one.ask({"run": "socket"}))[0] == {"leads_to": "/dev/null", "reused": False}
     assert (tmp_path / "log").read_text() == "from a child\n"
+
+
+@pytest.mark.parametrize(("chosen", "then"), [("", YOUNG_OBJECTS), ("gc.set_threshold(123, 4, 5)", 123)])
+async def test_garbage_is_looked_for_less_often_unless_the_app_says_how_often(
+    tmp_path: Path, chosen: str, then: int
+) -> None:
+    (tmp_path / "collects.py").write_text(
+        f"import gc\nfrom windlass import Windlass\n{chosen}\napp = Windlass()\n"
+        "def facts(app): return {'threshold': gc.get_threshold()[0]}\n"
+    )
+    async with await Nursery.open("collects:app", folder=tmp_path, facts="collects:facts") as nursery:
+        assert nursery.facts["threshold"] == then
 
 
 async def test_fork_is_quick(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:

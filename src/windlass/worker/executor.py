@@ -58,8 +58,8 @@ def key_of(lease: Lease) -> Key:
 
 log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
-MOST_AHEAD = 16  # jobs for each slot that may wait here when they are very short
 WORTH = 0.02  # seconds of work that are fetched ahead
+MOST_AHEAD = 1600  # jobs, however short
 LONGEST_ROW = 0.001  # seconds for which jobs that never wait may keep the loop from others
 MOST_ROWS = 8  # that are about to begin, in one turn of the loop
 
@@ -93,7 +93,7 @@ class Executor:
         return len(self._standby) * self._typical > self.limit * seconds
 
     def _ahead(self) -> int:
-        return self.limit * min(MOST_AHEAD, int(WORTH / max(self._typical, 1e-6)))
+        return min(MOST_AHEAD, self.limit * int(WORTH / max(self._typical, 1e-6)))
 
     @property
     def idle(self) -> bool:

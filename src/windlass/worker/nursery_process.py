@@ -45,6 +45,8 @@ OFFSPRING_MARK = "WINDLASS_OFFSPRING"  # in the environment of all that one offs
 EXIT_NOT_LOADABLE = 3
 EXIT_UNCAUGHT = 70
 
+YOUNG_OBJECTS = 10_000  # between two collections: a thousand jobs that wait are twice that, looked at again and again
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # The nursery does not heed SIGTERM: a service manager may send it to all processes at once, and then it is the keeper
@@ -81,6 +83,7 @@ def main() -> NoReturn:
 
 def _load(name: str, facts_name: str) -> tuple[object, dict[str, Any]]:
     began = time.monotonic()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])  # the app may choose otherwise
     app = load_app(name)
     # Imported ahead, so that all forks share it.
     extra = child.find_function(facts_name)(app) if facts_name else {}

@@ -1,7 +1,8 @@
 """Runs plain functions in threads. A thread cannot be stopped: a cancelled job is told, and heard out.
 
 To wake a thread, and the loop again, costs more than a short job does. So a thread takes job after job while there are
-any, and the loop is called once for all that end before it comes to look.
+any, another is woken only for what the first would not be through with at once, and the loop is called once for all
+that end before it comes to look.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 from windlass.outcome import Outcome
 from windlass.worker import attempt
 from windlass.worker.executor import Attempt, Executor
+
+AT_ONCE = 0.0002  # seconds of work for a thread that no other is woken for
+OVERDUE = 0.001  # seconds after which what still waits for a thread gets another, whatever was expected
 
 
 async def _awaited(returned: Awaitable[Any]) -> Any:
@@ -32,6 +37,8 @@ class ThreadExecutor(Executor):
         self._lock = Lock()
         self._begun: deque[tuple[Attempt, asyncio.Future[Outcome]]] = deque()
         self._at_work = 0  # threads that take what has begun; both under the lock
+        self._takes = 1.0  # seconds that a job is on its thread, as of late
+        self._look: asyncio.TimerHandle | None = None  # whether something is overdue
         self._ended: deque[tuple[asyncio.Future[Outcome], Outcome | BaseException]] = deque()
         self._called = False  # the loop will look at what has ended
 
@@ -39,11 +46,27 @@ class ThreadExecutor(Executor):
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         with self._lock:
             self._begun.append((one, answer))
-            help_wanted = self._at_work < self.most
+            ahead = len(self._begun) * self._takes
+            help_wanted = self._at_work < self.most and ahead > self._at_work * AT_ONCE
             self._at_work += help_wanted
         if help_wanted:
             self._hire(one, answer)
+        elif self._look is None:
+            self._look = self._loop.call_later(OVERDUE, self._help_out)
         return await answer
+
+    def _help_out(self) -> None:
+        """More threads for what waits behind a job that takes longer than they did of late."""
+        self._look = None
+        with self._lock:
+            waiting = list(self._begun)[: self.most - self._at_work]
+            self._at_work += len(waiting)
+        for one, answer in waiting:
+            try:
+                self._hire(one, answer)
+            except BaseException as error:
+                if not answer.done():
+                    answer.set_exception(error)
 
     def _hire(self, one: Attempt, answer: asyncio.Future[Outcome]) -> None:
         try:
@@ -64,11 +87,14 @@ class ThreadExecutor(Executor):
                     self._at_work = max(0, self._at_work - 1)
                     return
                 one, answer = self._begun.popleft()
+            began = perf_counter()
             try:
                 # In a context of its own: a job must not see what an earlier one has set.
                 told: Outcome | BaseException = Context().run(attempt.run, one.plan, one.job, self._wait_for)
             except BaseException as error:  # not the job's own: those are outcomes already
                 told = error
+            # One that was interrupted by other threads is no reason to think that all take so long.
+            self._takes += 0.1 * (min(perf_counter() - began, 4 * self._takes) - self._takes)
             self._ended.append((answer, told))
             if not self._called:
                 self._called = True
@@ -97,6 +123,8 @@ class ThreadExecutor(Executor):
 
     def close(self) -> None:
         """Begin no more; what runs goes on."""
+        if self._look is not None:
+            self._look.cancel()
         with self._lock:
             self._begun.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
