@@ -32,6 +32,8 @@ _ALONE = (
     ("sleeps_100", "10 ms sleeps, 100 at a time, and no queue", "rate", "jobs/s", "of_ideal", "of ideal"),
     ("naps_1000", "10 ms jobs, 1,000 at a time", "rate", "jobs/s", "of_ideal", "of ideal"),
     ("sleeps_1000", "10 ms sleeps, 1,000 at a time, and no queue", "rate", "jobs/s", "of_ideal", "of ideal"),
+    ("prototype", "a drain that promises next to nothing", "rate", "jobs/s", None, ""),
+    ("beside_prototype", "drain", "rate", "jobs/s", "of_prototype", "of that"),
     ("threaded", "no-op jobs in threads", "rate", "jobs/s", None, ""),
     ("forked", "no-op jobs in processes", "rate", "jobs/s", None, ""),
     ("deep", "drain with many more queued", "rate", "jobs/s", "of_shallow", "of the same with few"),

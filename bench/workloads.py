@@ -174,7 +174,7 @@ def naps(concurrency: int) -> Callable[[Contestant], Figures]:
         fill(who, jobs, "nap")
         figures = {f"naps_{concurrency}": work(who, jobs, "nap", concurrency)}
         if who.peer.name == WINDLASS:  # the limit for all who run on such a loop
-            figures[f"sleeps_{concurrency}"] = {"rate": _loop_alone(who, concurrency)}
+            figures[f"sleeps_{concurrency}"] = {"rate": _without(who, "bench.loop_alone", concurrency)[0]}
         for figure in figures.values():
             figure["of_ideal"] = figure["rate"] / ideal
         return figures
@@ -182,10 +182,22 @@ def naps(concurrency: int) -> Callable[[Contestant], Figures]:
     return measured
 
 
-def _loop_alone(who: Contestant, concurrency: int) -> float:
-    python, environment = who.environment.command[0], {**os.environ, **who.environment.variables}
-    command = [python, "-m", "bench.loop_alone", str(concurrency)]
-    return float(subprocess.check_output(command, env=environment, cwd=ROOT, timeout=60))
+def _without(who: Contestant, module: str, number: int) -> list[float]:
+    """What a program without Windlass prints, in the same environment."""
+    environment = {**os.environ, **who.environment.variables, "BENCH_URL": who.server.url}
+    command = [who.environment.command[0], "-m", module, str(number)]
+    return [float(each) for each in subprocess.check_output(command, env=environment, cwd=ROOT, timeout=60).split()]
+
+
+def ceiling(who: Contestant) -> Figures:
+    """The drain beside one that promises next to nothing."""
+    jobs = who.jobs(who.peer.pace)
+    fill(who, jobs)
+    ours = work(who, jobs)
+    who.server.command("FLUSHALL", "SYNC")
+    rate, cpu = _without(who, "bench.prototype", jobs)
+    beside = {**ours, "of_prototype": ours["rate"] / rate}
+    return {"prototype": {"rate": rate, "client_us": cpu}, "beside_prototype": beside}
 
 
 def executor(task: str, kind: str) -> Callable[[Contestant], Figures]:
@@ -342,6 +354,7 @@ WORKLOADS = {
         Workload("naps1000", "10 ms jobs, 1,000 at a time", naps(1000), (WINDLASS, *COROUTINES), OURS),
         Workload("threads", "no-op jobs in threads", executor("threaded", "thread"), OURS),
         Workload("processes", "no-op jobs in processes", executor("forked", "process"), OURS),
+        Workload("ceiling", "the drain beside one that promises nothing", ceiling, OURS),
         Workload("depth", "a little and a lot queued", depth, OURS),
         Workload("roundtrip", "2 ms to the server and back", round_trip, OURS),
         Workload("fsync", "each write synced to disk", fsync, OURS),
