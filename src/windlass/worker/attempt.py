@@ -11,6 +11,7 @@ import inspect
 import os
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Plan(Struct, frozen=True):
 def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
     """What to run; or the outcome at once, where nothing can be run."""
     try:
-        return _plan_failure(app, lease) if lease.caught else _plan_job(app, lease)
+        return _plan_failure(app, lease) if lease.marks and lease.caught else _plan_job(app, lease)
     except Undecodable as error:
         return Broken(lease, shortened(str(error)))
     except Exception as error:  # a fault of the program, such as a type that cannot be found: not the payload's
@@ -75,7 +76,7 @@ def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
 def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
     handler = app.handlers.get(lease.queue)
     if handler is not None:
-        return _plan(lease, handler, None, 0.0, lambda job: handler.invoke(lease.data, job))
+        return _plan(lease, handler, None, 0.0, partial(handler.invoke, lease.data))
     envelope = read_envelope(lease.data)
     task = app.tasks.get(envelope.task)
     if task is None:
@@ -88,8 +89,9 @@ def _plan(
     lease: Lease, declared: Declaration[..., Any], task: str | None, keep: float, call: Callable[[Job], Any]
 ) -> Plan:
     # A job that says nothing of its own, such as one that was pushed by hand, follows what its task says.
-    limits = lease.limits if lease.limited else declared.limits
-    return Plan(lease, task, declared.run, declared.timeout, limits, declared.on_exception, round(keep * 1000), call)
+    limits = lease.limits if lease.marks and lease.limited else declared.limits
+    keep_ms = round(keep * 1000) if keep else 0
+    return Plan(lease, task, declared.run, declared.timeout, limits, declared.on_exception, keep_ms, call)
 
 
 def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:

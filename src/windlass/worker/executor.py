@@ -36,10 +36,11 @@ class Stop(Enum):
 class Attempt:
     """One attempt that is being made."""
 
-    __slots__ = ("alarm", "began", "job", "plan", "slot", "stop", "task")
+    __slots__ = ("alarm", "began", "job", "key", "plan", "slot", "stop", "task")
 
     def __init__(self, plan: Plan, slot: int, ties: Ties, began: float, task: asyncio.Task[None]) -> None:
         self.plan = plan
+        self.key = key_of(plan.lease)
         self.slot = slot
         self.job = Job(plan.lease, plan.task, ties)
         self.stop: Stop | None = None
@@ -165,10 +166,10 @@ class Executor:
         slot = self._free.pop()  # the one that was used last: its child is warm
         began = monotonic()
         one = Attempt(plan, slot, self._ties, began, task)
-        started, timeout = int(began * 1000), plan.timeout
+        started, timeout, running = int(began * 1000), plan.timeout, self.running
         self._board.begin(slot, plan.lease.fence, started + round(timeout * 1000) if timeout else 0, started)
-        self.running[key_of(plan.lease)] = one
-        if len(self.running) >= self.limit:
+        running[one.key] = one
+        if len(running) >= self.limit:
             self._was_full = True
         return one
 
@@ -180,7 +181,7 @@ class Executor:
         except BaseException as error:  # not the job's own: those are outcomes already
             log.exception("%s: it could not be run", one.plan.title)
             outcome = attempt.fall_back(one.plan, attempt.describe(error))
-        if one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
+        if one.stop is not None and one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
             outcome = Released(one.plan.lease)  # whatever it made of being stopped, it was not its fault
         self._end(one, outcome)
 
@@ -201,14 +202,18 @@ class Executor:
 
     def _end(self, one: Attempt, outcome: Outcome | None) -> None:
         if one.alarm is not None:
-            one.alarm.cancel()
+            self._disarm(one.alarm, one, outcome)
         self._board.end(one.slot)
-        del self.running[key_of(one.plan.lease)]
+        del self.running[one.key]
         self._free.append(one.slot)
         self._typical += 0.1 * (monotonic() - one.began - self._typical)
         self._finished(one, outcome)
         if self._standby and not self._rows:
             self._start_row()
+
+    def _disarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
+        """One that had a time limit has ended."""
+        alarm.cancel()
 
     def set_limit(self, limit: int) -> None:
         """How many may run at a time, from now on."""

@@ -253,9 +253,9 @@ class Feed:
             raise
         finally:
             self.in_flight -= 1
-        self._in_hand.difference_update(outcome.lease.fence for outcome in sent)
-        self._in_hand.update(lease.fence for lease in turn.leases)
-        self._in_hand.update(outcome.lease.fence for outcome in turn.refused)
+        self._in_hand.difference_update([outcome.lease.fence for outcome in sent])
+        self._in_hand.update([lease.fence for lease in turn.leases])
+        self._in_hand.update([outcome.lease.fence for outcome in turn.refused])
         self._heard = (self.layout.rewinds, server)
         if self._compared == (0, ""):
             self._compared = self._heard

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from time import monotonic
 
 from windlass.outcome import Completed, Outcome
 from windlass.worker import attempt
-from windlass.worker.executor import Attempt, Executor, Stop, key_of
+from windlass.worker.executor import Attempt, Executor, Stop
 
 log = logging.getLogger("windlass.worker")
 
@@ -19,13 +20,13 @@ class LoopExecutor(Executor):
     def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         plan = one.plan
         if plan.timeout:
-            one.alarm = self._loop.call_later(plan.timeout, self.stop, key_of(plan.lease), Stop.TIMEOUT)
+            one.alarm = self._loop.call_later(plan.timeout, self.stop, one.key, Stop.TIMEOUT)
         return attempt.arun(plan, one.job)
 
-    def _end(self, one: Attempt, outcome: Outcome | None) -> None:
-        plan = one.plan
-        if plan.timeout and isinstance(outcome, Completed) and (took := monotonic() - one.began) > plan.timeout:
+    def _disarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
+        super()._disarm(alarm, one, outcome)
+        plan, took = one.plan, monotonic() - one.began
+        if plan.timeout and isinstance(outcome, Completed) and took > plan.timeout:
             # Nothing could cancel it: the loop did not turn. What is done is done.
             told = '%s: done, but after %.1f s, and its limit is %g s: a job blocks the event loop; use run="process"'
             log.warning(told, plan.title, took, plan.timeout)
-        super()._end(one, outcome)

@@ -336,9 +336,10 @@ class Runner:
     # -- attempts ------------------------------------------------------------------------------------
 
     def _admit_all(self, feed: Feed, leases: Sequence[Lease]) -> None:
-        came = Counter(kind for lease in leases if (kind := self._admit(lease)))
-        if len(feed.kinds) == 1 or not came:
+        kinds = [self._admit(lease) for lease in leases]
+        if len(feed.kinds) == 1 or not any(kinds):
             return
+        came = Counter(kind for kind in kinds if kind)
         feed.note_kinds(came)
         for kind in came.keys() & feed.shares:  # more than was to be expected: others may have a place for them
             for plan in self.executors[kind].give_up_surplus():
@@ -352,7 +353,9 @@ class Runner:
             self._settle(planned)
             return None
         # What may have killed a whole runner is tried where it can only kill itself.
-        kind = "apart" if lease.suspect and self.executors["apart"].most > 0 else planned.run
+        kind: str = planned.run
+        if lease.marks and lease.suspect and self.executors["apart"].most > 0:
+            kind = "apart"
         executor = self.executors[kind]
         if executor.most > 0:
             executor.submit(planned)
@@ -361,10 +364,11 @@ class Runner:
         return None
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
-        self._progress.pop(key_of(one.plan.lease), None)
+        self._progress.pop(one.key, None)
         if one.stop is None and type(outcome) is Completed and not self._tells_all:
             self._settle(outcome)  # what most jobs come to
-        elif one.stop is Stop.LOST:
+            return
+        if one.stop is Stop.LOST:
             self._settle(outcome or Released(one.plan.lease))  # refused by the fence if it is another's by now
         elif outcome is not None:
             self._log_outcome(outcome, one)
@@ -419,7 +423,7 @@ class Runner:
             for one in list(executor.running.values()):
                 if one.plan.lease.queue == queue and one.plan.lease.id == id:
                     log.info("%s: cancelled", one.plan.title)
-                    executor.stop(key_of(one.plan.lease), Stop.CANCELLED)
+                    executor.stop(one.key, Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
         if isinstance(outcome, Completed) and not self._tells_all:

@@ -133,10 +133,11 @@ class NativeLayout:
         plain: list[bool] = []
         for outcome in outcomes:
             # What ends a second time goes the longer way, one by one: it finds that it has ended.
-            simple = _is_plain(outcome) and outcome.lease.id not in completed
+            lease = outcome.lease
+            simple = _is_plain(outcome) and lease.id not in completed
             plain.append(simple)
             if simple:
-                completed[outcome.lease.id] = outcome.lease.fence
+                completed[lease.id] = lease.fence
             else:
                 others.append(outcome)
         args: list[Argument] = [

@@ -64,7 +64,7 @@ def add_sum(data: bytes) -> bytes:
 def take_sum(stored: bytes) -> bytes:
     """The payload again, `Undecodable` if it was damaged. What came through the inbox has a sum of the script's."""
     data = stored[:-_SUM]
-    if stored[-_SUM:] == crc32(data).to_bytes(4, "big") + _CRC:
+    if stored == data + crc32(data).to_bytes(4, "big") + _CRC:
         return data
     if stored[-_SUM:] == sha1(data, usedforsecurity=False).digest()[:4] + _SHA1:
         return data
