@@ -23,7 +23,6 @@ from windlass.running import Job
 from windlass.signature import UNRESOLVED, Shapes, Signature, allowed_values, in_python, wanted_at
 
 _encode = msgspec.json.Encoder().encode
-_BRACKET = ord("[")
 
 OPTIONS = frozenset(JobOptions.__annotations__) | {"queue", "keep_result"}  # what can be said of a call
 
@@ -144,7 +143,7 @@ class Arguments:
     def read(self, args: Raw) -> Bound:
         """The arguments that a payload carries, an object by name or an array by place."""
         shapes = self._shapes or self._resolve()
-        by_place = memoryview(args)[0] == _BRACKET
+        by_place = bytes(memoryview(args)[:1]) == b"["
         try:
             given = (shapes.by_place if by_place else shapes.by_name).decode(args)
         except MemoryError:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from windlass.job import Lease
 from windlass.limits import shortened
-from windlass.outcome import Crashed, Outcome, Released
+from windlass.outcome import Completed, Crashed, Outcome, Released
 from windlass.running import Job
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
@@ -21,7 +21,10 @@ from windlass.worker.executor import Attempt, Executor, Stop
 from windlass.worker.frames import FrameError, FrameStream
 
 _read_outcome = msgspec.json.Decoder(Outcome).decode
-_NO_DATA = b""
+_pack_lease = msgspec.msgpack.Encoder().encode
+_read_lease = msgspec.msgpack.Decoder(Lease).decode
+_RUN = {"run": "a lease"}
+_DONE = {"end": "done"}  # what most jobs come to, without more words
 
 
 class Gone(Struct, frozen=True):
@@ -75,7 +78,7 @@ class ProcessExecutor(Executor):
         try:
             stream = self._streams.get(slot) or await self._open(slot)
             try:
-                await stream.send({"run": _header(lease)}, lease.data)
+                await stream.send(_RUN, _pack_lease(lease))
             except OSError:
                 stream.unheard = True
                 raise
@@ -101,6 +104,8 @@ class ProcessExecutor(Executor):
             if "progress" in header:
                 self._progress[one.slot] = header["progress"]
                 one.job.progress(header["progress"])
+            elif header == _DONE:
+                return Completed(one.plan.lease)
             elif header.get("end") == "outcome":
                 return replace_lease(_read_outcome(body), one.plan.lease)
             else:  # perform itself failed: not the job's fault, but all that is known of it
@@ -158,10 +163,6 @@ class ProcessExecutor(Executor):
             self._drop(slot)
 
 
-def _header(lease: Lease) -> Any:
-    return msgspec.to_builtins(msgspec.structs.replace(lease, data=_NO_DATA))
-
-
 def replace_lease(outcome: Outcome, lease: Lease) -> Outcome:
     """A child answers with a lease that has no data: this is the real one."""
     return msgspec.structs.replace(outcome, lease=lease)
@@ -210,10 +211,12 @@ class ChildTies:
 
 def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tuple[dict[str, Any], bytes]:
     """What a child does with a job: the same line as in the runner."""
-    lease = msgspec.structs.replace(msgspec.convert(header["run"], Lease), data=body)
+    lease = _read_lease(body)
     planned = attempt.plan(app, lease)
     outcome = _run_plan(app, planned, link) if isinstance(planned, Plan) else planned
-    answer = msgspec.structs.replace(outcome, lease=msgspec.structs.replace(lease, data=_NO_DATA))
+    if type(outcome) is Completed and outcome.result is None and not outcome.children:
+        return _DONE, b""
+    answer = msgspec.structs.replace(outcome, lease=msgspec.structs.replace(lease, data=b""))
     return {"end": "outcome"}, msgspec.json.encode(answer)
 
 
