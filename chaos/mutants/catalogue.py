@@ -463,7 +463,7 @@ MUTANTS = (
     Mutant(
         "checksums are not compared",
         "layouts/native/records.py",
-        'if stored[-_SUM:] == crc32(data).to_bytes(4, "big") + _CRC:',
+        'if stored == data + crc32(data).to_bytes(4, "big") + _CRC:',
         "if stored[-1:] == _CRC:",
         ("tests/native/test_bit_rot.py",),
     ),

@@ -34,7 +34,7 @@ from windlass.layout import Capability, Layout
 from windlass.layouts import check_layout, make_layout
 from windlass.layouts.capabilities import need
 from windlass.layouts.native import scripts as native_scripts
-from windlass.limits import MAX_PAYLOAD, check_flag, check_id, check_name, check_whole
+from windlass.limits import MAX_PAYLOAD, check_flag, check_name, check_whole
 from windlass.options import RawJob
 from windlass.outcome import Child
 from windlass.queue import Queue
@@ -197,7 +197,7 @@ class Windlass:
 
     def job(self, queue: str, id: str, returns: Any = Any) -> JobHandle[Any]:
         """A handle on a job: its result, its events, its record. `returns` is the type that its result is read as."""
-        return JobHandle(self.layout(queue), self, check_id(id), returns=returns)
+        return JobHandle(self.layout(queue), self, id, returns=returns)
 
     def hand_over(self, parent: str, call: TaskCall) -> Child:
         """A call that a running job of a queue hands over, checked."""

@@ -28,6 +28,7 @@ from windlass.errors import (
 )
 from windlass.job import JobRecord, Result, State, Status, failure
 from windlass.layout import Call, Layout
+from windlass.limits import check_id
 from windlass.queue import Runners
 from windlass.times import Duration, milliseconds
 from windlass.transport.faults import ConnectFailed, WireLost
@@ -112,7 +113,7 @@ class JobHandle(Generic[R]):
         keeps: bool | None = None,
     ) -> None:
         """`keeps`: whether its result is kept, if that is known."""
-        self.id = id
+        self.id = id if status is not None else check_id(id)  # the server just answered for it, or nobody did
         self.status = status
         self.durability = durability
         self._layout = layout
