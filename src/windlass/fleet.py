@@ -1,4 +1,4 @@
-"""The fleet: which workers there are, as they tell of themselves with every heartbeat.
+"""The fleet: which workers there are, as they tell of themselves every few seconds.
 
 It is for people to look at. No lease and no job depends on it, so a worker that cannot write here works all the same.
 """
@@ -128,7 +128,7 @@ async def show_up(
 ) -> None:
     """Keep a worker in the fleet until this is cancelled, then take it off. What goes wrong is logged, and no more.
 
-    News are told after `every` seconds, that it is `stopping` at once; without any a record's own `every` counts.
+    News is told after `every` seconds, that it is `stopping` at once; without any a record's own `every` counts.
     """
     told = ""
     last, told_at = None, 0.0

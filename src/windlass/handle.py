@@ -99,7 +99,9 @@ class JobHandle(Generic[R]):
     Both are `None` for a job that was not enqueued here.
     """
 
-    __slots__ = ("_cancelled", "_keeps", "_layout", "_returns", "_runners", "durability", "id", "status")
+    __slots__ = (
+        "__weakref__", "_cancelled", "_keeps", "_layout", "_returns", "_runners", "durability", "id", "status",
+    )  # fmt: skip
 
     def __init__(
         self,

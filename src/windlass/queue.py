@@ -152,9 +152,9 @@ class Queue:
         return await self._runners.arun(self._enqueue(self._new_jobs(jobs)))
 
     def _enqueue(self, jobs: list[NewJob]) -> Callable[[Session], Flow[list[Receipt]]]:
-        return self._send(_batches(jobs), len(jobs))
+        return self._send(list(_batches(jobs)), len(jobs))
 
-    def _send(self, all_batches: Iterable[list[NewJob]], total: int) -> Callable[[Session], Flow[list[Receipt]]]:
+    def _send(self, all_batches: list[list[NewJob]], total: int) -> Callable[[Session], Flow[list[Receipt]]]:
         """One call for each batch; so many jobs in all."""
 
         def flow(session: Session) -> Flow[list[Receipt]]:

@@ -200,9 +200,9 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         """Put a call on the task's queue. When it returns, the server has it; what it returns leads to the job."""
         return self._plain.enqueue(*args, **kwargs)
 
-    def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, JobHandle[V]]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
         """Awaitable `enqueue`."""
-        return self._plain.aenqueue(*args, **kwargs)
+        return await self._plain.aenqueue(*args, **kwargs)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call to be sent later, by `app.enqueue_many`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import Any, cast
 
 import pytest
@@ -40,6 +41,16 @@ async def test_the_awaitable_twins(app: Windlass, emails: Queue) -> None:
     assert [receipt.status for receipt in receipts] == [Status.ADDED] * 2
     leases = await emails.alease_many(10)
     assert [lease.json()["args"]["user_id"] for lease in leases] == [1, 2, 3, 4]
+
+
+def test_frameworks_can_see_that_the_twins_are_awaitable(here: Windlass, emails: Queue) -> None:
+    """One that cannot calls it in a thread, and drops the coroutine that comes back."""
+
+    @here.task
+    async def welcome(user_id: int) -> None: ...
+
+    for twin in (welcome.aenqueue, welcome.using(delay=5).aenqueue, emails.aenqueue):
+        assert iscoroutinefunction(twin)
 
 
 def test_options_of_the_task_travel_with_the_job(app: Windlass, emails: Queue) -> None:

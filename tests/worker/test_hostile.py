@@ -121,8 +121,9 @@ def test_a_process_that_ignores_sigterm_is_killed_in_time_with_all_it_started(sh
         assert (record.failures, record.stalls) == (1, 0)
         assert "timed out after 0.2 s" in (record.message or "")
     print(f"\nfrom limit + kill grace to the end of child and grandchild: {percentiles(lags)}")
-    assert sorted(lags)[int(tries * 0.9) - 1] <= 0.25
-    assert max(lags) <= 1.0, "a machine that others use may stand still for a moment"
+    # One may be late, for a machine that others use stands still at times: of many, one in a hundred.
+    assert sorted(lags)[-1 - max(1, tries // 100)] <= 0.25
+    assert max(lags) <= 1.0
     shop.wait_empty("calm")
     assert attempts(shop)[neighbour] == [1]
     assert worker.stop() == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.resources import files
 from time import monotonic
 from typing import Any
 
@@ -12,6 +14,7 @@ from tests.support.server import Server
 from tests.support.workers import Workshop, pass_time
 from windlass import Windlass
 from windlass.job import Change, NewJob
+from windlass.layout import Turn
 from windlass.layouts.native.keys import queue_key
 from windlass.worker.feed import FEW, LONGEST_POLL, POLL_FLOOR, Feed
 
@@ -116,6 +119,37 @@ async def test_only_a_holder_of_something_is_a_reason_to_look_again(server: Serv
         assert left is not None
         assert 0 < left <= 5.1, "its jobs are taken back when it does not beat again"
         await queue.apurge()
+
+
+async def test_a_glance_tells_when_a_lease_ends_that_was_taken_since(
+    waiters: Callable[[int], Awaitable[Feed]],
+) -> None:
+    feed = await waiters(1000)
+    queue = feed._app.queue("quiet")
+    assert not await queue.abeat("peer", 3.0, register=True)
+    await queue.aenqueue(b"")
+    assert await queue.alease(3.0, holder="peer")
+    assert not await feed.glance()
+    assert feed.next_look <= monotonic() + 3.1
+    await queue.apurge()
+
+
+async def test_no_poll_is_longer_than_a_lease(server: Server) -> None:
+    async with Windlass(server.url) as app:
+        feed = Feed(app, "quiet", 1, frozenset({"loop"}), "w", 2.0)
+        feed._note(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
+        pauses = []
+        for _ in range(40):
+            assert not await feed.glance()
+            pauses.append(feed.next_look - monotonic())
+        assert 1.0 < max(pauses) <= 2.0
+
+
+def test_run_times_that_are_announced_reach_beyond_the_longest_poll() -> None:
+    text = (files("windlass.layouts.native") / "lua" / "shared" / "wake.lua").read_text()
+    soon = re.search(r"^local SOON = (\d+)", text, re.MULTILINE)
+    assert soon is not None
+    assert int(soon[1]) > LONGEST_POLL * 1000
 
 
 async def test_a_glance_tells_of_a_run_time_that_nobody_told(

@@ -60,7 +60,9 @@ def key_of(lease: Lease) -> Key:
 log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
 WORTH = 0.02  # seconds of work that are fetched ahead
-MOST_AHEAD = 1600  # jobs, however short
+MOST_EACH, MOST_AHEAD = 64, 1600  # jobs that are, however short: for each slot, and for all of them
+STUCK = 0.5  # seconds without a free slot after which nothing is kept waiting for one
+LONG = 1.0  # seconds: how much longer a job takes says nothing about the next
 LONGEST_ROW = 0.001  # seconds for which jobs that never wait may keep the loop from others
 MOST_ROWS = 8  # that are about to begin, in one turn of the loop
 
@@ -78,7 +80,8 @@ class Executor:
         self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
         self.running: dict[Key, Attempt] = {}
-        self._typical = 1.0  # seconds that a job takes, as of late
+        self._typical = LONG  # seconds that a job takes, as of late
+        self._moved_at = 0.0  # when a job last began or ended here
         self._was_full = False
         self._rows = 0  # tasks that are about to start what waits
 
@@ -94,7 +97,7 @@ class Executor:
         return len(self._standby) * self._typical > self.limit * seconds
 
     def _ahead(self) -> int:
-        return min(MOST_AHEAD, self.limit * int(WORTH / max(self._typical, 1e-6)))
+        return min(MOST_AHEAD, self.limit * min(MOST_EACH, int(WORTH / max(self._typical, 1e-6))))
 
     @property
     def idle(self) -> bool:
@@ -164,7 +167,7 @@ class Executor:
 
     def _start(self, plan: Plan, task: asyncio.Task[None]) -> Attempt:
         slot = self._free.pop()  # the one that was used last: its child is warm
-        began = monotonic()
+        began = self._moved_at = monotonic()
         one = Attempt(plan, slot, self._ties, began, task)
         started, timeout, running = int(began * 1000), plan.timeout, self.running
         self._board.begin(slot, plan.lease.fence, started + round(timeout * 1000) if timeout else 0, started)
@@ -181,7 +184,7 @@ class Executor:
         except BaseException as error:  # not the job's own: those are outcomes already
             log.exception("%s: it could not be run", one.plan.title)
             outcome = attempt.fall_back(one.plan, attempt.describe(error))
-        if one.stop is not None and one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
+        if one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
             outcome = Released(one.plan.lease)  # whatever it made of being stopped, it was not its fault
         self._end(one, outcome)
 
@@ -206,7 +209,8 @@ class Executor:
         self._board.end(one.slot)
         del self.running[one.key]
         self._free.append(one.slot)
-        self._typical += 0.1 * (monotonic() - one.began - self._typical)
+        now = self._moved_at = monotonic()
+        self._typical += 0.1 * (min(LONG, now - one.began) - self._typical)
         self._finished(one, outcome)
         if self._standby and not self._rows:
             self._start_row()
@@ -254,6 +258,17 @@ class Executor:
     def give_up_surplus(self) -> list[Plan]:
         """What was not started yet and is more than there is room for, but for one; the last that came."""
         return [self._standby.pop() for _ in range(min(len(self._standby), -self.room - 1))]
+
+    def give_up_stuck(self) -> list[Plan]:
+        """What waits for a slot though none has become free for long: others may have a place for it.
+
+        It was fetched because jobs were short; until they are again, nothing is.
+        """
+        silence = monotonic() - self._moved_at
+        if not self._standby or len(self.running) < self.limit or silence < STUCK:
+            return []
+        self._typical = max(self._typical, min(LONG, silence))
+        return [self._standby.pop() for _ in range(min(len(self._standby), -self.room))]
 
     def close(self) -> None:
         """Let go of what runs the jobs; nothing more will come."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds where few workers wait
 FEW = 4  # workers; more of them share the looking, each looks less often
-LONGEST_POLL = 15.0  # seconds, however many wait: those that have died or begun to work since may still be counted
+LONGEST_POLL = 15.0  # seconds, however many wait: some of them may have died. A little less than SOON in wake.lua
 SHORTEST_POLL = 0.2
-REAL_LOOK = 28.0  # seconds after which an idle worker does more than glance: its registration must not end
+REAL_LOOK = 28.0  # seconds after which an idle worker does more than glance: its registration (60 s) must not end
 MOST = 500  # jobs in one turn
 MOST_CHILDREN = 1000  # that they hand over in one turn
 MOST_BYTES = 8 * 1024 * 1024
@@ -312,7 +312,8 @@ class Feed:
             self.idle.set()
             longest = REAL_LOOK * uniform(0.7, 1.0)  # else all that looked at the same time would do so again
             self._real_look_at = now + (longest if turn.idle_for is None else min(longest, turn.idle_for))
-            self._poll_every = min(LONGEST_POLL, POLL_FLOOR * max(1.0, turn.waiting / FEW))
+            # What a peer leases after this look, and loses, is found in time: no poll is longer than a lease.
+            self._poll_every = max(POLL_FLOOR, min(LONGEST_POLL, self._lease, POLL_FLOOR * turn.waiting / FEW))
             self._look_at = self._next_poll()
 
     def _next_poll(self) -> float:

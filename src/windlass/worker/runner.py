@@ -184,9 +184,12 @@ class Runner:
         return all(executor.idle for executor in self.executors.values())
 
     async def _show_life(self) -> None:
-        """Let the keeper see that the loop turns."""
+        """Let the keeper see that the loop turns. And see that no job waits here for one that takes long."""
         while True:
             self._board.tick()
+            for executor in self.executors.values():
+                for plan in executor.give_up_stuck():
+                    self._settle(Released(plan.lease))
             await asyncio.sleep(SHOW_LIFE)
 
     # -- turning the wheel -------------------------------------------------------------------------

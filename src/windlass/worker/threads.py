@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from threading import Lock
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
 from windlass.outcome import Outcome
@@ -22,6 +22,9 @@ from windlass.worker.executor import Attempt, Executor
 
 AT_ONCE = 0.0002  # seconds of work for a thread that no other is woken for
 OVERDUE = 0.001  # seconds after which what still waits for a thread gets another, whatever was expected
+STUCK = 0.005  # seconds without another job taken, while some wait: those threads have long ones
+WARY = 1.0  # seconds after that in which no job is left to a thread at work
+NO_THREADS = 0.1  # seconds until it is tried again to start one
 
 
 async def _awaited(returned: Awaitable[Any]) -> Any:
@@ -39,6 +42,8 @@ class ThreadExecutor(Executor):
         self._at_work = 0  # threads that take what has begun; both under the lock
         self._takes = 1.0  # seconds that a job is on its thread, as of late
         self._look: asyncio.TimerHandle | None = None  # whether something is overdue
+        self._taken_at = 0.0  # when a thread last took a job
+        self._wary_until = 0.0
         self._ended: deque[tuple[asyncio.Future[Outcome], Outcome | BaseException]] = deque()
         self._called = False  # the loop will look at what has ended
 
@@ -46,8 +51,8 @@ class ThreadExecutor(Executor):
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         with self._lock:
             self._begun.append((one, answer))
-            ahead = len(self._begun) * self._takes
-            help_wanted = self._at_work < self.most and ahead > self._at_work * AT_ONCE
+            soon_done = len(self._begun) * self._takes <= self._at_work * AT_ONCE and monotonic() > self._wary_until
+            help_wanted = self._at_work < self.most and not soon_done
             self._at_work += help_wanted
         if help_wanted:
             self._hire(one, answer)
@@ -59,14 +64,19 @@ class ThreadExecutor(Executor):
         """More threads for what waits behind a job that takes longer than they did of late."""
         self._look = None
         with self._lock:
-            waiting = list(self._begun)[: self.most - self._at_work]
-            self._at_work += len(waiting)
-        for one, answer in waiting:
+            wanted = min(len(self._begun), self.most - self._at_work)
+            self._at_work += wanted
+        now = monotonic()
+        if wanted and now - self._taken_at > STUCK:
+            self._wary_until = now + WARY
+        for hired in range(wanted):
             try:
-                self._hire(one, answer)
-            except BaseException as error:
-                if not answer.done():
-                    answer.set_exception(error)
+                self._pool.submit(self._work)
+            except RuntimeError:  # no more threads are to be had: those at work take it in their turn
+                with self._lock:
+                    self._at_work -= wanted - hired
+                self._look = self._loop.call_later(NO_THREADS, self._help_out)
+                return
 
     def _hire(self, one: Attempt, answer: asyncio.Future[Outcome]) -> None:
         try:
@@ -87,14 +97,14 @@ class ThreadExecutor(Executor):
                     self._at_work = max(0, self._at_work - 1)
                     return
                 one, answer = self._begun.popleft()
-            began = perf_counter()
+            self._taken_at = began = monotonic()
             try:
                 # In a context of its own: a job must not see what an earlier one has set.
                 told: Outcome | BaseException = Context().run(attempt.run, one.plan, one.job, self._wait_for)
             except BaseException as error:  # not the job's own: those are outcomes already
                 told = error
             # One that was interrupted by other threads is no reason to think that all take so long.
-            self._takes += 0.1 * (min(perf_counter() - began, 4 * self._takes) - self._takes)
+            self._takes += 0.1 * (min(monotonic() - began, 4 * self._takes) - self._takes)
             self._ended.append((answer, told))
             if not self._called:
                 self._called = True

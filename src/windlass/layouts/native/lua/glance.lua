@@ -4,7 +4,7 @@
 --
 -- KEYS     ready, inbox, outbox, scheduled, ticks, held, holders
 -- ARGV     the time for run times and the time for leases, as the caller knows them: they may be late, never ahead
--- returns  0 now, else ms until the first run time or tick; -1 when there is nothing in sight
+-- returns  0 now, else ms until the first run time, tick or end of a lease; -1 when there is nothing in sight
 
 local call = redis.call
 if call('EXISTS', unpack(KEYS, 1, 6)) == 0 then return -1 end
@@ -15,7 +15,7 @@ local function comes_in(key, time)
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   return first and math.max(0, math.ceil(first - time)) or math.huge
 end
--- A holder that holds nothing may be late for as long as it likes; one that lives beats before its time.
-if call('EXISTS', KEYS[6]) == 1 and comes_in(KEYS[7], ARGV[2]) == 0 then return 0 end
 local first = math.min(comes_in(KEYS[4], ARGV[1]), comes_in(KEYS[5], ARGV[1]))
+-- A holder that holds nothing may be late for as long as it likes.
+if call('EXISTS', KEYS[6]) == 1 then first = math.min(first, comes_in(KEYS[7], ARGV[2])) end
 return first < math.huge and first or -1

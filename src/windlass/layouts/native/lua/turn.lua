@@ -393,7 +393,7 @@ if waiter ~= '' then
     if size[IDLE] > 0 then call('ZREM', IDLE, waiter) end
   else
     local until_ms = tonumber(size[IDLE] > 0 and call('ZSCORE', IDLE, waiter) or 0) or 0
-    if until_ms < now + 45000 then
+    if until_ms < now + 45000 then -- a worker comes by every 28 s or sooner
       call('ZREMRANGEBYSCORE', IDLE, '-inf', '(' .. string.format('%.0f', now))
       call('ZADD', IDLE, now + 60000, waiter)
       call('PEXPIRE', IDLE, 120000) -- waiters that died are no reason to keep a key for ever
