@@ -469,6 +469,27 @@ MUTANTS = (
     ),
     # -- the worker ----------------------------------------------------------------------------------
     Mutant(
+        "a job in a thread waits for the one before it, however long that takes",
+        "worker/threads.py",
+        "self._look = self._loop.call_later(OVERDUE, self._help_out)",
+        "pass",
+        ("tests/worker/test_edges.py",),
+    ),
+    Mutant(
+        "what was fetched ahead waits for as long as the job before it takes",
+        "worker/executor.py",
+        "if not self._standby or len(self.running) < self.limit or silence < STUCK:",
+        "if silence >= 0:",
+        ("tests/worker/test_edges.py",),
+    ),
+    Mutant(
+        "a glance does not see when leases end",
+        "layouts/native/lua/glance.lua",
+        "if call('EXISTS', KEYS[6]) == 1 then first = math.min(first, comes_in(KEYS[7], ARGV[2])) end",
+        "",
+        ("tests/worker/test_idle.py",),
+    ),
+    Mutant(
         "outcomes of a turn that failed are forgotten",
         "worker/feed.py",
         "            self.outcomes = sent + self.outcomes\n",
