@@ -153,13 +153,17 @@ def _judge_start(found: Findings, enqueued: Line, first: Held) -> None:
     found.late.append(max(0.0, first.answered - due))
 
 
+def _ahead(jumps: Sequence[Jump], begin: float, end: float) -> list[Jump]:
+    return [jump for jump in jumps if jump.seconds > 0 and begin <= jump.at <= end]
+
+
 def _judge_leases(found: Findings, leases: list[Held], jumps: Sequence[Jump], forgiven: float) -> None:
     for held, following in pairwise(leases):
         # The other one's request may have waited at the server for the job: it got it just before it was answered.
         least, most = following.answered - held.renewed_answered, following.answered - held.renewed_asked
         if held.completed:
             found.done_twice.append(held.id)
-        ahead = [jump for jump in jumps if jump.seconds > 0 and held.renewed_asked <= jump.at <= following.answered]
+        ahead = _ahead(jumps, held.renewed_asked, following.answered)
         missing = held.seconds - most - ROUNDING
         if missing > STEP_CAP * len(ahead) + forgiven * held.seconds:
             found.too_short.append(f"{held.id} was taken over after {most:.3f} s of a lease of {held.seconds:g} s")
@@ -171,5 +175,8 @@ def _judge_leases(found: Findings, leases: list[Held], jumps: Sequence[Jump], fo
     for held in leases:
         if held.completed:
             found.done.add(held.id)
-        elif held.completed is False and held.completed_asked - held.renewed_asked < held.seconds * 0.9:
-            found.lost_unduly.append(f"{held.id} was lost within its lease")
+        elif held.completed is False:
+            # What a jump cut short may be another's before its holder is done with it.
+            cut = STEP_CAP * len(_ahead(jumps, held.renewed_asked, held.completed_asked))
+            if held.completed_asked - held.renewed_asked < held.seconds * 0.9 - cut:
+                found.lost_unduly.append(f"{held.id} was lost within its lease")
