@@ -85,5 +85,11 @@ def test_a_lease_that_lasts_too_long_is_found() -> None:
 def test_a_completion_that_was_refused_in_time_and_one_that_came_twice_are_found() -> None:
     assert len(told(enqueued(0), lease(10, 1), deed("complete", 11, 1, told=False)).lost_unduly) == 1
     assert told(enqueued(0), lease(10, 1), deed("complete", 13, 1, told=False)).lost_unduly == []
+    refused = lease(10, 1), deed("complete", 11, 1, told=False)
+    assert told(enqueued(0), *refused, jumps=(Jump(10.5, 3600),)).lost_unduly == [], "what a jump took off it"
+    for jump in (Jump(10.5, -3600), Jump(9.9, 3600)):
+        assert len(told(enqueued(0), *refused, jumps=(jump,)).lost_unduly) == 1
+    at_once = lease(10, 1), deed("complete", 10.7, 1, told=False)
+    assert len(told(enqueued(0), *at_once, jumps=(Jump(10.5, 3600),)).lost_unduly) == 1, "more than that"
     twice = told(enqueued(0), lease(10, 1), deed("complete", 11, 1), lease(13, 2), deed("complete", 13.5, 2))
     assert twice.done_twice == ["job"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from importlib.resources import files
 from time import monotonic
 from typing import Any
@@ -132,6 +133,21 @@ async def test_a_glance_tells_when_a_lease_ends_that_was_taken_since(
     assert not await feed.glance()
     assert feed.next_look <= monotonic() + 3.1
     await queue.apurge()
+
+
+async def test_a_glance_does_not_go_by_a_clock_that_was_behind_when_it_was_heard(server: Server) -> None:
+    async with Windlass(server.url) as app:
+        queue = app.queue("quiet")
+        await queue.aenqueue(b"")
+        assert await queue.alease(1.0)
+        glance = app.layout("quiet").glance()
+        assert glance is not None
+        due, now = glance.args
+        late = replace(glance, args=(due, int(now) - 60_000))
+        left = await app.arun(lambda session: session.perform(late))
+        assert left is not None
+        assert 0 < left <= 1.0
+        await queue.apurge()
 
 
 async def test_no_poll_is_longer_than_a_lease(server: Server) -> None:

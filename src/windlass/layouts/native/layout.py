@@ -163,7 +163,7 @@ class NativeLayout:
         return replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
 
     def glance(self) -> Call[float | None] | None:
-        names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders")
+        names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
         found = tuple(keys.queue_key(self.queue, name) for name in names)
         return Call(scripts.GLANCE, found, self._heard.times(), _seconds, False, self._about("look"))
 
