@@ -240,12 +240,16 @@ def latency(who: Contestant) -> Figures:
 
 
 def depth(who: Contestant) -> Figures:
-    """The same slice of jobs with little and with much behind it."""
+    """All of few jobs, and a part of many with the rest behind it.
+
+    A part that takes seconds: just after a fill the server may still be about to move a hash that has grown, a little
+    with each command, and then the first jobs pay for what all of those before them did.
+    """
     few, many = who.sizes.queued, who.sizes.deep
     fill(who, few)
     shallow = work(who, few)
     fill(who, many)
-    deep = work(who, few)
+    deep = work(who, many // 5)
     return {"shallow": shallow, "deep": {**deep, "of_shallow": deep["rate"] / shallow["rate"]}}
 
 
