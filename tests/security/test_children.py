@@ -22,11 +22,11 @@ def test_a_child_has_its_pipes_and_nothing_else(probe: Probe) -> None:
     # What the app's import had opened leads to nothing now; its number stays taken, so that it becomes nobody else's.
     assert "/dev/null" in found.values()
     left = {fd: target for fd, target in found.items() if target != "/dev/null"}
-    frames = [fd for fd, target in left.items() if target == "socket to ''"]  # one end of a pair, which has no name
+    pairs = [fd for fd, target in left.items() if target == "socket to ''"]  # of each one end: these have no name
     board = [fd for fd, target in left.items() if re.match(r"/memfd:windlass|/dev/shm/", target)]
-    assert len(frames) == 1, left
+    assert len(pairs) == 2, left  # for frames, and the tray of jobs
     assert len(board) <= 1, left
-    assert left.keys() == {*frames, *board}, left
+    assert left.keys() == {*pairs, *board}, left
 
 
 def test_what_the_environment_of_a_child_holds_is_documented(probe: Probe) -> None:

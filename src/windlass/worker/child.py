@@ -1,4 +1,4 @@
-"""A child: runs one job at a time, as frames on its socket ask, until the socket ends.
+"""A child: runs one job at a time, from its tray or as frames on its socket ask, until these end.
 Nothing that a job does to Python can end it; what a job does to the process (a signal, `os._exit`) may.
 """
 
@@ -22,9 +22,11 @@ from windlass.errors import InvalidOption
 from windlass.worker import frames
 from windlass.worker.board import Board
 from windlass.worker.frames import FrameError, Header
+from windlass.worker.tray import take
 
 Perform = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
+RUN: Header = {"run": "a lease"}
 LONGEST_MESSAGE = 16 * 1024
 LONGEST_TRACEBACK = 128 * 1024
 
@@ -64,7 +66,8 @@ def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> 
     """What the nursery calls in a new child: `perform` among the arguments names the function that runs a job."""
     perform: Perform = find_function(arguments["perform"])
     board = Board.attach(fds["board"]) if "board" in fds else None
-    serve(socket.socket(fileno=fds["frames"]), app, perform, board)
+    tray = socket.socket(fileno=fds["tray"]) if "tray" in fds else None
+    serve(socket.socket(fileno=fds["frames"]), app, perform, board, tray)
 
 
 def find_function(name: str) -> Any:
@@ -76,10 +79,16 @@ def find_function(name: str) -> Any:
         raise InvalidOption(f"there is no function {name!r}: {error}") from error
 
 
-def serve(sock: socket.socket, app: object, perform: Perform, board: Board | None = None) -> None:
+def serve(
+    sock: socket.socket,
+    app: object,
+    perform: Perform,
+    board: Board | None = None,
+    tray: socket.socket | None = None,
+) -> None:
     """Run job after job, until the runner closes the socket or is gone."""
     lock = threading.Lock()
-    while (frame := _receive(sock)) is not None:
+    while (frame := _receive(sock) if tray is None else _take(tray, sock)) is not None:
         header, body = frame
         if "run" not in header:
             raise FrameError(f"a child can only be asked to run a job; it was sent {sorted(header)}")
@@ -87,6 +96,13 @@ def serve(sock: socket.socket, app: object, perform: Perform, board: Board | Non
         answer = _run(app, perform, header, body, link)
         if not _answer(link, answer):
             return
+
+
+def _take(tray: socket.socket, sock: socket.socket) -> tuple[Header, bytes] | None:
+    job = take(tray)
+    if job is None:
+        return None
+    return (RUN, job) if job else _receive(sock)
 
 
 def _receive(sock: socket.socket) -> tuple[Header, bytes] | None:

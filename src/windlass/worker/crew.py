@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,7 @@ from windlass.worker.nursery import Ending, ForkRefused, Nursery, NurseryGone, O
 from windlass.worker.output import Output
 from windlass.worker.processes import Gone
 from windlass.worker.settings import Settings
+from windlass.worker.tray import new_pair
 
 log = logging.getLogger("windlass.keeper")
 
@@ -100,24 +102,26 @@ class Crew:
             self.kill("misunderstood")
 
     async def _fork_child(self, slot: int) -> None:
-        ours, theirs = socket.socketpair()
         output = Output()
-        try:
-            with theirs:
-                fds = {"frames": theirs.fileno(), "output": output.end}
+        with ExitStack() as copies:  # closed here when both sides have their own
+            ours, theirs, *tray = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
+            fds = {"frames": theirs.fileno(), "output": output.end}
+            if tray:
+                fds["tray"] = tray[1].fileno()
+            try:
                 offspring = await self.nursery.fork("child", {"perform": CHILD_PERFORM}, fds)
-            output.handed_over()
-            child = self.children[slot] = CrewChild(slot, offspring, output)
-            offspring.exited.add_done_callback(lambda ending: self._child_left(child, ending.result()))
-        except (NurseryGone, ForkRefused, OSError) as error:
-            log.error("no child for slot %d: %s", slot, error)
-            self.kill("no child could be forked")
-            return
-        try:
-            with ours:
-                await self.control.send({"child": slot, "pid": offspring.pid}, fds=[ours.fileno()])
-        except OSError:
-            pass  # the runner has died meanwhile, by itself: without its socket the child ends
+                output.handed_over()
+                child = self.children[slot] = CrewChild(slot, offspring, output)
+                offspring.exited.add_done_callback(lambda ending: self._child_left(child, ending.result()))
+            except (NurseryGone, ForkRefused, OSError) as error:
+                log.error("no child for slot %d: %s", slot, error)
+                self.kill("no child could be forked")
+                return
+            try:
+                ends = [end.fileno() for end in (ours, *tray)]
+                await self.control.send({"child": slot, "pid": offspring.pid}, fds=ends)
+            except OSError:
+                pass  # the runner has died meanwhile, by itself: without its socket the child ends
 
     def _child_left(self, child: CrewChild, ending: Ending) -> None:
         if self.children.get(child.slot) is child:

@@ -79,6 +79,7 @@ class Executor:
         self._finished = finished
         self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
+        self._handed = 0  # jobs that wait as well, already where they will be run
         self.running: dict[Key, Attempt] = {}
         self._typical = LONG  # seconds that a job takes, as of late
         self._moved_at = 0.0  # when a job last began or ended here
@@ -90,11 +91,16 @@ class Executor:
     @property
     def room(self) -> int:
         """How many more jobs are worth having here: free slots, and for very short jobs some that wait their turn."""
-        return self.limit + self._ahead() - len(self.running) - len(self._standby)
+        return self.limit + self._ahead() - len(self.running) - self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait for their turn."""
+        return len(self._standby) + self._handed
 
     def has_work_for(self, seconds: float) -> bool:
         """Whether so many jobs wait here that no slot will be idle before."""
-        return len(self._standby) * self._typical > self.limit * seconds
+        return self.waiting * self._typical > self.limit * seconds
 
     def _ahead(self) -> int:
         return min(MOST_AHEAD, self.limit * min(MOST_EACH, int(WORTH / max(self._typical, 1e-6))))
@@ -102,7 +108,7 @@ class Executor:
     @property
     def idle(self) -> bool:
         """Nothing runs here and nothing waits."""
-        return not self.running and not self._standby
+        return not self.running and not self.waiting
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -237,6 +243,11 @@ class Executor:
 
     def _interrupt(self, one: Attempt) -> None:
         one.task.cancel()
+
+    def begun(self, queue: str, id: str | None = None) -> list[Key]:
+        """The attempts that are being made at jobs of a queue, or at one job."""
+        leases = [one.plan.lease for one in self.running.values()]
+        return [key_of(lease) for lease in leases if lease.queue == queue and id in (None, lease.id)]
 
     def give_up(self, queue: str, id: str) -> Plan | None:
         """Take one job off those that wait; None if it is not among them."""

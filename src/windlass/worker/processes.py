@@ -1,4 +1,9 @@
-"""Runs jobs in child processes, one at a time in each. Who kills them, and why, is the keeper's business: it tells."""
+"""Runs jobs in child processes, one at a time in each. Who kills them, and why, is the keeper's business: it tells.
+
+To wake a child, and to be woken by its answer, takes longer than a short job does. So some of them lie ready in a tray:
+it goes on by itself, and we hear of the next one with the answer to the one before. What it has not begun can be taken
+back at any time, and is, when the job before it takes long.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import asyncio
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from itertools import count
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -17,14 +24,19 @@ from windlass.outcome import Completed, Crashed, Outcome, Released
 from windlass.running import Job
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
-from windlass.worker.executor import Attempt, Executor, Stop
+from windlass.worker.child import RUN
+from windlass.worker.executor import Attempt, Executor, Key, Stop, key_of
 from windlass.worker.frames import FrameError, FrameStream
+from windlass.worker.tray import LARGEST, Tray
 
 _read_outcome = msgspec.json.Decoder(Outcome).decode
 _pack_lease = msgspec.msgpack.Encoder().encode
 _read_lease = msgspec.msgpack.Decoder(Lease).decode
-_RUN = {"run": "a lease"}
 _DONE = {"end": "done"}  # what most jobs come to, without more words
+
+MOST_IN_TRAY = 16
+WORTH_IN_TRAY = 0.004  # seconds of work that lie ready for a child
+OVERDUE = 0.05  # seconds without an answer after which what lies ready goes to other children
 
 
 class Gone(Struct, frozen=True):
@@ -38,11 +50,19 @@ class Gone(Struct, frozen=True):
     output: tuple[str, ...] = ()
 
 
+class NewChild(NamedTuple):
+    """A child that was just forked, and how it is reached."""
+
+    pid: int
+    socket: socket.socket
+    tray: Tray | None
+
+
 class ChildSource(Protocol):
     """Where children come from, and who ends them: the keeper."""
 
-    async def child(self, slot: int) -> tuple[socket.socket, int]:
-        """A new child for a slot: the runner's end of its socket, and its pid."""
+    async def child(self, slot: int) -> NewChild:
+        """A new child for a slot."""
         ...
 
     async def ending(self, pid: int) -> Gone:
@@ -58,51 +78,119 @@ class ChildSource(Protocol):
         ...
 
 
+class Child:
+    """A child at work."""
+
+    def __init__(self, new: NewChild) -> None:
+        self.pid = new.pid
+        self.stream = FrameStream(new.socket)
+        self.now: Plan | None = None  # whose answer is waited for
+        self.ahead: dict[int, Plan] = {}  # what it was sent besides: it takes these up in their order
+        self.heard_at = monotonic()
+        self.done = 0
+        self.retiring = False
+        self.progress: float | None = None
+        self._tray = new.tray
+        self._number = 0  # of the job whose answer is waited for
+        self._numbers = count(1)
+
+    async def send(self, plan: Plan) -> None:
+        """Give it a job, for it has none."""
+        self.now, self._number = plan, next(self._numbers)
+        self.heard_at = monotonic()
+        job = _pack_lease(plan.lease)
+        fits = self._tray is not None and len(job) <= LARGEST
+        if self._tray is not None and not self._tray.put(self._number, job if fits else b""):
+            raise BrokenPipeError("a tray with nothing in it takes nothing")
+        if not fits:
+            try:
+                await self.stream.send(RUN, job)
+            except OSError:
+                self.stream.unheard = True
+                raise
+
+    def send_ahead(self, plan: Plan) -> bool:
+        """Give it a job for later, if there is a tray that it fits into."""
+        job, number = _pack_lease(plan.lease), next(self._numbers)
+        if self._tray is None or len(job) > LARGEST or not self._tray.put(number, job):
+            return False
+        self.ahead[number] = plan
+        return True
+
+    def go_on(self) -> Plan:
+        """It has answered, and goes on with what was sent ahead."""
+        self._number = next(iter(self.ahead))
+        self.now = plan = self.ahead.pop(self._number)
+        return plan
+
+    def take_back(self) -> list[Plan]:
+        """What it has not begun of what it was sent ahead; nothing as long as it has not even taken the job before."""
+        if self._tray is None or not self.ahead or (self.now is not None and self._tray.first() == self._number):
+            return []
+        return [self.ahead.pop(number) for number in sorted(self._tray.take_back())]
+
+    def bury(self) -> bool:
+        """It is gone: whether the job whose answer is waited for was certainly not begun."""
+        left = self._tray.take_back() if self._tray is not None else set()
+        self.close()
+        return self._number in left or (self.stream.unheard and self.done > 0)
+
+    def close(self) -> None:
+        """Let it go: it ends when it has done what it has begun."""
+        self.stream.close()
+        if self._tray is not None:
+            self._tray.close()
+
+
 class ProcessExecutor(Executor):
-    """Children, one for each slot, forked when they are needed."""
+    """Children, one for each slot, forked when they are needed. Short jobs lie ready for them, some for each."""
 
     def __init__(self, *given: Any, source: ChildSource, max_jobs: int | None = None) -> None:
         super().__init__(*given)
         self._source = source
         self._max_jobs = max_jobs
-        self._streams: dict[int, FrameStream] = {}
-        self._pids: dict[int, int] = {}
-        self._done: dict[int, int] = {}
-        self._retiring: set[int] = set()
-        self._progress: dict[int, float] = {}
+        self._children: dict[int, Child] = {}
+        self._condemned: dict[Key, Stop] = {}  # what children have begun already, and we have not heard of yet
+
+    async def _drive(self, one: Attempt) -> None:
+        """One attempt, and those at what lies ready for the same child: it is about to begin them, or has begun."""
+        await super()._drive(one)
+        while (child := self._children.get(one.slot)) is not None and child.ahead:
+            self._handed -= 1
+            one = self._start(child.go_on(), one.task)  # in the same slot: it became free just now
+            await super()._drive(one)
 
     async def _run(self, one: Attempt) -> Outcome | None:
-        slot, lease = one.slot, one.plan.lease
-        if slot in self._streams and self._streams[slot].ended:
-            self._drop(slot)  # it died between two jobs: this one is not to blame
+        plan, child = one.plan, self._children.get(one.slot)
+        has_it = child is not None and child.now is plan
+        if (why := self._condemned.pop(one.key, None)) is not None:
+            one.stop = why
+            if not has_it:
+                return self._stopped(one)
+            self._interrupt(one)
+        if child is not None and child.stream.ended and not has_it:
+            self._drop(one.slot)  # it died between two jobs: this one is not to blame
+            child = None
         try:
-            stream = self._streams.get(slot) or await self._open(slot)
-            try:
-                await stream.send(_RUN, _pack_lease(lease))
-            except OSError:
-                stream.unheard = True
-                raise
-            outcome = await self._answer(stream, one)
+            if child is None:
+                child = self._children[one.slot] = Child(await self._source.child(one.slot))
+            if not has_it:
+                await child.send(plan)
+            self._send_ahead(child)
+            outcome = await self._answer(child, one)
         except (OSError, FrameError):
             outcome = None
         if outcome is None:
             return await self._explain(one)
-        self._count(slot)
+        self._count(one.slot)
         return outcome
 
-    async def _open(self, slot: int) -> FrameStream:
-        sock, pid = await self._source.child(slot)
-        stream = self._streams[slot] = FrameStream(sock)
-        self._pids[slot] = pid
-        self._done[slot] = 0
-        return stream
-
-    async def _answer(self, stream: FrameStream, one: Attempt) -> Outcome | None:
+    async def _answer(self, child: Child, one: Attempt) -> Outcome | None:
         """What the child makes of the job; None when it dies instead."""
-        while (frame := await stream.receive()) is not None:
+        while (frame := await child.stream.receive()) is not None:
             header, body = frame
             if "progress" in header:
-                self._progress[one.slot] = header["progress"]
+                child.progress = header["progress"]
                 one.job.progress(header["progress"])
             elif header == _DONE:
                 return Completed(one.plan.lease)
@@ -115,13 +203,12 @@ class ProcessExecutor(Executor):
     async def _explain(self, one: Attempt) -> Outcome | None:
         """The child is gone: what that means for the job."""
         lease = one.plan.lease
-        stream = self._streams.pop(one.slot, None)
-        progress = self._progress.pop(one.slot, None)
-        pid = self._pids.pop(one.slot, None)
-        never_begun = stream is None or (stream.unheard and self._done[one.slot] > 0)
-        if stream is not None:
-            stream.close()
-        gone = await self._source.ending(pid) if pid is not None else Gone()
+        child = self._children.pop(one.slot, None)
+        never_begun = child is None or child.bury()
+        gone = await self._source.ending(child.pid) if child is not None else Gone()
+        if child is not None:
+            self._handed -= len(child.ahead)
+            self._standby.extendleft(reversed(child.ahead.values()))
         if one.stop is Stop.LOST:
             return None
         if never_begun or one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
@@ -130,37 +217,90 @@ class ProcessExecutor(Executor):
             return Released(lease)  # it was killed for the job before, which had just ended
         if gone.why == "timeout":
             return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout or 0:g} s, and was killed")
-        text = shortened(obituary(gone, progress))
+        text = shortened(obituary(gone, child.progress if child is not None else None))
         plan = one.plan
         return Crashed(lease, text, alone=True, allowed=plan.limits.max_stalls, keep_ms=plan.keep_ms)
 
     def _count(self, slot: int) -> None:
-        self._progress.pop(slot, None)
-        self._done[slot] += 1
-        if slot in self._retiring or (self._max_jobs and self._done[slot] >= self._max_jobs):
-            self._retiring.discard(slot)
-            self._drop(slot)
+        child = self._children[slot]
+        child.now = child.progress = None
+        child.heard_at = monotonic()
+        child.done += 1
+        if child.retiring or (self._max_jobs and child.done >= self._max_jobs):
+            self._take_back(child)
+            if not child.ahead:
+                self._drop(slot)
 
     def retire(self, slot: int) -> None:
         """Let the child of a slot go after its present job."""
-        if any(one.slot == slot for one in self.running.values()):
-            self._retiring.add(slot)
-        else:
+        child = self._children.get(slot)
+        if child is not None and (child.now is not None or child.ahead):
+            child.retiring = True
+            self._take_back(child)
+        elif child is not None:
             self._drop(slot)
 
     def _drop(self, slot: int) -> None:
-        stream = self._streams.pop(slot, None)
-        if stream is not None:
-            stream.close()
-            self._source.forget(self._pids.pop(slot))
+        child = self._children.pop(slot)
+        child.close()
+        self._source.forget(child.pid)
 
     def _interrupt(self, one: Attempt) -> None:
         self._source.kill(one.slot, "cancelled" if one.stop is Stop.CANCELLED else "shutdown")
 
     def close(self) -> None:
         """Let all children go."""
-        for slot in list(self._streams):
+        for slot in list(self._children):
             self._drop(slot)
+
+    # -- jobs that lie ready for a child ----------------------------------------------------------------
+
+    def _send_ahead(self, child: Child) -> None:
+        """Give a child more to do where jobs are so short that it would wait for us longer than it works."""
+        most = min(
+            MOST_IN_TRAY, int(WORTH_IN_TRAY / max(self._typical, 1e-6)), len(self._standby) // max(1, self.limit)
+        )
+        if self._max_jobs:
+            most = min(most, self._max_jobs - child.done - 1)
+        while len(child.ahead) < most and not child.retiring and child.send_ahead(self._standby[0]):
+            self._standby.popleft()
+            self._handed += 1
+
+    def _take_back(self, *children: Child) -> None:
+        for child in children:
+            plans = child.take_back()
+            self._handed -= len(plans)
+            self._standby.extendleft(reversed(plans))
+
+    def _with_children(self) -> list[Plan]:
+        return [plan for child in self._children.values() for plan in child.ahead.values()]
+
+    def begun(self, queue: str, id: str | None = None) -> list[Key]:
+        leases = [plan.lease for plan in self._with_children()]
+        unheard = [key_of(lease) for lease in leases if lease.queue == queue and id in (None, lease.id)]
+        return super().begun(queue, id) + unheard
+
+    def stop(self, key: Key, why: Stop) -> bool:
+        if super().stop(key, why):
+            return True
+        if any(key_of(plan.lease) == key for plan in self._with_children()):
+            self._condemned[key] = why
+            return True
+        return False
+
+    def give_up(self, queue: str, id: str) -> Plan | None:
+        self._take_back(*self._children.values())
+        return super().give_up(queue, id)
+
+    def give_up_standby(self, queue: str | None = None, fence: int | None = None) -> list[Plan]:
+        self._take_back(*self._children.values())
+        return super().give_up_standby(queue, fence)
+
+    def give_up_stuck(self) -> list[Plan]:
+        late = monotonic() - OVERDUE
+        self._take_back(*(child for child in self._children.values() if child.ahead and child.heard_at < late))
+        self._start_row()
+        return super().give_up_stuck()
 
 
 def replace_lease(outcome: Outcome, lease: Lease) -> Outcome:

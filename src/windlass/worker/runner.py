@@ -134,20 +134,26 @@ class Runner:
         self._leasing = False
         for feed in self.feeds.values():
             feed.let_all_go()
-        for executor in self.executors.values():
-            for plan in executor.give_up_standby():
-                self._settle(Released(plan.lease))
+        self._give_back_waiting()
         self._stir()
         self.shorten(grace)  # to less, if that was said already
         while not self._idle and monotonic() < self._patience_ends:
             self._stirred.clear()
             await _wait(self._stirred, min(0.2, self._patience_ends - monotonic()))
+            self._give_back_waiting()  # what could not be taken back from a child before
         for executor in self.executors.values():
+            executor.set_limit(0)
             for key in list(executor.running):
                 executor.stop(key, Stop.SHUTDOWN)
         await self._leave_the_stubborn()
+        self._give_back_waiting()
         self._ended = True
         self._stir()
+
+    def _give_back_waiting(self) -> None:
+        for executor in self.executors.values():
+            for plan in executor.give_up_standby():
+                self._settle(Released(plan.lease))
 
     def shorten(self, grace: float) -> None:
         """Wait no longer for running jobs than so many seconds from now."""
@@ -398,9 +404,8 @@ class Runner:
         for executor in self.executors.values():
             for plan in executor.give_up_standby(queue):
                 self._settle(Released(plan.lease))
-            for key in list(executor.running):
-                if key[0] == queue:
-                    executor.stop(key, Stop.LOST)
+            for key in executor.begun(queue):
+                executor.stop(key, Stop.LOST)
 
     def begin_again(self, holder: str) -> None:
         """All leases are lost: stop every attempt, and lease under another name."""
@@ -414,19 +419,18 @@ class Runner:
     def drop(self, queue: str, fence: int) -> None:
         """One attempt has lost its job to another."""
         for executor in self.executors.values():
-            executor.stop((queue, fence), Stop.LOST)
             for plan in executor.give_up_standby(queue, fence):
                 self._settle(Released(plan.lease))  # refused, if it is another's by now
+            executor.stop((queue, fence), Stop.LOST)
 
     def cancel(self, queue: str, id: str) -> None:
         """A running job was cancelled: stop it if it is here."""
         for executor in self.executors.values():
             if (waiting := executor.give_up(queue, id)) is not None:
                 self._settle(Released(waiting.lease))
-            for one in list(executor.running.values()):
-                if one.plan.lease.queue == queue and one.plan.lease.id == id:
-                    log.info("%s: cancelled", one.plan.title)
-                    executor.stop(one.key, Stop.CANCELLED)
+            for key in executor.begun(queue, id):
+                log.info("%s: cancelled", in_one_line(f"{queue}/{id}"))
+                executor.stop(key, Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
         if isinstance(outcome, Completed) and not self._tells_all:

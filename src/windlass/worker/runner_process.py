@@ -1,7 +1,8 @@
 """The runner as a process of its own, forked by the nursery: what its keeper says on the control socket, it does.
 
-    from the keeper   {"child": slot, "pid": n} + its socket · {"gone": ending of a child} · {"cancel": queue, "id": id}
-                      {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue} · {"drain": seconds}
+    from the keeper   {"child": slot, "pid": n} + its socket and tray · {"gone": ending of a child, "pid": n}
+                      {"cancel": queue, "id": id} · {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue}
+                      {"drain": seconds}
     to the keeper     {"lost": queue} · {"child": slot} · {"kill": slot, "why": text}
 
 When the keeper is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
@@ -26,9 +27,10 @@ from windlass.worker.board import Board
 from windlass.worker.child import flush_output
 from windlass.worker.frames import FdStream, close_all
 from windlass.worker.logs import set_up_logs
-from windlass.worker.processes import Gone, ProcessExecutor
+from windlass.worker.processes import Gone, NewChild, ProcessExecutor
 from windlass.worker.runner import Runner
 from windlass.worker.settings import Settings
+from windlass.worker.tray import Tray
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -124,11 +126,11 @@ class KeeperSource:
 
     def __init__(self, control: FdStream) -> None:
         self._control = control
-        self._wanted: dict[int, asyncio.Future[tuple[socket.socket, int]]] = {}
+        self._wanted: dict[int, asyncio.Future[NewChild]] = {}
         self._endings: dict[int, asyncio.Future[Gone]] = {}
 
-    async def child(self, slot: int) -> tuple[socket.socket, int]:
-        wanted: asyncio.Future[tuple[socket.socket, int]] = asyncio.get_running_loop().create_future()
+    async def child(self, slot: int) -> NewChild:
+        wanted: asyncio.Future[NewChild] = asyncio.get_running_loop().create_future()
         self._wanted[slot] = wanted
         self._control.post({"child": slot})
         return await wanted
@@ -140,7 +142,7 @@ class KeeperSource:
             close_all(fds)  # nobody waits for it any more: without its socket it ends
             return
         self._endings[pid] = asyncio.get_running_loop().create_future()
-        wanted.set_result((socket.socket(fileno=fds[0]), pid))
+        wanted.set_result(NewChild(pid, socket.socket(fileno=fds[0]), Tray.from_fds(fds[1:])))
 
     def left(self, pid: int, gone: Gone) -> None:
         """The keeper says how a child ended."""

@@ -1,0 +1,417 @@
+"""Jobs that lie ready for a child: each is run once, and whose turn it was is known, whatever becomes of the child."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.conditions import until
+from tests.support.workers import Workshop
+from windlass import Windlass
+from windlass.job import Lease
+from windlass.outcome import Completed, Crashed, Outcome, Released
+from windlass.worker import attempt, child, tray
+from windlass.worker.attempt import Plan
+from windlass.worker.board import Board
+from windlass.worker.executor import Attempt, Stop, key_of
+from windlass.worker.processes import MOST_IN_TRAY, OVERDUE, Gone, NewChild, ProcessExecutor
+from windlass.worker.tray import LARGEST, Tray
+
+PATIENCE = 10.0
+
+pytestmark = pytest.mark.skipif(not tray.new_pair(), reason="this system has no such sockets")
+
+
+# -- the tray itself -------------------------------------------------------------------------------------
+
+
+def test_what_was_taken_back_is_not_there_any_more() -> None:
+    entry, exit = tray.new_pair()
+    with exit.dup() as childs:
+        mine = Tray(entry, exit)
+        assert mine.first() is None
+        assert all(mine.put(number, job) for number, job in enumerate((b"one", b"", b"three"), 1))
+        assert mine.first() == 1
+        assert (tray.take(childs), tray.take(childs)) == (b"one", b"")
+        assert mine.first() == 3
+        assert mine.take_back() == {3}
+        assert mine.take_back() == set()
+        assert mine.put(4, b"four")
+        assert tray.take(childs) == b"four"
+        mine.close()
+        assert tray.take(childs) is None, "nothing more will come"
+
+
+def test_a_full_tray_takes_no_more_and_keeps_what_it_has() -> None:
+    entry, exit = tray.new_pair()
+    mine = Tray(entry, exit)
+    job = b"x" * LARGEST
+    count = 0
+    while mine.put(count, job):
+        count += 1
+    assert count > 0
+    with exit.dup() as childs:
+        assert tray.take(childs) == job
+    assert mine.take_back() == set(range(1, count))
+    mine.close()
+
+
+def test_each_job_is_taken_by_one_of_two_who_reach_for_it() -> None:
+    entry, exit = tray.new_pair()
+    childs, mine = exit.dup(), Tray(entry, exit)
+    taken: list[int] = []
+
+    def take_all() -> None:
+        while (job := tray.take(childs)) is not None:
+            taken.append(int(job))
+
+    thread = threading.Thread(target=take_all)
+    thread.start()
+    back: list[int] = []
+    put: list[int] = []
+    for number in range(20_000):
+        if mine.put(number, str(number).encode()):
+            put.append(number)
+        if number % 7 == 0:
+            back += mine.take_back()
+    back += mine.take_back()
+    mine.close()
+    thread.join(PATIENCE)
+    childs.close()
+    assert sorted(taken + back) == put
+    assert taken == sorted(taken)
+    assert taken, "both had some"
+    assert back
+
+
+# -- the executor, with children that are threads --------------------------------------------------------
+
+
+class Died(BaseException):
+    """What a child does that dies in the middle of a job."""
+
+
+class Bench:
+    """An executor whose children are threads, and what they do with each job: nothing, if nothing else is said."""
+
+    def __init__(self, slots: int, max_jobs: int | None = None) -> None:
+        self.app = Windlass("unix:///nowhere")
+        self.app.task(queue="q", run="process", max_stalls=1)(_short)
+        board = Board.create(slots)
+        self.executor = ProcessExecutor(range(slots), board, self, self._finished, source=self, max_jobs=max_jobs)
+        self.executor._typical = 0.0  # jobs are known to be short
+        self.deeds: dict[str, Any] = {}
+        self.performed: list[tuple[int, str]] = []
+        self.outcomes: dict[str, Outcome | None] = {}
+        self.killed: list[tuple[int, str]] = []
+        self.may_serve = threading.Event()
+        self.may_serve.set()
+        self._threads: list[threading.Thread] = []
+        self._pids = 100
+
+    def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
+        self.outcomes[one.plan.lease.id] = outcome
+
+    def progress(self, lease: Lease, value: float) -> None: ...
+
+    def submit(self, *ids: str, data: str = "") -> None:
+        for id in ids:
+            payload = self.app.tasks["_short"].call(data).data
+            plan = attempt.plan(self.app, Lease("q", id, payload, fence=int(id) + 1))
+            assert isinstance(plan, Plan)
+            self.executor.submit(plan)
+
+    async def child(self, slot: int) -> NewChild:
+        ours, theirs = socket.socketpair()
+        entry, exit = tray.new_pair()
+        self._pids += 1
+        thread = threading.Thread(target=self._serve, args=(self._pids, theirs, exit.dup()))
+        self._threads.append(thread)
+        thread.start()
+        return NewChild(self._pids, ours, Tray(entry, exit))
+
+    def _serve(self, pid: int, sock: socket.socket, jobs: socket.socket) -> None:
+        def perform(app: object, header: Any, body: bytes, link: Any) -> Any:
+            id = msgspec.msgpack.decode(body)["id"]
+            self.performed.append((pid, id))
+            try:
+                self.deeds.get(id, bool)()
+            except Died:
+                sock.close()
+            return {"end": "done"}, b""
+
+        with sock, jobs:
+            self.may_serve.wait(PATIENCE)
+            child.serve(sock, self.app, perform, tray=jobs)
+
+    async def ending(self, pid: int) -> Gone:
+        return Gone(code=9)
+
+    def forget(self, pid: int) -> None: ...
+
+    def kill(self, slot: int, why: str) -> None:
+        self.killed.append((slot, why))
+
+    def ahead(self) -> list[str]:
+        return [plan.lease.id for plan in self.executor._with_children()]
+
+    def runs(self) -> Counter[str]:
+        return Counter(id for _, id in self.performed)
+
+    async def all_ended(self, *ids: str) -> None:
+        await until(lambda: set(ids) <= set(self.outcomes), PATIENCE)
+
+    def close(self) -> None:
+        self.may_serve.set()
+        self.executor.close()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def _short(data: str) -> None: ...
+
+
+@pytest.fixture
+async def benches() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(slots: int, **options: Any) -> Bench:
+        made.append(Bench(slots, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+class Held:
+    """A job that waits in its child."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.go_on.wait(PATIENCE)
+
+
+def ids(*numbers: int) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+async def test_short_jobs_lie_ready_and_run_once_in_their_order(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(100))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    assert bench.ahead() == ids(*range(1, MOST_IN_TRAY + 1))
+    assert bench.executor.waiting == 99
+    first.go_on.set()
+    await bench.all_ended(*every)
+    assert [id for _, id in bench.performed] == every
+    assert all(isinstance(bench.outcomes[id], Completed) for id in every)
+    assert bench.executor.idle
+
+
+async def test_long_jobs_do_not_lie_ready(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.executor._typical = 0.1
+    first = bench.deeds["0"] = Held()
+    bench.submit(*ids(0, 1, 2))
+    await until(first.begun.is_set)
+    assert bench.ahead() == []
+    first.go_on.set()
+    await bench.all_ended(*ids(0, 1, 2))
+
+
+async def test_what_lies_behind_a_long_job_goes_to_another_child(benches: Callable[..., Bench]) -> None:
+    bench = benches(2)
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(40))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    await until(lambda: len(bench.outcomes) + len(bench.ahead()) >= 39)
+    await asyncio.sleep(2 * OVERDUE)
+    assert "0" not in bench.outcomes
+    assert bench.executor.give_up_stuck() == []
+    await bench.all_ended(*every[1:])
+    first.go_on.set()
+    await bench.all_ended("0")
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_a_job_that_lies_ready_can_be_cancelled_and_never_begins(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(first.begun.is_set)
+    assert "2" in bench.ahead()
+    given_up = bench.executor.give_up("q", "2")
+    assert given_up is not None
+    assert bench.executor.begun("q", "2") == []
+    first.go_on.set()
+    await bench.all_ended(*ids(0, 1, 3))
+    assert bench.runs() == Counter(ids(0, 1, 3))
+
+
+async def test_one_that_was_begun_before_we_heard_of_it_is_stopped_when_we_do(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first, second = bench.deeds["0"], bench.deeds["1"] = Held(), Held()
+    bench.submit(*ids(0, 1, 2))
+    await until(first.begun.is_set)
+    first.go_on.set()
+    assert second.begun.wait(PATIENCE), "while this loop stands still"
+    assert bench.executor.give_up("q", "1") is None
+    (key,) = bench.executor.begun("q", "1")
+    assert key == ("q", 2)
+    assert bench.executor.stop(key, Stop.CANCELLED)
+    assert not bench.executor.stop(("q", 99), Stop.CANCELLED)
+    await until(lambda: bench.killed)
+    assert bench.killed == [(0, "cancelled")]
+    assert bench.executor.running[key].stop is Stop.CANCELLED
+    second.go_on.set()
+    await bench.all_ended(*ids(0, 1, 2))
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_when_a_child_dies_only_the_job_that_it_had_begun_is_to_blame(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+
+    def die() -> None:
+        raise Died
+
+    first = bench.deeds["0"] = Held()
+    bench.deeds["1"] = die
+    every = ids(*range(30))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    assert bench.ahead()[0] == "1"
+    first.go_on.set()
+    await bench.all_ended(*every)
+    assert isinstance(bench.outcomes["1"], Crashed)
+    assert all(isinstance(bench.outcomes[id], Completed) for id in every if id != "1")
+    assert set(bench.runs().values()) == {1}
+    assert len({pid for pid, _ in bench.performed}) == 2
+
+
+async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2))
+    await until(lambda: bench.ahead() == ids(1, 2))
+    (slots_child,) = bench.executor._children.values()
+    slots_child.stream._end()  # as when its socket closes
+    await bench.all_ended("0")
+    assert isinstance(bench.outcomes["0"], Released)
+    bench.may_serve.set()
+    await bench.all_ended(*ids(1, 2))
+    assert bench.runs() == Counter(ids(1, 2))
+
+
+async def test_what_is_given_up_was_not_begun_and_what_runs_goes_on(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(lambda: bench.ahead() == ids(1, 2, 3))
+    assert bench.executor.give_up_standby() == [], (
+        "it may be about to take the first, and then the others in their order"
+    )
+    second = bench.deeds["1"] = Held()
+    bench.may_serve.set()
+    assert second.begun.wait(PATIENCE)
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
+    assert bench.executor.waiting == 1
+    second.go_on.set()
+    await bench.all_ended(*ids(0, 1))
+    assert bench.runs() == Counter(ids(0, 1))
+    assert bench.executor.idle
+
+
+async def test_jobs_are_taken_back_again_and_again_while_they_run(benches: Callable[..., Bench]) -> None:
+    bench = benches(3)
+    every = ids(*range(400))
+    bench.submit(*every)
+    while not bench.executor.idle:
+        for plan in bench.executor.give_up_standby():
+            bench.executor.submit(plan)
+        await asyncio.sleep(0)
+    assert bench.runs() == Counter(every)
+    assert all(isinstance(bench.outcomes[id], Completed) for id in every)
+
+
+async def test_a_large_job_is_sent_by_itself(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    bench.submit("0")
+    bench.submit("1", data="x" * 10 * LARGEST)
+    bench.submit("2")
+    await until(first.begun.is_set)
+    assert bench.ahead() == []
+    first.go_on.set()
+    await bench.all_ended(*ids(0, 1, 2))
+    assert [id for _, id in bench.performed] == ids(0, 1, 2)
+
+
+async def test_a_child_lives_for_as_many_jobs_as_it_may(benches: Callable[..., Bench]) -> None:
+    bench = benches(1, max_jobs=5)
+    every = ids(*range(20))
+    bench.submit(*every)
+    await bench.all_ended(*every)
+    assert Counter(pid for pid, _ in bench.performed) == {101: 5, 102: 5, 103: 5, 104: 5}
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_a_child_that_is_to_go_leaves_what_lies_ready_to_the_next(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(10))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    bench.executor.retire(0)
+    assert bench.ahead() == []
+    first.go_on.set()
+    await bench.all_ended(*every)
+    by_child: dict[int, list[str]] = defaultdict(list)
+    for pid, id in bench.performed:
+        by_child[pid].append(id)
+    first_child, second_child = by_child.values()
+    assert (first_child, second_child) == (["0"], every[1:])
+
+
+async def test_the_board_shows_what_runs(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    late = bench.deeds["5"] = Held()
+    bench.submit(*ids(*range(10)))
+    await until(late.begun.is_set)
+    await until(lambda: [entry.fence for entry in bench.executor._board.running()] == [6])
+    assert list(bench.executor.running) == [("q", 6)]
+    late.go_on.set()
+    await bench.all_ended(*ids(*range(10)))
+    assert key_of(Lease("q", "5", b"", fence=6)) not in bench.executor.running
+
+
+# -- with a real worker ------------------------------------------------------------------------------------
+
+
+def test_a_job_that_kills_its_child_is_the_only_one_that_is_charged(shop: Workshop) -> None:
+    calls = [shop.call("brief", number % 150 == 149, queue="brief") for number in range(600)]
+    sent = shop.send_many(calls)
+    shop.start("brief", queues={"brief": 1}, processes=2)
+    shop.wait_empty("brief")
+    ran = shop.journal.all("ran")
+    assert Counter(entry.id for entry in ran) == Counter(sent)
+    assert {entry.attempt for entry in ran} == {1}
+    dead = shop.queue("brief").jobs("dead").jobs
+    assert {record.id for record in dead} == set(sent[149::150])
+    assert all("exit code 3" in (record.message or "") for record in dead)
+    assert len({entry.pid for entry in ran}) <= 2 + len(dead)
