@@ -485,8 +485,8 @@ MUTANTS = (
     Mutant(
         "a glance does not see when leases end",
         "layouts/native/lua/glance.lua",
-        "if call('EXISTS', KEYS[6]) == 1 then first = math.min(first, comes_in(KEYS[7], ARGV[2])) end",
-        "",
+        "if call('EXISTS', KEYS[6]) == 1 then",
+        "if false then",
         ("tests/worker/test_idle.py",),
     ),
     Mutant(
@@ -527,8 +527,9 @@ MUTANTS = (
     Mutant(
         "stopping charges the jobs that it gives back",
         "worker/runner.py",
-        "(Released(plan.lease))\n        self._stir()\n        self.shorten",
-        '(Retried(plan.lease, None, ""))\n        self._stir()\n        self.shorten',
+        "            for plan in executor.give_up_standby():\n                self._settle(Released(plan.lease))\n",
+        "            for plan in executor.give_up_standby():\n"
+        '                self._settle(Retried(plan.lease, None, ""))\n',
         ("tests/worker/test_stopping.py",),
     ),
     Mutant(
@@ -537,5 +538,48 @@ MUTANTS = (
         "        if feed.in_doubt:\n",
         "        if feed.in_doubt and feed.comparing:\n",
         ("tests/worker/test_rewinds.py",),
+    ),
+    # -- jobs that lie ready for a child -----------------------------------------------------------------
+    Mutant(
+        "a job is taken from a child that was about to begin it",
+        "worker/processes.py",
+        " or (self.now is not None and self._tray.first() == self._number):",
+        ":",
+        ("tests/worker/test_trays.py",),
+    ),
+    Mutant(
+        "what lay ready for a child that died is forgotten",
+        "worker/processes.py",
+        "            self._standby.extendleft(reversed(child.ahead.values()))\n",
+        "",
+        ("tests/worker/test_trays.py",),
+    ),
+    Mutant(
+        "a job that was not begun is blamed for the death of its child",
+        "worker/processes.py",
+        "return self._number in left or (self.stream.unheard and self.done > 0)",
+        "return self.stream.unheard and self.done > 0",
+        ("tests/worker/test_trays.py",),
+    ),
+    Mutant(
+        "what a child began unseen cannot be stopped",
+        "worker/processes.py",
+        "            self._condemned[key] = why\n",
+        "",
+        ("tests/worker/test_trays.py",),
+    ),
+    Mutant(
+        "what lies behind a long job stays with its child",
+        "worker/processes.py",
+        "if child.ahead and child.heard_at < late",
+        "if child.ahead and child.heard_at < 0",
+        ("tests/worker/test_trays.py",),
+    ),
+    Mutant(
+        "a glance goes by its caller's clock alone",
+        f"{LUA}/glance.lua",
+        "math.max(ARGV[2], clock)",
+        "ARGV[2]",
+        ("tests/worker/test_idle.py",),
     ),
 )

@@ -170,6 +170,9 @@ class Bench:
 
     def close(self) -> None:
         self.may_serve.set()
+        for deed in self.deeds.values():
+            if isinstance(deed, Held):
+                deed.go_on.set()
         self.executor.close()
         for thread in self._threads:
             thread.join(PATIENCE)
@@ -201,7 +204,7 @@ class Held:
 
     def __call__(self) -> None:
         self.begun.set()
-        self.go_on.wait(PATIENCE)
+        self.go_on.wait(3 * PATIENCE)
 
 
 def ids(*numbers: int) -> list[str]:
