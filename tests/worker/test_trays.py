@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -16,7 +17,7 @@ from tests.support.conditions import until
 from tests.support.workers import Workshop
 from windlass import Windlass
 from windlass.job import Lease
-from windlass.outcome import Completed, Crashed, Outcome, Released
+from windlass.outcome import Completed, Crashed, Outcome, Released, Retried
 from windlass.worker import attempt, child, tray
 from windlass.worker.attempt import Plan
 from windlass.worker.board import Board
@@ -33,14 +34,11 @@ pytestmark = pytest.mark.skipif(not tray.new_pair(), reason="this system has no 
 
 
 def test_what_was_taken_back_is_not_there_any_more() -> None:
-    entry, exit = tray.new_pair()
-    with exit.dup() as childs:
-        mine = Tray(entry, exit)
-        assert mine.first() is None
+    inlet, outlet = tray.new_pair()
+    with tray.open_outlet(outlet.dup().detach()) as childs:
+        mine = Tray(inlet, outlet)
         assert all(mine.put(number, job) for number, job in enumerate((b"one", b"", b"three"), 1))
-        assert mine.first() == 1
         assert (tray.take(childs), tray.take(childs)) == (b"one", b"")
-        assert mine.first() == 3
         assert mine.take_back() == {3}
         assert mine.take_back() == set()
         assert mine.put(4, b"four")
@@ -49,23 +47,48 @@ def test_what_was_taken_back_is_not_there_any_more() -> None:
         assert tray.take(childs) is None, "nothing more will come"
 
 
+@pytest.mark.parametrize("seconds", [None, 0.05, 5.0, 0.0])
+def test_what_the_app_sets_for_all_sockets_does_not_count(seconds: float | None) -> None:
+    inlet, outlet = tray.new_pair()
+    socket.setdefaulttimeout(seconds)
+    try:
+        mine = Tray.from_fds([inlet.detach(), outlet.dup().detach()])
+        childs = tray.open_outlet(outlet.detach())
+    finally:
+        socket.setdefaulttimeout(None)
+    assert mine is not None
+    taken: list[bytes | None] = []
+    thread = threading.Thread(target=lambda: taken.append(tray.take(childs)))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive(), "it waits for as long as it takes"
+    assert mine.put(1, b"job")
+    thread.join(PATIENCE)
+    assert taken == [b"job"]
+    before = time.monotonic()
+    assert mine.take_back() == set()
+    assert time.monotonic() - before < 2, "the loop does not wait"
+    mine.close()
+    childs.close()
+
+
 def test_a_full_tray_takes_no_more_and_keeps_what_it_has() -> None:
-    entry, exit = tray.new_pair()
-    mine = Tray(entry, exit)
+    inlet, outlet = tray.new_pair()
+    mine = Tray(inlet, outlet)
     job = b"x" * LARGEST
     count = 0
     while mine.put(count, job):
         count += 1
     assert count > 0
-    with exit.dup() as childs:
+    with outlet.dup() as childs:
         assert tray.take(childs) == job
     assert mine.take_back() == set(range(1, count))
     mine.close()
 
 
 def test_each_job_is_taken_by_one_of_two_who_reach_for_it() -> None:
-    entry, exit = tray.new_pair()
-    childs, mine = exit.dup(), Tray(entry, exit)
+    inlet, outlet = tray.new_pair()
+    childs, mine = tray.open_outlet(outlet.dup().detach()), Tray(inlet, outlet)
     taken: list[int] = []
 
     def take_all() -> None:
@@ -113,6 +136,9 @@ class Bench:
         self.killed: list[tuple[int, str]] = []
         self.may_serve = threading.Event()
         self.may_serve.set()
+        self.ended = asyncio.Event()  # it is known how children ended
+        self.ended.set()
+        self.tray: type[Tray] | None = Tray
         self._threads: list[threading.Thread] = []
         self._pids = 100
 
@@ -130,28 +156,31 @@ class Bench:
 
     async def child(self, slot: int) -> NewChild:
         ours, theirs = socket.socketpair()
-        entry, exit = tray.new_pair()
+        inlet, outlet = tray.new_pair()
         self._pids += 1
-        thread = threading.Thread(target=self._serve, args=(self._pids, theirs, exit.dup()))
+        childs = tray.open_outlet(outlet.dup().detach())
+        thread = threading.Thread(target=self._serve, args=(self._pids, theirs, childs))
         self._threads.append(thread)
         thread.start()
-        return NewChild(self._pids, ours, Tray(entry, exit))
+        return NewChild(self._pids, ours, self.tray(inlet, outlet) if self.tray else None)
 
     def _serve(self, pid: int, sock: socket.socket, jobs: socket.socket) -> None:
         def perform(app: object, header: Any, body: bytes, link: Any) -> Any:
             id = msgspec.msgpack.decode(body)["id"]
             self.performed.append((pid, id))
             try:
-                self.deeds.get(id, bool)()
+                said = self.deeds.get(id, bool)()
             except Died:
                 sock.close()
-            return {"end": "done"}, b""
+                said = None
+            return said or {"end": "done"}, b""
 
         with sock, jobs:
             self.may_serve.wait(PATIENCE)
-            child.serve(sock, self.app, perform, tray=jobs)
+            child.serve(sock, self.app, perform, tray=jobs if self.tray else None)
 
     async def ending(self, pid: int) -> Gone:
+        await self.ended.wait()
         return Gone(code=9)
 
     def forget(self, pid: int) -> None: ...
@@ -159,7 +188,7 @@ class Bench:
     def kill(self, slot: int, why: str) -> None:
         self.killed.append((slot, why))
 
-    def ahead(self) -> list[str]:
+    def ready(self) -> list[str]:
         return [plan.lease.id for plan in self.executor._with_children()]
 
     def runs(self) -> Counter[str]:
@@ -198,13 +227,15 @@ async def benches() -> AsyncIterator[Callable[..., Bench]]:
 class Held:
     """A job that waits in its child."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: dict[str, str] | None = None) -> None:
         self.begun = threading.Event()
         self.go_on = threading.Event()
+        self.answer = answer
 
-    def __call__(self) -> None:
+    def __call__(self) -> dict[str, str] | None:
         self.begun.set()
         self.go_on.wait(3 * PATIENCE)
+        return self.answer
 
 
 def ids(*numbers: int) -> list[str]:
@@ -217,7 +248,7 @@ async def test_short_jobs_lie_ready_and_run_once_in_their_order(benches: Callabl
     every = ids(*range(100))
     bench.submit(*every)
     await until(first.begun.is_set)
-    assert bench.ahead() == ids(*range(1, MOST_IN_TRAY + 1))
+    assert bench.ready() == ids(*range(1, MOST_IN_TRAY + 1))
     assert bench.executor.waiting == 99
     first.go_on.set()
     await bench.all_ended(*every)
@@ -232,7 +263,7 @@ async def test_long_jobs_do_not_lie_ready(benches: Callable[..., Bench]) -> None
     first = bench.deeds["0"] = Held()
     bench.submit(*ids(0, 1, 2))
     await until(first.begun.is_set)
-    assert bench.ahead() == []
+    assert bench.ready() == []
     first.go_on.set()
     await bench.all_ended(*ids(0, 1, 2))
 
@@ -243,7 +274,7 @@ async def test_what_lies_behind_a_long_job_goes_to_another_child(benches: Callab
     every = ids(*range(40))
     bench.submit(*every)
     await until(first.begun.is_set)
-    await until(lambda: len(bench.outcomes) + len(bench.ahead()) >= 39)
+    await until(lambda: len(bench.outcomes) + len(bench.ready()) >= 39)
     await asyncio.sleep(2 * OVERDUE)
     assert "0" not in bench.outcomes
     assert bench.executor.give_up_stuck() == []
@@ -258,7 +289,7 @@ async def test_a_job_that_lies_ready_can_be_cancelled_and_never_begins(benches: 
     first = bench.deeds["0"] = Held()
     bench.submit(*ids(0, 1, 2, 3))
     await until(first.begun.is_set)
-    assert "2" in bench.ahead()
+    assert "2" in bench.ready()
     given_up = bench.executor.give_up("q", "2")
     assert given_up is not None
     assert bench.executor.begun("q", "2") == []
@@ -298,7 +329,7 @@ async def test_when_a_child_dies_only_the_job_that_it_had_begun_is_to_blame(benc
     every = ids(*range(30))
     bench.submit(*every)
     await until(first.begun.is_set)
-    assert bench.ahead()[0] == "1"
+    assert bench.ready()[0] == "1"
     first.go_on.set()
     await bench.all_ended(*every)
     assert isinstance(bench.outcomes["1"], Crashed)
@@ -309,35 +340,122 @@ async def test_when_a_child_dies_only_the_job_that_it_had_begun_is_to_blame(benc
 
 async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
+    bench.submit("0")
+    await bench.all_ended("0")
+    (its,) = bench.executor._children.values()
+    tray_of_its = its._tray
+    assert tray_of_its is not None
+    bench.performed.clear()
+    # Nobody takes anything from now on, as when it was killed a moment ago.
+    other_inlet, other_outlet = tray.new_pair()
+    its._tray = Tray(other_inlet, other_outlet)
+    bench.submit(*ids(1, 2, 3))
+    await until(lambda: bench.ready() == ids(2, 3))
+    its.stream._end()
+    await bench.all_ended(*ids(1, 2, 3))
+    assert isinstance(bench.outcomes["1"], Released)
+    assert bench.runs() == Counter(ids(2, 3))
+    tray_of_its.close()
+
+
+async def test_a_child_that_dies_at_its_birth_is_charged_to_a_job(benches: Callable[..., Bench]) -> None:
+    """Whatever it dies of, it would do so again and again."""
+    bench = benches(1)
     bench.may_serve.clear()
     bench.submit(*ids(0, 1, 2))
-    await until(lambda: bench.ahead() == ids(1, 2))
-    (slots_child,) = bench.executor._children.values()
-    slots_child.stream._end()  # as when its socket closes
+    await until(lambda: bench.ready() == ids(1, 2))
+    (its,) = bench.executor._children.values()
+    its.stream._end()
     await bench.all_ended("0")
-    assert isinstance(bench.outcomes["0"], Released)
+    assert isinstance(bench.outcomes["0"], Crashed)
     bench.may_serve.set()
     await bench.all_ended(*ids(1, 2))
     assert bench.runs() == Counter(ids(1, 2))
 
 
+async def test_others_need_not_wait_until_it_is_known_how_a_child_died(benches: Callable[..., Bench]) -> None:
+    bench = benches(2)
+    bench.ended.clear()
+
+    def die() -> None:
+        raise Died
+
+    bench.deeds["0"] = die
+    every = ids(*range(20))
+    bench.submit(*every)
+    await bench.all_ended(*every[1:])
+    assert "0" not in bench.outcomes
+    bench.ended.set()
+    await bench.all_ended("0")
+    assert isinstance(bench.outcomes["0"], Crashed)
+    assert set(bench.runs().values()) == {1}
+
+
 async def test_what_is_given_up_was_not_begun_and_what_runs_goes_on(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
-    bench.may_serve.clear()
-    bench.submit(*ids(0, 1, 2, 3))
-    await until(lambda: bench.ahead() == ids(1, 2, 3))
-    assert bench.executor.give_up_standby() == [], (
-        "it may be about to take the first, and then the others in their order"
-    )
     second = bench.deeds["1"] = Held()
-    bench.may_serve.set()
-    assert second.begun.wait(PATIENCE)
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(second.begun.is_set)
     assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
-    assert bench.executor.waiting == 1
     second.go_on.set()
     await bench.all_ended(*ids(0, 1))
     assert bench.runs() == Counter(ids(0, 1))
     assert bench.executor.idle
+
+
+async def test_a_child_that_stands_still_keeps_only_one_job(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(lambda: bench.ready() == ids(1, 2, 3))
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(1, 2, 3)
+    assert bench.executor.waiting == 0
+    bench.may_serve.set()
+    await bench.all_ended("0")
+    assert bench.runs() == Counter(["0"]), "it was taken back with the others, and sent again"
+    assert bench.executor.idle
+
+
+async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    second = bench.deeds["1"] = Held({"end": "raised", "type": "Oops", "message": "it is mine"})
+
+    class Interrupted(Tray):
+        def take_back(self) -> set[int]:
+            (first,) = (int.from_bytes(self._outlet.recv(4), "big"),)
+            bench.may_serve.set()
+            assert second.begun.wait(PATIENCE)
+            return {first} | super().take_back()
+
+    bench.tray = Interrupted
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(lambda: bench.ready() == ids(1, 2, 3))
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
+    bench.tray = Tray
+    assert bench.executor.begun("q", "1") == [("q", 2)]
+    second.go_on.set()
+    await bench.all_ended(*ids(0, 1))
+    assert [id for _, id in bench.performed] == ids(1, 0), "that one had no chance to be the first"
+    assert isinstance(bench.outcomes["0"], Completed)
+    assert isinstance(bench.outcomes["1"], Retried)
+    assert "it is mine" in bench.outcomes["1"].message
+    assert bench.executor.idle
+
+
+async def test_without_trays_each_job_is_sent_when_its_child_is_free(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.tray = None
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(10))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    assert bench.ready() == []
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == every[1:]
+    bench.submit(*every[1:])
+    first.go_on.set()
+    await bench.all_ended(*every)
+    assert [id for _, id in bench.performed] == every
 
 
 async def test_jobs_are_taken_back_again_and_again_while_they_run(benches: Callable[..., Bench]) -> None:
@@ -359,7 +477,7 @@ async def test_a_large_job_is_sent_by_itself(benches: Callable[..., Bench]) -> N
     bench.submit("1", data="x" * 10 * LARGEST)
     bench.submit("2")
     await until(first.begun.is_set)
-    assert bench.ahead() == []
+    assert bench.ready() == []
     first.go_on.set()
     await bench.all_ended(*ids(0, 1, 2))
     assert [id for _, id in bench.performed] == ids(0, 1, 2)
@@ -381,7 +499,7 @@ async def test_a_child_that_is_to_go_leaves_what_lies_ready_to_the_next(benches:
     bench.submit(*every)
     await until(first.begun.is_set)
     bench.executor.retire(0)
-    assert bench.ahead() == []
+    assert bench.ready() == []
     first.go_on.set()
     await bench.all_ended(*every)
     by_child: dict[int, list[str]] = defaultdict(list)

@@ -22,7 +22,7 @@ from windlass.errors import InvalidOption
 from windlass.worker import frames
 from windlass.worker.board import Board
 from windlass.worker.frames import FrameError, Header
-from windlass.worker.tray import take
+from windlass.worker.tray import open_outlet, take
 
 Perform = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
@@ -66,7 +66,7 @@ def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> 
     """What the nursery calls in a new child: `perform` among the arguments names the function that runs a job."""
     perform: Perform = find_function(arguments["perform"])
     board = Board.attach(fds["board"]) if "board" in fds else None
-    tray = socket.socket(fileno=fds["tray"]) if "tray" in fds else None
+    tray = open_outlet(fds["tray"]) if "tray" in fds else None
     serve(socket.socket(fileno=fds["frames"]), app, perform, board, tray)
 
 

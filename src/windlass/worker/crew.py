@@ -104,11 +104,11 @@ class Crew:
     async def _fork_child(self, slot: int) -> None:
         output = Output()
         with ExitStack() as copies:  # closed here when both sides have their own
-            ours, theirs, *tray = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
-            fds = {"frames": theirs.fileno(), "output": output.end}
-            if tray:
-                fds["tray"] = tray[1].fileno()
             try:
+                ours, theirs, *tray = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
+                fds = {"frames": theirs.fileno(), "output": output.end}
+                if tray:
+                    fds["tray"] = tray[1].fileno()
                 offspring = await self.nursery.fork("child", {"perform": CHILD_PERFORM}, fds)
                 output.handed_over()
                 child = self.children[slot] = CrewChild(slot, offspring, output)

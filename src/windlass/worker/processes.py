@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import count
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -26,7 +27,7 @@ from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.child import RUN
 from windlass.worker.executor import Attempt, Executor, Key, Stop, key_of
-from windlass.worker.frames import FrameError, FrameStream
+from windlass.worker.frames import FrameError, FrameStream, Header
 from windlass.worker.tray import LARGEST, Tray
 
 _read_outcome = msgspec.json.Decoder(Outcome).decode
@@ -78,62 +79,94 @@ class ChildSource(Protocol):
         ...
 
 
-class Child:
-    """A child at work."""
+class BusyChild:
+    """A child at work, as its runner sees it."""
 
     def __init__(self, new: NewChild) -> None:
         self.pid = new.pid
         self.stream = FrameStream(new.socket)
         self.now: Plan | None = None  # whose answer is waited for
-        self.ahead: dict[int, Plan] = {}  # what it was sent besides: it takes these up in their order
+        self.ready: dict[int, Plan] = {}  # what lies in its tray, or was taken from there since we last heard of it
         self.heard_at = monotonic()
         self.done = 0
         self.retiring = False
         self.progress: float | None = None
         self._tray = new.tray
-        self._number = 0  # of the job whose answer is waited for
         self._numbers = count(1)
+        self._number = 0  # of the job whose answer is waited for
+        self._order: deque[int] = deque()  # in which it takes its jobs, and answers
+        self._early: dict[int, tuple[Header, bytes]] = {}  # answers that came before the one that is waited for
 
     async def send(self, plan: Plan) -> None:
         """Give it a job, for it has none."""
         self.now, self._number = plan, next(self._numbers)
         self.heard_at = monotonic()
+        self._order.append(self._number)
         job = _pack_lease(plan.lease)
-        fits = self._tray is not None and len(job) <= LARGEST
-        if self._tray is not None and not self._tray.put(self._number, job if fits else b""):
-            raise BrokenPipeError("a tray with nothing in it takes nothing")
-        if not fits:
-            try:
-                await self.stream.send(RUN, job)
-            except OSError:
-                self.stream.unheard = True
-                raise
+        if self._tray is not None and len(job) <= LARGEST and self._tray.put(self._number, job):
+            return
+        if self._tray is not None and not self._tray.put(self._number, b""):
+            raise BrokenPipeError("an empty tray takes nothing")
+        try:
+            await self.stream.send(RUN, job)
+        except OSError:
+            self.stream.unheard = True
+            raise
 
-    def send_ahead(self, plan: Plan) -> bool:
+    def lay_ready(self, plan: Plan) -> bool:
         """Give it a job for later, if there is a tray that it fits into."""
-        job, number = _pack_lease(plan.lease), next(self._numbers)
-        if self._tray is None or len(job) > LARGEST or not self._tray.put(number, job):
+        if self._tray is None or len(plan.lease.data) > LARGEST:
             return False
-        self.ahead[number] = plan
+        job, number = _pack_lease(plan.lease), next(self._numbers)
+        if len(job) > LARGEST or not self._tray.put(number, job):
+            return False
+        self.ready[number] = plan
+        self._order.append(number)
         return True
 
     def go_on(self) -> Plan:
-        """It has answered, and goes on with what was sent ahead."""
-        self._number = next(iter(self.ahead))
-        self.now = plan = self.ahead.pop(self._number)
+        """It has answered, and goes on with what lies ready."""
+        self._number = next(iter(self.ready))
+        self.now = plan = self.ready.pop(self._number)
         return plan
 
-    def take_back(self) -> list[Plan]:
-        """What it has not begun of what it was sent ahead; nothing as long as it has not even taken the job before."""
-        if self._tray is None or not self.ahead or (self.now is not None and self._tray.first() == self._number):
-            return []
-        return [self.ahead.pop(number) for number in sorted(self._tray.take_back())]
+    async def answer(self) -> tuple[Header, bytes] | None:
+        """The next frame about the job whose answer is waited for; None when the child is gone."""
+        if self._number in self._early:
+            return self._early.pop(self._number)
+        while (frame := await self.stream.receive()) is not None:
+            about = self._order[0]
+            if "progress" not in frame[0]:
+                self._order.popleft()
+            if about == self._number:
+                return frame
+            if "progress" not in frame[0]:
+                self._early[about] = frame
+        return None
 
-    def bury(self) -> bool:
-        """It is gone: whether the job whose answer is waited for was certainly not begun."""
+    def take_back(self) -> list[Plan]:
+        """What it has not begun of what lies ready."""
+        if self._tray is None or not self.ready:
+            return []
+        left = self._tray.take_back()
+        self._order = deque(number for number in self._order if number not in left)
+        if self.now is not None and self._number in left:
+            # Not even that one: it stays the child's, and comes behind what the child may have taken up meanwhile.
+            left.remove(self._number)
+            self._order.append(self._number)
+            job = _pack_lease(self.now.lease)
+            self._tray.put(self._number, job if len(job) <= LARGEST else b"")
+        return [self.ready.pop(number) for number in sorted(left)]
+
+    def bury(self) -> tuple[bool, list[Plan]]:
+        """It is gone: whether the job whose answer is waited for was certainly not begun, and what of the others.
+
+        One that dies before its first job may have died of that all the same, and would else do so for ever.
+        """
         left = self._tray.take_back() if self._tray is not None else set()
         self.close()
-        return self._number in left or (self.stream.unheard and self.done > 0)
+        not_begun = self._number in left or self.stream.unheard
+        return not_begun and self.done > 0, [self.ready.pop(number) for number in sorted(left & self.ready.keys())]
 
     def close(self) -> None:
         """Let it go: it ends when it has done what it has begun."""
@@ -149,13 +182,13 @@ class ProcessExecutor(Executor):
         super().__init__(*given)
         self._source = source
         self._max_jobs = max_jobs
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, BusyChild] = {}
         self._condemned: dict[Key, Stop] = {}  # what children have begun already, and we have not heard of yet
 
     async def _drive(self, one: Attempt) -> None:
         """One attempt, and those at what lies ready for the same child: it is about to begin them, or has begun."""
         await super()._drive(one)
-        while (child := self._children.get(one.slot)) is not None and child.ahead:
+        while (child := self._children.get(one.slot)) is not None and child.ready:
             self._handed -= 1
             one = self._start(child.go_on(), one.task)  # in the same slot: it became free just now
             await super()._drive(one)
@@ -173,10 +206,10 @@ class ProcessExecutor(Executor):
             child = None
         try:
             if child is None:
-                child = self._children[one.slot] = Child(await self._source.child(one.slot))
+                child = self._children[one.slot] = BusyChild(await self._source.child(one.slot))
             if not has_it:
                 await child.send(plan)
-            self._send_ahead(child)
+            self._lay_ready(child)
             outcome = await self._answer(child, one)
         except (OSError, FrameError):
             outcome = None
@@ -185,9 +218,9 @@ class ProcessExecutor(Executor):
         self._count(one.slot)
         return outcome
 
-    async def _answer(self, child: Child, one: Attempt) -> Outcome | None:
+    async def _answer(self, child: BusyChild, one: Attempt) -> Outcome | None:
         """What the child makes of the job; None when it dies instead."""
-        while (frame := await child.stream.receive()) is not None:
+        while (frame := await child.answer()) is not None:
             header, body = frame
             if "progress" in header:
                 child.progress = header["progress"]
@@ -204,11 +237,13 @@ class ProcessExecutor(Executor):
         """The child is gone: what that means for the job."""
         lease = one.plan.lease
         child = self._children.pop(one.slot, None)
-        never_begun = child is None or child.bury()
-        gone = await self._source.ending(child.pid) if child is not None else Gone()
+        never_begun, gone = True, Gone()
         if child is not None:
-            self._handed -= len(child.ahead)
-            self._standby.extendleft(reversed(child.ahead.values()))
+            never_begun, others = child.bury()
+            self._to_standby(others)
+            self._start_row()
+            gone = await self._source.ending(child.pid)
+            self._to_standby(child.ready.values())  # it took them up, and we could not understand what it made of them
         if one.stop is Stop.LOST:
             return None
         if never_begun or one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
@@ -228,13 +263,13 @@ class ProcessExecutor(Executor):
         child.done += 1
         if child.retiring or (self._max_jobs and child.done >= self._max_jobs):
             self._take_back(child)
-            if not child.ahead:
+            if not child.ready:
                 self._drop(slot)
 
     def retire(self, slot: int) -> None:
         """Let the child of a slot go after its present job."""
         child = self._children.get(slot)
-        if child is not None and (child.now is not None or child.ahead):
+        if child is not None and (child.now is not None or child.ready):
             child.retiring = True
             self._take_back(child)
         elif child is not None:
@@ -255,25 +290,32 @@ class ProcessExecutor(Executor):
 
     # -- jobs that lie ready for a child ----------------------------------------------------------------
 
-    def _send_ahead(self, child: Child) -> None:
+    def _lay_ready(self, child: BusyChild) -> None:
         """Give a child more to do where jobs are so short that it would wait for us longer than it works."""
         most = min(
             MOST_IN_TRAY, int(WORTH_IN_TRAY / max(self._typical, 1e-6)), len(self._standby) // max(1, self.limit)
         )
         if self._max_jobs:
             most = min(most, self._max_jobs - child.done - 1)
-        while len(child.ahead) < most and not child.retiring and child.send_ahead(self._standby[0]):
+        while len(child.ready) < most and not child.retiring and child.lay_ready(self._standby[0]):
             self._standby.popleft()
             self._handed += 1
 
-    def _take_back(self, *children: Child) -> None:
+    def _take_back(self, *children: BusyChild) -> None:
         for child in children:
-            plans = child.take_back()
-            self._handed -= len(plans)
-            self._standby.extendleft(reversed(plans))
+            self._to_standby(child.take_back())
+
+    def _to_standby(self, plans: Collection[Plan]) -> None:
+        self._handed -= len(plans)
+        self._standby.extendleft(reversed([*plans]))
+
+    def _start_row(self) -> None:
+        """Only if a slot is free for it: one whose child has something ready goes on with that."""
+        if any(slot not in self._children or not self._children[slot].ready for slot in self._free):
+            super()._start_row()
 
     def _with_children(self) -> list[Plan]:
-        return [plan for child in self._children.values() for plan in child.ahead.values()]
+        return [plan for child in self._children.values() for plan in child.ready.values()]
 
     def begun(self, queue: str, id: str | None = None) -> list[Key]:
         leases = [plan.lease for plan in self._with_children()]
@@ -284,21 +326,27 @@ class ProcessExecutor(Executor):
         if super().stop(key, why):
             return True
         if any(key_of(plan.lease) == key for plan in self._with_children()):
-            self._condemned[key] = why
+            self._condemned.setdefault(key, why)
             return True
         return False
 
     def give_up(self, queue: str, id: str) -> Plan | None:
         self._take_back(*self._children.values())
-        return super().give_up(queue, id)
+        plan = super().give_up(queue, id)
+        if plan is not None:
+            self._condemned.pop(key_of(plan.lease), None)
+        return plan
 
     def give_up_standby(self, queue: str | None = None, fence: int | None = None) -> list[Plan]:
         self._take_back(*self._children.values())
-        return super().give_up_standby(queue, fence)
+        plans = super().give_up_standby(queue, fence)
+        for plan in plans:
+            self._condemned.pop(key_of(plan.lease), None)
+        return plans
 
     def give_up_stuck(self) -> list[Plan]:
         late = monotonic() - OVERDUE
-        self._take_back(*(child for child in self._children.values() if child.ahead and child.heard_at < late))
+        self._take_back(*(child for child in self._children.values() if child.ready and child.heard_at < late))
         self._start_row()
         return super().give_up_stuck()
 

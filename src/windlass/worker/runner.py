@@ -411,8 +411,9 @@ class Runner:
         """All leases are lost: stop every attempt, and lease under another name."""
         for executor in self.executors.values():
             executor.give_up_standby()
-            for key in list(executor.running):
-                executor.stop(key, Stop.LOST)
+            for queue in self.feeds:
+                for key in executor.begun(queue):
+                    executor.stop(key, Stop.LOST)
         for feed in self.feeds.values():
             feed.begin_again(holder)
 
