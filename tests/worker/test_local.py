@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from typing import Any, cast
@@ -121,7 +122,9 @@ async def test_a_job_that_ends_too_late_and_well_is_told(app: Windlass, caplog: 
         await until(lambda: app.queue("local").get(job.id) is None)
         await worker.stop()
         await working
-    assert f"block local/{job.id}: done, but after 0.2 s, and its limit is 0.05 s" in caplog.text
+    told = re.search(rf"block local/{job.id}: done, but after (\d+\.\d) s, and its limit is 0.05 s", caplog.text)
+    assert told is not None
+    assert float(told[1]) >= 0.2, "as long as it took on this machine"
     assert "stopped; jobs run: 1" in caplog.text
 
 
