@@ -13,10 +13,11 @@ import itertools
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from chaos.log import (
     Answered,
@@ -464,8 +465,7 @@ def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, priority: int
 # -- wrapping ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _TappedCall(Call[T]):
+class _TappedCall(Call[T], frozen=True):
     """A call with its tap: whoever makes another of it with `replace` keeps that."""
 
     tap: _Tap | None = None
@@ -474,8 +474,7 @@ class _TappedCall(Call[T]):
 def _tapped(call: Call[T], make: Callable[..., _Tap], *given: Any) -> Call[T]:
     assert _pen is not None
     tap = make(call.read, _pen, *given)
-    parts = {field.name: getattr(call, field.name) for field in fields(call)}
-    return _TappedCall(**{**parts, "read": tap, "tap": tap})
+    return _TappedCall(**{**structs.asdict(call), "read": tap, "tap": tap})
 
 
 def _wrap_layout() -> None:

@@ -44,8 +44,9 @@ class Gathering:
         self._under_way: Counter[Durability | None] = Counter()  # jobs
         self._calls = 0
         self._calls_before = 0  # that were under way at a time, at most
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], list[Waiting]] = {}
         self._turn_begun = False  # at its end those that wait are looked at
+        self._abandoning = False  # somebody was cancelled: at its end calls that nobody waits for are ended
         self._patience: asyncio.TimerHandle | None = None  # ends when the first of them has waited long enough
 
     async def enqueue(self, job: NewJob) -> Receipt:
@@ -69,7 +70,11 @@ class Gathering:
             self._begin(loop, job.durability)
         else:
             self._look_after_this_turn(loop)
-        return await receipt
+        try:
+            return await receipt
+        except asyncio.CancelledError:
+            self._look_for_abandoned_calls(loop)
+            raise
 
     def _look_after_this_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._turn_begun:
@@ -93,24 +98,27 @@ class Gathering:
             self._patience = None
         if not together:
             return
-        left = count = len(together)
         task = loop.create_task(self._send_all(together))
-        self._sending.add(task)
-        self._call_begins(durability, count)
+        self._sending[task] = together
+        self._call_begins(durability, len(together))
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._sending.discard(task)
-            self._call_ends(loop, durability, count)
-
-        def one_less(_: asyncio.Future[Receipt]) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                task.cancel()  # nobody waits any more: as one alone would, it ends where it is
+            del self._sending[task]
+            self._call_ends(loop, durability, len(together))
 
         task.add_done_callback(ended)
-        for _, receipt in together:
-            receipt.add_done_callback(one_less)
+
+    def _look_for_abandoned_calls(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Once for all that are cancelled in one turn of the loop. To count those who wait would cost every job."""
+        if not self._abandoning:
+            self._abandoning = True
+            loop.call_soon(self._end_abandoned_calls)
+
+    def _end_abandoned_calls(self) -> None:
+        self._abandoning = False
+        for task, together in self._sending.items():
+            if all(receipt.done() for _, receipt in together):
+                task.cancel()  # nobody waits any more: as one alone would, it ends where it is
 
     def _call_begins(self, durability: Durability | None, jobs: int) -> None:
         self._under_way[durability] += jobs

@@ -7,21 +7,23 @@ from os import getpid, register_at_fork, urandom
 
 _BYTES, _CHARACTERS = 12, 16
 _AHEAD = 64
-_spare: list[tuple[int, str]] = []  # ids that were made ahead, each with the process that made it
+_spare: list[str] = []  # ids that were made ahead
+_maker = 0  # the process that made them
 register_at_fork(after_in_child=_spare.clear)  # a child in a namespace of its own may have its parent's number
 
 
 def random_id() -> str:
     """A new id. They are made some at a time; what a forked child finds made is its parent's, and not used."""
-    process = getpid()
-    while True:
-        try:
-            owner, id = _spare.pop()
-        except IndexError:
-            _spare.extend((process, each) for each in random_ids(_AHEAD))
-        else:
-            if owner == process:
-                return id
+    global _maker
+    if _maker != getpid():
+        _spare.clear()
+        _maker = getpid()
+    try:
+        return _spare.pop()
+    except IndexError:
+        id, *spare = random_ids(_AHEAD)
+        _spare.extend(spare)
+        return id
 
 
 def random_ids(count: int) -> list[str]:

@@ -48,8 +48,7 @@ class Script:
         object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(Struct, Generic[T], frozen=True):
     """One request to the server: one script, run atomically, on the keys of one queue.
 
     A call that `writes` is an operation: the transport puts a lane and a number in front of its arguments, by
@@ -59,7 +58,7 @@ class Call(Generic[T]):
 
     script: Script
     keys: tuple[str, ...]
-    args: tuple[Argument, ...] = field(repr=False)
+    args: tuple[Argument, ...]
     read: Callable[[Any], T]
     writes: bool
     about: str
@@ -67,6 +66,9 @@ class Call(Generic[T]):
     operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
     when_repeated: tuple[Argument, ...] = ()  # put behind the arguments of every try but the first
     meanwhile: Callable[[], object] | None = None  # done while the server is at work on it, at each try
+
+    def __repr__(self) -> str:
+        return f"<Call: {self.about}>"  # payloads may be long, and may be secret
 
 
 class Capability(StrEnum):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from inspect import iscoroutine
 from time import monotonic
 from typing import Any, Protocol, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
+
+from msgspec import structs
 
 from windlass.audit import EXAMPLES, Audit, Drift, Misfit
 from windlass.durability import Durability
@@ -53,6 +54,7 @@ from windlass.transport.session import Listener, Session
 from windlass.transport.wire import Flow, Sleep
 
 T = TypeVar("T")
+Shortfall = tuple[Durability, Durability]  # how safe it is, and how safe it was to be
 
 BATCH = 1000  # jobs in one call: keeps every script at a few milliseconds
 BATCH_BYTES = 8 * 1024 * 1024
@@ -128,8 +130,7 @@ class Queue:
         loop = asyncio.get_running_loop()
         gathering = self._gatherings.get(loop)
         if gathering is None:
-            gathering = Gathering(lambda batch: self._runners.arun(self._send([batch], len(batch))), _batches)
-            self._gatherings[loop] = gathering
+            gathering = self._gatherings[loop] = Gathering(self._send_awaited, _batches)
         return await gathering.enqueue(job)
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
@@ -152,48 +153,65 @@ class Queue:
         return await self._runners.arun(self._enqueue(self._new_jobs(jobs)))
 
     def _enqueue(self, jobs: list[NewJob]) -> Callable[[Session], Flow[list[Receipt]]]:
-        return self._send(list(_batches(jobs)), len(jobs))
+        batches = list(_batches(jobs))
+        if len(batches) == 1:
+            return lambda session: self._send(session, batches[0])
+        return lambda session: self._send_in_turn(session, batches)
 
-    def _send(self, all_batches: list[list[NewJob]], total: int) -> Callable[[Session], Flow[list[Receipt]]]:
-        """One call for each batch; so many jobs in all."""
+    def _send(self, session: Session, batch: list[NewJob]) -> Flow[list[Receipt]]:
+        receipts, short = yield from self._deliver(session, batch, self._layout.enqueue(batch))
+        if short:
+            raise self._not_durable(short, receipts)
+        return receipts
 
-        def flow(session: Session) -> Flow[list[Receipt]]:
-            receipts: list[Receipt] = []
-            short: tuple[Durability, Durability] | None = None
-            batches = iter(all_batches)
-            ready: deque[tuple[list[NewJob], Call[list[Status | None]]] | Exception] = deque()
+    def _send_awaited(self, batch: list[NewJob]) -> Awaitable[list[Receipt]]:
+        return self._runners.arun(lambda session: self._send(session, batch))
 
-            def prepare() -> None:
-                """The next batch, while the server is at work on this one. Done once, however often it is asked for."""
-                try:
-                    if not ready and (batch := next(batches, None)):
-                        call = self._layout.enqueue(batch)
-                        ready.append((batch, replace(call, meanwhile=prepare) if total > len(batch) else call))
-                except Exception as error:  # told when it is its turn: an answer is awaited now
-                    ready.append(error)
+    def _send_in_turn(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
+        """One call for each batch."""
+        receipts: list[Receipt] = []
+        shortest: Shortfall | None = None
+        batches = iter(all_batches)
+        ready: deque[tuple[list[NewJob], Call[list[Status | None]]] | Exception] = deque()
 
+        def prepare() -> None:
+            """The next batch, while the server is at work on this one. Done once, however often it is asked for."""
+            try:
+                if not ready and (batch := next(batches, None)):
+                    ready.append((batch, structs.replace(self._layout.enqueue(batch), meanwhile=prepare)))
+            except Exception as error:  # told when it is its turn: an answer is awaited now
+                ready.append(error)
+
+        prepare()
+        while ready:
+            following = ready.popleft()
+            if isinstance(following, Exception):
+                raise following
+            told, short = yield from self._deliver(session, *following)
             prepare()
-            while ready:
-                following = ready.popleft()
-                if isinstance(following, Exception):
-                    raise following
-                batch, call = following
-                level = self._level(batch)
-                statuses, safe = yield from session.perform_surely(call, level)
-                prepare()
-                names, told = map(self._layout.id_of, batch), str(safe)
-                receipts += [Receipt(id, cast(Status, s), told) for id, s in zip(names, statuses, strict=True)]
-                if level is not None and safe < level:
-                    short = min(short, (safe, level)) if short else (safe, level)
-            if short:  # all of them are sent first: what was not asked to be safer has a right to be there
-                raise NotDurable(self.name, str(short[1]), str(short[0]), receipts)
-            return receipts
+            receipts += told
+            shortest = min(shortest, short) if shortest and short else shortest or short
+        if shortest:  # all of them are sent first: what was not asked to be safer has a right to be there
+            raise self._not_durable(shortest, receipts)
+        return receipts
 
-        return flow
+    def _deliver(
+        self, session: Session, batch: list[NewJob], call: Call[list[Status | None]]
+    ) -> Flow[tuple[list[Receipt], Shortfall | None]]:
+        """Send one batch; what became of it, and whether it is less safe than was asked for."""
+        level = self._level(batch)
+        statuses, safe = yield from session.perform_surely(call, level)
+        names, told = map(self._layout.id_of, batch), str(safe)
+        receipts = [Receipt(id, cast(Status, s), told) for id, s in zip(names, statuses, strict=True)]
+        return receipts, (safe, level) if level is not None and safe < level else None
+
+    def _not_durable(self, short: Shortfall, receipts: list[Receipt]) -> NotDurable:
+        safe, level = short
+        return NotDurable(self.name, str(level), str(safe), receipts)
 
     def _level(self, batch: list[NewJob]) -> Durability | None:
         """The safest level that is asked for in a batch: the others lose nothing by it."""
-        return max((level for job in batch if (level := job.durability or self._durability)), default=None)
+        return max([level for job in batch if (level := job.durability or self._durability)], default=None)
 
     def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
         given = list(jobs)
@@ -285,7 +303,7 @@ class Queue:
         if found.refused:
             sound = found.leases
             # Should nobody wait for this any more, the sound ones must go back as well.
-            settle = replace(
+            settle = structs.replace(
                 self._layout.turn(found.refused), undo=lambda _: self._layout.turn([Released(lease) for lease in sound])
             )
             try:

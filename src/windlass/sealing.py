@@ -102,9 +102,9 @@ class Seal:
     def __repr__(self) -> str:
         return f"<Seal {self._kind.verb if self.is_on else 'without keys'}>"
 
-    def changes(self, data: bytes) -> bool:
-        """Whether `close` does anything to it: what is not sealed must not look as if it were."""
-        return self.is_on or data.startswith(SEALED)
+    def changes(self, *payloads: bytes) -> bool:
+        """Whether `close` does anything to one of them: what is not sealed must not look as if it were."""
+        return self.is_on or any(data.startswith(SEALED) for data in payloads)
 
     def close(self, purpose: Purpose, queue: str, name: str, data: bytes) -> bytes:
         """The payload, sealed for this place; as it is where there are no keys."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
+from msgspec import structs
 
 from tests.support.proxy import FaultProxy, nth, rewrite
 from tests.support.server import Server
@@ -47,6 +47,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
+        self.ended: list[list[str]] = []
         self.third = asyncio.Event()
         self._answers: list[asyncio.Event] = []
         self.gathering = Gathering(self._send, lambda jobs: [jobs])
@@ -57,7 +58,11 @@ class Sent:
             self.third.set()
         answer = asyncio.Event()
         self._answers.append(answer)
-        await answer.wait()
+        try:
+            await answer.wait()
+        except asyncio.CancelledError:
+            self.ended.append([job.id for job in jobs])
+            raise
         return [Receipt(job.id, Status.ADDED, "memory") for job in jobs]
 
     def enqueue(self, *ids: str) -> list[asyncio.Task[Receipt]]:
@@ -184,7 +189,7 @@ def test_the_next_batch_is_made_while_the_server_is_at_work(raw_queue: Queue, mo
             order.append("answered")
             return call.read(reply)
 
-        return replace(call, read=read)
+        return structs.replace(call, read=read)
 
     monkeypatch.setattr(layout, "enqueue", noted)
     receipts = raw_queue.enqueue_many(b"%d" % number for number in range(2500))
@@ -214,6 +219,23 @@ async def test_who_does_not_wait_any_more_is_not_sent_and_the_others_are(raw_que
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(end) for end in ends] == [Receipt, Receipt, Receipt, asyncio.CancelledError, Receipt]
     assert {job.id async for job in raw_queue.aall_jobs("ready")} == {"job-0", "job-1", "job-2", "job-4"}
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_ended_and_one_that_somebody_does_goes_on() -> None:
+    sent = Sent()
+    alone, crowd = sent.enqueue("a"), sent.enqueue(*"bcd")
+    await sent.after_turns()
+    for each in crowd[:2]:
+        each.cancel()
+    await sent.after_turns()
+    assert sent.ended == []
+    crowd[2].cancel()
+    await sent.after_turns()
+    assert sent.ended == [["b", "c", "d"]]
+    sent.answer(0)
+    assert [type(end) for end in await asyncio.gather(*alone, *crowd, return_exceptions=True)] == [
+        Receipt, *[asyncio.CancelledError] * 3,
+    ]  # fmt: skip
 
 
 async def test_an_error_reaches_everybody(proxy: FaultProxy) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1
@@ -27,6 +27,7 @@ from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
 from windlass.layout import Call, Capability, Turn
 from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
+from windlass.transport.wire import Exchange
 
 T = TypeVar("T")
 Step = tuple[str, int]
@@ -239,18 +240,18 @@ class Life:
 
     def _let_replies_be_lost(self, app: Windlass) -> None:
         """While `interlude` is set, the next script is run, then the interlude, and then the same call again."""
-        session = app._thread_session
-        plain = session._ask
+        runner = app._blocking
+        plain = runner._exchange
 
-        def ask(wire: Any, command: bytes, *more: Any, **options: Any) -> Generator[Any, Any, Any]:
-            replies: Any = yield from plain(wire, command, *more, **options)
-            if self.interlude and b"EVALSHA" in command[:20] and not isinstance(replies[0], RedisError):
+        def exchange(step: Exchange) -> list[Any]:
+            replies = plain(step)
+            if self.interlude and b"EVALSHA" in step.packed[:20] and not isinstance(replies[0], RedisError):
                 interlude, self.interlude = self.interlude, None
                 interlude()
-                replies = yield from plain(wire, command, *more, **options)
+                replies = plain(step)
             return replies
 
-        session._ask = ask  # type: ignore[method-assign]
+        runner._exchange = exchange  # type: ignore[method-assign]
 
     @contextmanager
     def maybe_lossy(self, *, leasing: bool = False) -> Iterator[bool]:

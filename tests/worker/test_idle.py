@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from importlib.resources import files
 from time import monotonic
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.support.server import Server
 from tests.support.workers import Workshop, pass_time
@@ -143,7 +143,7 @@ async def test_a_glance_does_not_go_by_a_clock_that_was_behind_when_it_was_heard
         glance = app.layout("quiet").glance()
         assert glance is not None
         due, now = glance.args
-        late = replace(glance, args=(due, int(now) - 60_000))
+        late = structs.replace(glance, args=(due, int(now) - 60_000))
         left = await app.arun(lambda session: session.perform(late))
         assert left is not None
         assert 0 < left <= 1.0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -43,7 +42,7 @@ class SealedLayout(NativeLayout):
     # -- what goes in ------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
-        if any(self._seal.changes(job.data) for job in jobs):
+        if self._seal.changes(*[job.data for job in jobs]):
             jobs = [self._close_job(self.queue, job) for job in jobs]
         return super().enqueue(jobs)
 
@@ -82,7 +81,7 @@ class SealedLayout(NativeLayout):
             waiter=waiter,
             registered=registered,
         )
-        return replace(call, read=lambda reply: self._open_turn(call.read(reply))) if want else call
+        return structs.replace(call, read=lambda reply: self._open_turn(call.read(reply))) if want else call
 
     # -- what comes out ------------------------------------------------------------------------------
 
@@ -128,7 +127,7 @@ class SealedLayout(NativeLayout):
             record = call.read(reply)
             return None if record is None else self._open_record(record)
 
-        return replace(call, read=read)
+        return structs.replace(call, read=read)
 
     def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
         """Also what a holder has (`held`) is such a page."""
@@ -138,7 +137,7 @@ class SealedLayout(NativeLayout):
             page = call.read(reply)
             return Page(tuple(map(self._open_record, page.jobs)), page.cursor)
 
-        return replace(call, read=read)
+        return structs.replace(call, read=read)
 
     def _open_record(self, record: JobRecord) -> JobRecord:
         if not record.data:  # there is none that could be shown: it was damaged
@@ -170,7 +169,7 @@ class SealedLayout(NativeLayout):
                 raise Undecodable(f"the result of job {id!r} of queue {self.queue!r}: {error.reason}") from None
             return structs.replace(result, data=data)
 
-        return replace(call, read=read)
+        return structs.replace(call, read=read)
 
 
 def schedule_of_job(id: str) -> str:
@@ -238,7 +237,7 @@ class SealedSchedules:
             found = call.read(reply)
             return structs.replace(found, rows=tuple(map(self._open, found.rows)))
 
-        return replace(call, read=read)
+        return structs.replace(call, read=read)
 
     def _open(self, row: StoredSchedule) -> StoredSchedule:
         found = _SEALED_RECORD.fullmatch(row.record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from windlass.errors import InvalidOption
@@ -26,8 +26,7 @@ class _Unusable(ValueError):
     """What is wrong with a URL, in words that repeat nothing of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """One server process: a host and port, or the path of a socket."""
 
     host: str = ""

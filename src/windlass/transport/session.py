@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
 
+from msgspec import structs
 from redis.crc import key_slot
 from redis.exceptions import AskError, BusyLoadingError, NoScriptError, RedisError
 
@@ -146,7 +147,7 @@ class Session:
             lane.abandoned = None
             if undo is not None:
                 # That in its turn is not given up before there is an answer: nobody else knows of these leases.
-                yield from self._carry_out(lane, replace(undo, undo=lambda _: None), patience)
+                yield from self._carry_out(lane, structs.replace(undo, undo=lambda _: None), patience)
         except errors.OutcomeUnknown as error:
             raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
         except errors.NotApplied:
@@ -196,8 +197,9 @@ class Session:
                 address = asked or self._known_address(call.keys) or (yield from self._find_address())
                 wire = lane.wires.get(address) or (yield from self._open(lane, address))
                 facts = self._facts[address]
-                more = confirming(level, facts, self._wait_ms)
-                reply, *told = yield from self._ask(wire, command, more, call.meanwhile, asking=asked is not None)
+                more = confirming(level, facts, self._wait_ms) if level is not None else []
+                replies = yield _question(wire, command, more, call.meanwhile, asking=asked is not None)
+                reply, *told = replies if asked is None else replies[1:]
                 safe = reached(level, facts, told) if not isinstance(reply, RedisError) else MEMORY
                 if isinstance(reply, NoScriptError):
                     yield from self._load_scripts(wire, (call.script,))
@@ -238,21 +240,6 @@ class Session:
                 self._raise(problem, call, may_have_happened)
             yield Sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
-
-    def _ask(
-        self,
-        wire: Wire,
-        command: bytes,
-        more: list[tuple[str, ...]],
-        meanwhile: Callable[[], object] | None,
-        *,
-        asking: bool,
-    ) -> Flow[list[Any]]:
-        """The replies to a command and to those that confirm it; `asking` for a slot that this node is about to get."""
-        if asking:
-            command = pack("ASKING") + command
-        replies: list[Any] = yield Exchange(wire, command + packed(more), 1 + asking + len(more), meanwhile)
-        return replies[asking:]
 
     @property
     def _wait_ms(self) -> int:
@@ -629,6 +616,14 @@ class Session:
     def _drop_listeners(self) -> None:
         while self._listeners:
             self._listeners.pop().wire.abort()
+
+
+def _question(
+    wire: Wire, command: bytes, more: list[tuple[str, ...]], meanwhile: Callable[[], object] | None, *, asking: bool
+) -> Exchange:
+    """A command, and those that confirm it behind it; `asking` for a slot that this node is about to get."""
+    before = pack("ASKING") if asking else b""
+    return Exchange(wire, before + command + packed(more), asking + 1 + len(more), meanwhile)
 
 
 def _text(error: RedisError) -> str:

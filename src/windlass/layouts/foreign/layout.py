@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
+
+from msgspec import structs
 
 from windlass.errors import InvalidName, InvalidOption
 from windlass.job import CAUGHT, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
@@ -136,7 +137,7 @@ class ForeignLayout:
         for outcome in outcomes:
             args += (outcome.lease.fence, *self._pack_outcome(outcome))
         call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))
-        return replace(call, undo=self._give_back) if want else call
+        return structs.replace(call, undo=self._give_back) if want else call
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """The verb, and its three arguments."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from windlass.errors import Undecodable
 from windlass.job import PLAIN, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
@@ -44,11 +45,11 @@ _NO_EPOCH = 0
 _NO_META = read_meta(None)
 _ACCEPTED = ord("1")
 _STATUSES = {
-    "a": Status.ADDED,
-    "u": Status.UPDATED,
-    "k": Status.KEPT,
-    "b": Status.BLOCKED,
-    "m": None,
+    ord("a"): Status.ADDED,
+    ord("u"): Status.UPDATED,
+    ord("k"): Status.KEPT,
+    ord("b"): Status.BLOCKED,
+    ord("m"): None,
 }
 
 
@@ -103,14 +104,14 @@ class NativeLayout:
             args = [2]
             for job in jobs:
                 args += (job.id, add_sum(job.data))
-        else:
-            args = [int(all(job.fresh for job in jobs))]
-            for job in jobs:
-                args += (job.id, add_sum(job.data), pack_change(job.change))
-        call = self._write(scripts.ENQUEUE, "enqueue", args, lambda reply: [_STATUSES[c] for c in reply[1].decode()])
+            return self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
+        args = [int(all(job.fresh for job in jobs))]
+        for job in jobs:
+            args += (job.id, add_sum(job.data), pack_change(job.change))
+        call = self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
         # A result that is still kept belongs to an earlier job of the same id.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
-        return replace(call, keys=call.keys + tuple(keys.result_key(self.queue, id) for id in named)) if named else call
+        return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
 
     def turn(
         self,
@@ -157,10 +158,10 @@ class NativeLayout:
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
-            call = replace(call, keys=call.keys + results)
+            call = structs.replace(call, keys=call.keys + results)
         # A look that finds nothing leaves no trace, unless an earlier try of it may still be under way: that one would
         # find something later, for a caller that has long had its answer.
-        return replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
+        return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
 
     def glance(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
@@ -207,7 +208,7 @@ class NativeLayout:
         for parcel in parcels:
             args += (parcel.seq, parcel.id, parcel.data, parcel.change)
         call = self._write(scripts.FORWARD, "forward", args, lambda reply: int(reply[1]))
-        return replace(call, operation=(f"from:{source}", parcels[-1].seq))
+        return structs.replace(call, operation=(f"from:{source}", parcels[-1].seq))
 
     def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
         return self._write(scripts.REVIVE, "revive", ids, _read_digits)
@@ -221,7 +222,7 @@ class NativeLayout:
             return None if not reply else Result(reply[:1] == b"d", reply[1:], reason)
 
         call = self._call(scripts.RESULT, "result", [], read)
-        return replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
+        return structs.replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
 
     def failure(self, lease: Lease) -> JobRecord:
         return read_failure(self.queue, lease.data)
@@ -369,6 +370,10 @@ class NativeLayout:
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"
+
+
+def _read_statuses(reply: list[Any]) -> list[Status | None]:
+    return [_STATUSES[letter] for letter in reply[1]]
 
 
 def _is_plain(outcome: Outcome) -> bool:

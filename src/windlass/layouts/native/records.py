@@ -25,7 +25,8 @@ _PARCEL = struct.Struct(">QBHB")
 
 PRIORITY_STEP = 2**49
 _CRC, _SHA1 = b"c", b"s"  # which sum it is
-_SUM = 5
+_WITH_CRC = struct.Struct(">Ic")
+_SUM = _WITH_CRC.size
 _REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
 
 
@@ -58,13 +59,13 @@ def pack_fences(fences: Collection[int]) -> bytes:
 
 def add_sum(data: bytes) -> bytes:
     """A payload as it lies in the server: with a checksum behind it, for the server's log has none of its own."""
-    return data + crc32(data).to_bytes(4, "big") + _CRC
+    return data + _WITH_CRC.pack(crc32(data), _CRC)
 
 
 def take_sum(stored: bytes) -> bytes:
     """The payload again, `Undecodable` if it was damaged. What came through the inbox has a sum of the script's."""
     data = stored[:-_SUM]
-    if stored == data + crc32(data).to_bytes(4, "big") + _CRC:
+    if stored[-_SUM:] == _WITH_CRC.pack(crc32(data), _CRC):
         return data
     if stored[-_SUM:] == sha1(data, usedforsecurity=False).digest()[:4] + _SHA1:
         return data

@@ -49,9 +49,10 @@ Decided where the document leaves it open:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from hashlib import md5, sha1
 from typing import TypeVar
+
+from msgspec import structs
 
 from windlass.job import JobRecord, Lease, Limits, NewJob
 from windlass.layout import Argument, Beat, Call, Turn
@@ -131,7 +132,7 @@ class WorqrLayout(ForeignLayout):
 def _with_workers(call: Call[T], workers: Iterable[str]) -> Call[T]:
     """The same, with the keys of these workers: what holds something else is found out before anything is written."""
     names = [f"{PREFIX}:{name}:{worker}" for worker in workers for name in ("workingQueues", "workerTimers")]
-    return replace(call, keys=(*call.keys[:-1], *names, call.keys[-1]))
+    return structs.replace(call, keys=(*call.keys[:-1], *names, call.keys[-1]))
 
 
 def name_of(task: bytes) -> str:
