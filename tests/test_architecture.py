@@ -26,6 +26,7 @@ GROUPS = (
             "schedule",
             "sealing",
             "options",
+            "discreet",
             "durability",
             "audit",
         },

@@ -361,6 +361,13 @@ MUTANTS = (
         "    elseif number == -1 then",
     ),
     Mutant(
+        "a repeat finds its leases only among the first that a worker holds",
+        f"{LUA}/turn.lua",
+        "until found == count or #members < MOST",
+        "until true",
+        ("tests/native/test_operations.py",),
+    ),
+    Mutant(
         "a repeat writes nothing, so nobody waits for it",
         f"{LUA}/shared/operations.lua",
         "      call('HSET', STATE, lane_field, write_record(step, answer))\n",
@@ -463,7 +470,7 @@ MUTANTS = (
     Mutant(
         "checksums are not compared",
         "layouts/native/records.py",
-        'if stored == data + crc32(data).to_bytes(4, "big") + _CRC:',
+        "if stored[-_SUM:] == _WITH_CRC.pack(crc32(data), _CRC):",
         "if stored[-1:] == _CRC:",
         ("tests/native/test_bit_rot.py",),
     ),

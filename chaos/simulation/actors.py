@@ -317,7 +317,8 @@ class NamedWorker(Actor):
     def turn(self, waiter: str) -> Flow[Turn | None]:
         """Settle what is done, and lease what there is room for; None when that failed, and is to be said again."""
         holder, want = self.holder, max(0, SLOTS - len(self.in_hand))
-        sent, self.outcomes = self.outcomes[:500], self.outcomes[500:]
+        most = self.layout.largest_turn
+        sent, self.outcomes = self.outcomes[:most], self.outcomes[most:]
         call = self.layout.turn(
             sent,
             want=want,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from inspect import iscoroutine
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from windlass.declaration import (
     HandlerOptions,
@@ -24,6 +24,7 @@ from windlass.declaration import (
     check_queue_options,
     declaring,
 )
+from windlass.discreet import Discreet
 from windlass.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.embedded import EmbeddedServer
 from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, NotDurable, WindlassError
@@ -57,8 +58,10 @@ V = TypeVar("V")
 LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent lane
 
 
-class Given(Struct, frozen=True):
+class Given(Discreet, frozen=True):
     """What an app was made with, in plain values: enough to make another like it. URL and keys are not for all eyes."""
+
+    hidden: ClassVar[tuple[str, ...]] = ("url", "signing_keys", "encryption_keys")
 
     url: str | None
     home: str | None
@@ -71,9 +74,6 @@ class Given(Struct, frozen=True):
     durability: dict[str, str]
     signing_keys: dict[str, bytes] | None
     encryption_keys: dict[str, bytes] | None
-
-    def __repr__(self) -> str:
-        return "Given(…)"
 
 
 class Windlass:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from enum import Enum
 from types import NoneType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
+from windlass.discreet import Discreet
 from windlass.errors import InvalidArguments, InvalidTask, Undecodable
 from windlass.options import JobOptions
 from windlass.running import Job
@@ -37,8 +38,10 @@ _INVALID = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _AT = re.compile(r" - at `(?:key in )?\$(?:\.(?P<name>\w+)|\[(?P<place>\d+)\])(?P<rest>.*)`$", re.DOTALL)
 
 
-class Bound(Struct, frozen=True):
+class Bound(Discreet, frozen=True):
     """A function with the arguments of one job, and the names under which it wants the job itself."""
+
+    hidden: ClassVar[tuple[str, ...]] = ("arguments",)
 
     function: Callable[..., Any]
     arguments: dict[str, Any]

@@ -117,7 +117,8 @@ class Gathering:
     def _end_abandoned_calls(self) -> None:
         self._abandoning = False
         for task, together in self._sending.items():
-            if all(receipt.done() for _, receipt in together):
+            # Who came first is cancelled first, as a rule: from the end it takes one look to know that somebody waits.
+            if all(receipt.done() for _, receipt in reversed(together)):
                 task.cancel()  # nobody waits any more: as one alone would, it ends where it is
 
     def _call_begins(self, durability: Durability | None, jobs: int) -> None:
@@ -136,7 +137,8 @@ class Gathering:
         waiting = iter(together)
         for batch in self._split([job for job, _ in together]):
             receipts = [receipt for _, receipt in islice(waiting, len(batch))]
-            await self._send_batch(batch, receipts)
+            if not all(receipt.done() for receipt in receipts):  # cancelled while an earlier batch was under way
+                await self._send_batch(batch, receipts)
 
     async def _send_batch(self, batch: list[NewJob], waiting: list[asyncio.Future[Receipt]]) -> None:
         try:

@@ -11,8 +11,9 @@ import json
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from windlass.discreet import Discreet
 from windlass.durability import Durability
 from windlass.errors import CrashError, InvalidPayload, JobFailed, StallError
 
@@ -42,12 +43,6 @@ def read_json(data: bytes) -> Any:
 def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
     """The error that tells why a job failed for good."""
     return _ERRORS.get(reason, JobFailed)(queue, id, message)
-
-
-def repr_without_data(value: Struct) -> str:
-    """For what carries a payload: that may be long, and may be secret."""
-    fields = ", ".join(f"{name}={field!r}" for name, field in structs.asdict(value).items() if name != "data")
-    return f"{type(value).__name__}({fields})"
 
 
 SUSPECT, CAUGHT, LIMITED = 1, 2, 4
@@ -103,7 +98,7 @@ class Change(Struct, frozen=True):
 PLAIN = Change()
 
 
-class NewJob(Struct, frozen=True, gc=False):
+class NewJob(Discreet, frozen=True, gc=False):
     """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet.
 
     `updates`: it was said how to change a job of the same id, which not every layout can.
@@ -115,9 +110,6 @@ class NewJob(Struct, frozen=True, gc=False):
     fresh: bool = False
     updates: bool = False
     durability: Durability | None = None
-
-    def __repr__(self) -> str:
-        return repr_without_data(self)
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -137,7 +129,7 @@ class Limits(Struct, frozen=True):
     max_backoff: float = 300.0
 
 
-class Lease(Struct, frozen=True, gc=False):
+class Lease(Discreet, frozen=True, gc=False):
     """The right to work on one job until it is settled or the lease ends.
 
     `fence` only rises: of two leases on the same job the later has the greater number. Give it to
@@ -158,9 +150,6 @@ class Lease(Struct, frozen=True, gc=False):
     def json(self) -> Any:
         """The payload, read as JSON."""
         return read_json(self.data)
-
-    def __repr__(self) -> str:
-        return repr_without_data(self)
 
     @property
     def suspect(self) -> bool:
@@ -183,7 +172,7 @@ class Lease(Struct, frozen=True, gc=False):
         return self.failures + self.stalls + 1
 
 
-class JobRecord(Struct, frozen=True):
+class JobRecord(Discreet, frozen=True):
     """What the server knows of one job. `failed` is the job whose failure this one is to tell a failure handler."""
 
     queue: str
@@ -211,9 +200,6 @@ class JobRecord(Struct, frozen=True):
     def error(self) -> JobFailed:
         """The error that tells why a dead job failed."""
         return failure(self.queue, self.id, self.reason, self.message or "")
-
-    def __repr__(self) -> str:
-        return repr_without_data(self)
 
 
 class Page(Struct, frozen=True):
@@ -249,15 +235,12 @@ class Counts(Struct, frozen=True):
         return self.ready + self.scheduled + self.blocked + self.inbox
 
 
-class Result(Struct, frozen=True):
+class Result(Discreet, frozen=True):
     """What a finished job left behind: its return value as JSON, or why it failed. `reason` as in `JobRecord`."""
 
     succeeded: bool
     data: bytes
     reason: str | None = None
-
-    def __repr__(self) -> str:
-        return repr_without_data(self)
 
 
 class Cleaned(Struct, frozen=True):

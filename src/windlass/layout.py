@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha1
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from msgspec import Struct
 
+from windlass.discreet import Discreet
 from windlass.job import (
     Change,
     Counts,
@@ -25,7 +26,6 @@ from windlass.job import (
     Result,
     State,
     Status,
-    repr_without_data,
 )
 from windlass.outcome import Broken, Outcome, Unknown
 from windlass.schedule import Fired, StoredSchedule, StoredSchedules
@@ -48,13 +48,15 @@ class Script:
         object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-class Call(Struct, Generic[T], frozen=True):
+class Call(Discreet, Generic[T], frozen=True):
     """One request to the server: one script, run atomically, on the keys of one queue.
 
     A call that `writes` is an operation: the transport puts a lane and a number in front of its arguments, by
     which the server recognises a repeat. `undo` gives the call that takes back what nobody waited for any more: a lease
     whose caller was cancelled must not stay with a holder that never heard of it.
     """
+
+    hidden: ClassVar[tuple[str, ...]] = ("args",)
 
     script: Script
     keys: tuple[str, ...]
@@ -66,9 +68,6 @@ class Call(Struct, Generic[T], frozen=True):
     operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
     when_repeated: tuple[Argument, ...] = ()  # put behind the arguments of every try but the first
     meanwhile: Callable[[], object] | None = None  # done while the server is at work on it, at each try
-
-    def __repr__(self) -> str:
-        return f"<Call: {self.about}>"  # payloads may be long, and may be secret
 
 
 class Capability(StrEnum):
@@ -148,7 +147,7 @@ class AuditStep(NamedTuple):
         )
 
 
-class Parcel(Struct, frozen=True):
+class Parcel(Discreet, frozen=True):
     """A job in the outbox of a queue, on its way to another."""
 
     seq: int
@@ -156,9 +155,6 @@ class Parcel(Struct, frozen=True):
     id: str
     data: bytes
     change: bytes
-
-    def __repr__(self) -> str:
-        return repr_without_data(self)
 
 
 class ScheduleBook(Protocol):
@@ -209,6 +205,7 @@ class Layout(Protocol):
     queue: str
     can: frozenset[Capability]
     heartbeat: float | None  # seconds after which its peers call a silent worker lost, where they say so
+    largest_turn: int  # jobs that one turn settles, and that it leases, at most: the server does nothing else meanwhile
     rewinds: int  # how often the server was found to have forgotten something that it had said before
     schedules: ScheduleBook | None
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from windlass.job import Lease, NewJob, repr_without_data
+from windlass.discreet import Discreet
+from windlass.job import Lease, NewJob
 
 
-class Kept(Struct, frozen=True):
+class Kept(Discreet, frozen=True):
     """What is to be kept of a finished job, and for how many milliseconds."""
 
     data: bytes
     ms: int
-
-    def __repr__(self) -> str:
-        return repr_without_data(self)
 
 
 class Child(Struct, frozen=True):

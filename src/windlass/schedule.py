@@ -20,6 +20,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Meta, Struct, structs
 
+from windlass.discreet import Discreet
 from windlass.errors import InvalidInput, InvalidOption
 from windlass.limits import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
 from windlass.options import check_numbers
@@ -209,7 +210,7 @@ class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     max_backoff: _Milliseconds = 300_000
 
 
-class Schedule(Struct, frozen=True, kw_only=True):
+class Schedule(Discreet, frozen=True, kw_only=True):
     """A job that comes again and again. `declared` ones come from code, the others were added to the server."""
 
     name: str

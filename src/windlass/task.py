@@ -19,10 +19,11 @@ from typing import (
     overload,
 )
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw, json
 
 from windlass.arguments import Arguments, Bound
 from windlass.declaration import Declaration, HandlerOptions, OnException, QueueOptions
+from windlass.discreet import Discreet
 from windlass.envelope import LONGEST_KEEP, around_arguments
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
@@ -85,16 +86,13 @@ class Home(Runners, Protocol):
     def handlers(self) -> Mapping[str, Handler[..., Any]]: ...
 
 
-class TaskCall(Struct, frozen=True, gc=False):
+class TaskCall(Discreet, frozen=True, gc=False):
     """A call of a task that is ready to be sent, alone or with many others."""
 
     task: str
     queue: str
     data: bytes
     options: JobOptions
-
-    def __repr__(self) -> str:
-        return f"TaskCall(task={self.task!r}, queue={self.queue!r}, options={self.options!r})"
 
 
 class Sender(Generic[P, V]):

@@ -16,7 +16,7 @@ from tests.support.server import Server
 from windlass import Queue, Receipt, Status, Windlass, gathering
 from windlass.durability import Durability
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
-from windlass.gathering import ENOUGH, Gathering
+from windlass.gathering import ENOUGH, Gathering, Split
 from windlass.job import NewJob
 from windlass.layout import Call
 
@@ -45,12 +45,12 @@ def safe(id: str) -> NewJob:
 class Sent:
     """Takes batches as a server would, and answers each when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, split: Split = lambda jobs: [jobs]) -> None:
         self.batches: list[list[str]] = []
         self.ended: list[list[str]] = []
         self.third = asyncio.Event()
         self._answers: list[asyncio.Event] = []
-        self.gathering = Gathering(self._send, lambda jobs: [jobs])
+        self.gathering = Gathering(self._send, split)
 
     async def _send(self, jobs: list[NewJob]) -> list[Receipt]:
         self.batches.append([job.id for job in jobs])
@@ -236,6 +236,21 @@ async def test_a_call_that_nobody_waits_for_any_more_is_ended_and_one_that_someb
     assert [type(end) for end in await asyncio.gather(*alone, *crowd, return_exceptions=True)] == [
         Receipt, *[asyncio.CancelledError] * 3,
     ]  # fmt: skip
+
+
+async def test_a_batch_that_nobody_waits_for_any_more_when_its_turn_comes_is_not_sent() -> None:
+    sent = Sent(lambda jobs: [jobs[:2], jobs[2:4], jobs[4:]] if len(jobs) > 1 else [jobs])
+    alone, crowd = sent.enqueue("a"), sent.enqueue(*"bcdefg")
+    await sent.after_turns()
+    for each in crowd[2:4]:
+        each.cancel()
+    for number in range(3):
+        await sent.after_turns()
+        sent.answer(number)
+    async with asyncio.timeout(5):
+        ends = await asyncio.gather(*alone, *crowd, return_exceptions=True)
+    assert [getattr(end, "id", None) for end in ends] == ["a", "b", "c", None, None, "f", "g"]
+    assert sent.batches == [["a"], ["b", "c"], ["f", "g"]]
 
 
 async def test_an_error_reaches_everybody(proxy: FaultProxy) -> None:

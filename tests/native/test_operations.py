@@ -100,6 +100,19 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(queue: Queue,
             queue.release(lease)
 
 
+def test_a_lease_whose_reply_was_lost_is_found_among_very_many_of_the_same_holder(
+    queue: Queue, proxy: FaultProxy
+) -> None:
+    queue.enqueue_many([b"x"] * 10_500)
+    before = [lease.fence for _ in range(9) for lease in queue.lease_many(1000, 60, holder="w")]
+    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+    leases = queue.lease_many(1000, 60, holder="w")
+    assert proxy.counts["drop_reply"] == 1
+    assert [lease.fence for lease in leases] == sorted({lease.fence for lease in leases} - set(before))
+    assert len(leases) == 1000
+    assert queue.counts().leased == 10_000
+
+
 def test_a_lost_retry_charges_one_failure(queue: Queue, proxy: FaultProxy) -> None:
     lease = leased(queue)
     proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
+from rich.pretty import pretty_repr
 
 from tests.security import secretive_app
 from tests.security.conftest import ROOT
@@ -32,6 +33,7 @@ from windlass.job import Result as KeptResult
 from windlass.layout import Parcel
 from windlass.layouts.native import NativeLayout
 from windlass.outcome import Child, Completed, Kept
+from windlass.schedule import Every, Schedule
 from windlass.transport import Endpoint
 from windlass.worker.attempt import plan
 
@@ -232,7 +234,7 @@ def test_wrong_arguments_on_the_command_line_are_not_repeated(server: Server) ->
 
 
 def test_no_repr_shows_what_a_job_carries() -> None:
-    """A repr ends in debuggers, error trackers and `logger.debug("%r", …)`."""
+    """A repr ends in debuggers, error trackers and `logger.debug("%r", …)`; Rich's tracebacks show local variables."""
     data = CANARY.encode()
     lease = Lease("q", "a", data, 1)
     record = JobRecord("q", "a", State.READY, data)
@@ -241,8 +243,10 @@ def test_no_repr_shows_what_a_job_carries() -> None:
              secretive_app.give_up.decode(Raw(b"[%s]" % _secret.encode())), read_envelope(call.data),
              RawJob(data, id="a"), NewJob("a", data), Completed(lease, Kept(data, 1), (Child("q", NewJob("a", data)),)),
              KeptResult(True, data), Parcel(1, "q", "a", data, b""), NativeLayout("q").enqueue([NewJob("a", data)]),
-             plan(secretive_app.app, Lease("q", "a", call.data, 1))]  # fmt: skip
+             plan(secretive_app.app, Lease("q", "a", call.data, 1)), Windlass(f"redis://:{CANARY}@{HOST}:1").given,
+             Schedule(name="s", queue="q", data=data, timing=Every(60_000))]  # fmt: skip
     assert [type(each).__name__ for each in shown if CANARY in repr(each)] == []
+    assert [type(each).__name__ for each in shown if CANARY in pretty_repr(each)] == []
 
 
 # -- bad lines -------------------------------------------------------------------------------------

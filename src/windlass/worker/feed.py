@@ -25,7 +25,6 @@ FEW = 4  # workers; more of them share the looking, each looks less often
 LONGEST_POLL = 15.0  # seconds, however many wait: some of them may have died. A little less than SOON in wake.lua
 SHORTEST_POLL = 0.2
 REAL_LOOK = 28.0  # seconds after which an idle worker does more than glance: its registration (60 s) must not end
-MOST = 1000  # jobs in one turn: what a script moves at most
 MOST_CHILDREN = 1000  # that they hand over in one turn
 MOST_BYTES = 8 * 1024 * 1024
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
@@ -234,7 +233,7 @@ class Feed:
 
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
-        count = _as_many_as_fit(self.outcomes)
+        count = _as_many_as_fit(self.outcomes, self.layout.largest_turn)
         sent, self.outcomes = self.outcomes[:count], self.outcomes[count:]
         call = self.layout.turn(
             sent,
@@ -287,8 +286,9 @@ class Feed:
         try:
             held = await self._app.arun(lambda session: all_held(session, self.layout, self.holder))
             ghosts = [lease_of(record) for record in held if record.fence not in self._in_hand]
-            for start in range(0, len(ghosts), MOST):
-                turn = self.layout.turn([Released(lease) for lease in ghosts[start : start + MOST]])
+            most = self.layout.largest_turn
+            for start in range(0, len(ghosts), most):
+                turn = self.layout.turn([Released(lease) for lease in ghosts[start : start + most]])
                 await self._app.arun(lambda session, turn=turn: session.perform(turn))  # type: ignore[misc]
         except BaseException:
             self._compared = (-1, "")  # once more with the next turn
@@ -340,10 +340,10 @@ def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:
     return 0.0
 
 
-def _as_many_as_fit(outcomes: list[Outcome]) -> int:
+def _as_many_as_fit(outcomes: list[Outcome], most: int) -> int:
     """How many can be settled in one turn: bounded in number, and in what they hand over and leave behind."""
     children = size = 0
-    for count, outcome in enumerate(outcomes[:MOST]):
+    for count, outcome in enumerate(outcomes[:most]):
         if not isinstance(outcome, Completed) or not (outcome.children or outcome.result):
             continue
         children += len(outcome.children)
@@ -351,4 +351,4 @@ def _as_many_as_fit(outcomes: list[Outcome]) -> int:
         size += len(outcome.result.data) if outcome.result else 0
         if count and (children > MOST_CHILDREN or size > MOST_BYTES):
             return count
-    return min(len(outcomes), MOST)
+    return min(len(outcomes), most)

@@ -13,7 +13,7 @@ from windlass.transport import Flow, Session
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
-MOST = 500
+MOST = 500  # jobs in one step: each of these is settled by itself inside the script
 Verdict = Callable[[Lease, JobRecord], Outcome]
 
 

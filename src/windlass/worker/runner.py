@@ -26,7 +26,7 @@ from windlass.worker.board import Board
 from windlass.worker.concurrency import adapt_forever, begin_small
 from windlass.worker.ear import Ear
 from windlass.worker.executor import Attempt, Executor, Key, Stop, key_of
-from windlass.worker.feed import MOST, Feed
+from windlass.worker.feed import Feed
 from windlass.worker.loop import LoopExecutor
 from windlass.worker.processes import ChildSource, ProcessExecutor
 from windlass.worker.settings import Settings
@@ -292,7 +292,7 @@ class Runner:
         for kind, share in feed.shares.items():
             free = self.executors[kind].room - self._reserved[kind]
             rooms.append(free if share > OFTEN else int((free + 1) / share))
-        return max(0, min(MOST, *rooms))
+        return max(0, min(feed.layout.largest_turn, *rooms))
 
     def _pause(self) -> float:
         if not self._leasing:

@@ -38,6 +38,7 @@ class ForeignLayout:
     name = ""
     can: frozenset[Capability] = frozenset()
     heartbeat: float | None = None
+    largest_turn = 500  # their keys allow less to be done in one command: 15 to 20 ms
     rewinds = 0  # its keys have no number by which that could be seen
     audit_parts: tuple[str, ...] = ("runs", "held")
     leftover_parts: tuple[str, ...] = ()

@@ -59,6 +59,7 @@ class NativeLayout:
     name = "native"
     can = CAPABILITIES[name]
     heartbeat: float | None = None
+    largest_turn = 1000  # some milliseconds
     peek: tuple[str, ...] | None = None
     peer_cancel_channel: str | None = None
     audit_parts: tuple[str, ...] = (

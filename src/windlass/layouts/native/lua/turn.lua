@@ -69,14 +69,20 @@ if replayed then
   base, count = tonumber(base), tonumber(count)
   local ids, scores, data = {}, {}, {}
   if count > 0 then
-    for _, member in ipairs(held_by(holder, 8 * MOST)) do
-      local id = string.sub(member, #holder + 2)
-      local lease = read_lease(call('HGET', LEASES, id))
-      if lease.fence > base and lease.fence <= base + count then
-        ids[lease.fence - base] = id
-        scores[lease.fence - base] = string.format('%.0f', lease.score)
+    local found, members = 0, {}
+    repeat -- a worker may hold many times as many as it leases in one turn
+      members = held_by(holder, MOST, members[#members])
+      local names = {}
+      for i, member in ipairs(members) do names[i] = string.sub(member, #holder + 2) end
+      for i, text in ipairs(#names > 0 and call('HMGET', LEASES, unpack(names)) or {}) do
+        local lease = text and read_lease(text)
+        if lease and lease.fence > base and lease.fence <= base + count then
+          found = found + 1
+          ids[lease.fence - base] = names[i]
+          scores[lease.fence - base] = string.format('%.0f', lease.score)
+        end
       end
-    end
+    until found == count or #members < MOST
     -- The n-th id has the n-th fence: one that is not held any more leaves an empty place (no id is empty, so no data).
     for i = 1, count do
       ids[i], scores[i] = ids[i] or '', scores[i] or '0'

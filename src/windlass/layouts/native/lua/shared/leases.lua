@@ -1,6 +1,6 @@
 -- LEASES: cancelled?, fence, ready score to return to, length of the holder's name; then that name, then perhaps padding.
--- The server keeps a small hash as one flat list, and looks a field up by reading the list: taking 500 jobs would cost
--- 500 times 500. It stops doing so at the first value of more than 64 bytes, so a large batch has one padded record.
+-- The server keeps a small hash as one flat list, and looks a field up by reading the list: taking 1,000 jobs would cost
+-- 1,000 times 1,000. It stops doing so at the first value of more than 64 bytes, so a large batch has one padded record.
 local LEASE_FORMAT = '>BI8I8B'
 local LEASE_HEAD = 18
 local LARGE_BATCH = 64
@@ -22,8 +22,9 @@ local function priority_of(score)
   return math.floor(score / PRIORITY_STEP)
 end
 
-local function held_by(holder, most)
-  return call('ZRANGE', HELD, '[' .. holder .. '\0', '(' .. holder .. '\1', 'BYLEX', 'LIMIT', 0, most)
+-- What a holder has, by name; those behind one of them, if it is given.
+local function held_by(holder, most, after)
+  return call('ZRANGE', HELD, after and '(' .. after or '[' .. holder .. '\0', '(' .. holder .. '\1', 'BYLEX', 'LIMIT', 0, most)
 end
 
 -- A holder that begins with a dot was made for one raw lease call and goes with its last job.
