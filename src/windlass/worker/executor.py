@@ -60,7 +60,7 @@ def key_of(lease: Lease) -> Key:
 log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
 WORTH = 0.02  # seconds of work that are fetched ahead
-MOST_EACH, MOST_AHEAD = 64, 3200  # jobs that are, however short: for each slot, and for all of them
+MOST_EACH, MOST_AHEAD = 64, 1600  # jobs that are, however short: for each slot, and for all of them
 STUCK = 0.5  # seconds without a free slot after which nothing is kept waiting for one
 LONG = 1.0  # seconds: how much longer a job takes says nothing about the next
 LONGEST_ROW = 0.001  # seconds for which jobs that never wait may keep the loop from others

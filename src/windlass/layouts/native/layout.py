@@ -59,7 +59,7 @@ class NativeLayout:
     name = "native"
     can = CAPABILITIES[name]
     heartbeat: float | None = None
-    largest_turn = 1000  # some milliseconds
+    largest_turn = 700  # a few milliseconds. More of them makes the worker and the server wait for each other in turns
     peek: tuple[str, ...] | None = None
     peer_cancel_channel: str | None = None
     audit_parts: tuple[str, ...] = (

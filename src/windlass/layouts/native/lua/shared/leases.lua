@@ -1,6 +1,6 @@
 -- LEASES: cancelled?, fence, ready score to return to, length of the holder's name; then that name, then perhaps padding.
--- The server keeps a small hash as one flat list, and looks a field up by reading the list: taking 1,000 jobs would cost
--- 1,000 times 1,000. It stops doing so at the first value of more than 64 bytes, so a large batch has one padded record.
+-- The server keeps a small hash as one flat list, and looks a field up by reading the list: taking 700 jobs would cost
+-- 700 times 700. It stops doing so at the first value of more than 64 bytes, so a large batch has one padded record.
 local LEASE_FORMAT = '>BI8I8B'
 local LEASE_HEAD = 18
 local LARGE_BATCH = 64
