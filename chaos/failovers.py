@@ -50,6 +50,7 @@ BACKLOG = 100  # jobs of a queue that may wait before its producer rests
 GOAL = 3.0  # seconds from a promotion to the first job leased
 HELD_JOBS, HELD_BYTES = 250, 100_000
 DOWN_AFTER_MS = 700  # silence after which a server is called dead
+LAG = 0.1  # seconds by which a replica may be behind that nobody holds back: it reads when it comes to it
 MEMORY = "memory"
 
 
@@ -57,7 +58,7 @@ class Crash(NamedTuple):
     """A primary that was killed, and when another had its place."""
 
     queues: frozenset[str]
-    exposed: float  # since when replicas were held back; else a second before the kill
+    exposed: float  # since when replicas were held back, or a little behind; else a second before the kill
     killed: float
     promoted: float
 
@@ -377,9 +378,9 @@ def crash(topology: Topology, queue: str, ledger: Ledger, before: Callable[[], o
     exposed = None
     with ExitStack() as held:
         if before is not None:
+            exposed = monotonic() - LAG
             for heir in heirs:
                 held.enter_context(heir.paused())
-            exposed = monotonic()
             before()
         killed = monotonic()
         primary.kill()
