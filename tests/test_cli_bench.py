@@ -25,6 +25,7 @@ from windlass.benching import meter
 from windlass.benching.figure import Program, Spent, figure, limit_of, percentile
 from windlass.cli import main
 from windlass.cli.bench import ADVICE
+from windlass.embedded import EmbeddedServer
 from windlass.fleet import list_queues
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -72,6 +73,19 @@ def test_every_step_does_its_jobs_and_has_its_figures(environment: None, server:
     assert [row["program"] for row in figures.values()] == ["client"] * 5 + ["worker"] * 2
     for step in ("round trip", "enqueue, one by one", "pick-up by an idle worker"):
         assert 0 < figures[step]["p50_ms"] <= figures[step]["p99_ms"]
+
+
+def test_the_worker_is_on_the_embedded_server_of_the_home_that_a_variable_names(
+    environment: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.delenv("WINDLASS_URL")
+    monkeypatch.setenv("WINDLASS_HOME", str(home))
+    try:
+        told = json.loads(bench("--seconds", "600", "--jobs", "100", "--json").stdout)
+    finally:
+        EmbeddedServer(home).stop()
+    assert {row["step"]: row["jobs"] for row in told["figures"]}["drain by a worker"] == 100
 
 
 def test_people_get_a_table_what_to_do_and_a_warning_of_other_traffic(environment: None, server: Server) -> None:

@@ -137,8 +137,8 @@ class Windlass:
             locate=self._embedded.ensure if self._embedded else None,
         )
         self.given = Given(
-            None if home is not None else url,
-            None if home is None else os.fspath(home),
+            None if self._embedded else url,
+            str(self._embedded.home) if self._embedded else None,  # also where WINDLASS_HOME, or nobody, has named it
             max_payload,
             max_dead,
             self._options.retry_for,
