@@ -195,7 +195,7 @@ def test_who_waits_is_given_a_job_when_its_time_comes(emails: Queue) -> None:
     turn = perform(emails, lambda layout: layout.turn(want=1, seconds=10))
     assert turn.leases == ()
     assert turn.idle_for is not None
-    assert turn.idle_for <= 0.4
+    assert turn.idle_for <= 0.402  # in whole milliseconds the run time is rounded up, and the server's clock down
     lease = take(emails, wait=10)
     assert when <= time.time() < when + 5
     assert lease.id == "a"
