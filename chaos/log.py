@@ -125,6 +125,7 @@ class Answered(Record, frozen=True, tag="answered"):
     statuses: str = ""  # a letter each: a added, u updated, k kept, b blocked, m missing
     level: str = ""  # the durability that the receipts state
     settled: tuple[bool, ...] = ()
+    returned: tuple[int, ...] = ()  # fences of broken jobs that were released, because the queue keeps enough of them
     cancelled: tuple[bool, ...] = ()
     claims: tuple[Claim, ...] = ()
     recovered: int = 0  # jobs that this step took back from lost holders

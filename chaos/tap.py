@@ -309,7 +309,9 @@ class _Turn(_Tap):
 
     def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
         _, verdicts, base, ids, data, metas, priorities, _, recovered, *_ = reply
-        settled = tuple(digit == ord("1") for digit in verdicts)
+        settled = tuple(digit != ord("0") for digit in verdicts)
+        answers = zip(self._outcomes, verdicts, strict=True)
+        returned = tuple(outcome.lease.fence for outcome, digit in answers if digit == ord("2"))
         accepted = {outcome.lease.fence for outcome, ours in zip(self._outcomes, settled, strict=True) if ours}
         statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._children(here=True))
         priorities = itertools.repeat(priorities[0]) if len(priorities) == 1 else priorities
@@ -327,6 +329,7 @@ class _Turn(_Tap):
                 statuses=statuses,
                 level=_promised() if statuses else "",
                 settled=settled,
+                returned=returned,
                 claims=claims,
                 recovered=recovered,
                 holder=self._holder,

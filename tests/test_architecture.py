@@ -29,6 +29,7 @@ GROUPS = (
             "discreet",
             "durability",
             "audit",
+            "decode_guard",
         },
     ),
     ("the port", {"layout"}),

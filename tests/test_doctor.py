@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.contract.performing import perform
 from tests.support.cluster import Cluster
 from tests.support.conditions import until
 from tests.support.proxy import FORWARD, Fault, FaultProxy, pretend_version, rewrite
@@ -27,13 +28,17 @@ from tests.support.seats import ClusterSeat, EmbeddedSeat, PrimarySeat
 from tests.support.server import Server, redis_binary, valkey_binary
 from tests.support.waiting import wait_until
 from tests.support.workers import Workshop
-from windlass import Windlass
+from windlass import RawJob, Windlass
 from windlass.cli import main
 from windlass.doctor import Finding, examine
 from windlass.doctor.checks import CHECKS
 from windlass.doctor.facts import NEEDED, Facts, Slow
 from windlass.doctor.holes import HOLES, holes_of
 from windlass.errors import ServerMayEvict, ServerReadOnly, ServerTooOld, ServerUnfit
+from windlass.fleet import WorkerRecord
+from windlass.fleet import beat as beat_worker
+from windlass.limits import MAX_BROKEN
+from windlass.outcome import Broken
 
 RULES = Path(__file__).parent.parent / "docs" / "acl"
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -621,3 +626,20 @@ def test_a_primary_that_cannot_be_reached_hides_no_other(run: Run) -> None:
         by_check = told(run("--url", cluster.url, "--json"), code=1)
     assert [finding["server"] for finding in by_check["reach"]] == [f"127.0.0.1:{cluster.nodes[1].port}"]
     assert [finding["server"] for finding in by_check["role"]] == [f"127.0.0.1:{cluster.nodes[0].port}"]
+
+
+def test_a_queue_that_stands_still_for_what_cannot_be_decoded_is_told(durable: Server, run: Run) -> None:
+    with Windlass(durable.url) as app:
+        queue = app.queue("doctor-broken")
+        queue.enqueue_many([RawJob(b"x", id=f"bad-{n}") for n in range(MAX_BROKEN)])
+        outcomes = [Broken(lease, "not JSON") for lease in queue.lease_many(MAX_BROKEN)]
+        perform(queue, lambda layout: layout.turn(outcomes))
+        record = WorkerRecord("w1", "here", 1, queues={"doctor-broken": 1}, suspended={"doctor-broken": "wrong keys"})
+        app.run(lambda session: session.perform(beat_worker(record)))
+        result = run("--url", durable.url, "--json")
+        told = [each["what"] for each in json.loads(result.stdout)["findings"] if each["check"] == "queues"]
+        assert told == [
+            "doctor-broken: worker w1 takes no jobs from it: wrong keys",
+            "doctor-broken: 1000 jobs cannot be decoded, as many as it may keep (max_broken)",
+        ]
+        queue.purge()

@@ -174,6 +174,11 @@ def _check_graves(book: Book, left: dict[str, Left]) -> None:
     missing = [job for job in book.dead if job not in left and not _is_back(book, job)]
     for job in missing[len(book.caught) :]:
         book.problem("I12", job, f"died by {book.dead[job].reason!r}, and does not lie among the dead")
+    for columns, row in book.ledger.in_state(book.owner, BROKEN):
+        job = columns.name(row)
+        if job not in left and not book.terms(columns, row).singleton and not book.rewinds:
+            book.findings.add("lost", job)
+            book.problem("I1", job, "could not be decoded, so it was never run, and is not among the broken")
     if len(book.caught) > book.died + book.unclear and not book.rewinds:
         book.problem("I12", "", f"{len(book.caught)} failures came to a handler, and {book.died} jobs died")
 

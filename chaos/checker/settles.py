@@ -5,6 +5,8 @@ An outcome counts if it carries the fence of the lease that is on the job, and o
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from chaos.checker.book import Book
 from chaos.checker.ledger import (
     ALIVE,
@@ -34,7 +36,7 @@ def settled(book: Book, sent: Sent, answer: Answered) -> None:
         lease = held.get(asked.fence)
         if lease is not None and lease.life.job == asked.job:
             if ours:
-                _accept(book, lease, asked)
+                _accept(book, lease, _as_carried_out(asked, answer))
             else:
                 book.counts["stale_refused"] += 1
                 owner_refused(book, lease, "its outcome")
@@ -42,6 +44,13 @@ def settled(book: Book, sent: Sent, answer: Answered) -> None:
             _accept_unheld(book, asked)
         else:
             book.counts["stale_refused"] += 1
+
+
+def _as_carried_out(asked: SettleAsked, answer: Answered) -> SettleAsked:
+    """A broken job is released where the queue keeps as many of them as it may."""
+    if asked.outcome == "broken" and asked.fence in answer.returned:
+        return replace(asked, outcome="released")
+    return asked
 
 
 def _accept(book: Book, lease: Lease, asked: SettleAsked) -> None:

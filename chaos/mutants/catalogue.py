@@ -546,6 +546,42 @@ MUTANTS = (
         "        if feed.in_doubt and feed.comparing:\n",
         ("tests/worker/test_rewinds.py",),
     ),
+    # -- jobs that cannot be decoded ---------------------------------------------------------------------
+    Mutant(
+        "a queue keeps any number of broken jobs",
+        f"{LUA}/turn.lua",
+        "if call('ZCARD', BROKEN) >= max_broken and not call('ZSCORE', BROKEN, id) then",
+        "if false then",
+        ("simulation", "tests/contract/test_outcomes.py"),
+    ),
+    Mutant(
+        "the oldest broken jobs are dropped",
+        f"{LUA}/shared/endings.lua",
+        "    add_grave(BROKEN, id, grave)\n",
+        "    add_grave(BROKEN, id, grave)\n"
+        "    if call('ZCARD', BROKEN) > 2 then call('ZREMRANGEBYRANK', BROKEN, 0, 0) end\n",
+    ),
+    Mutant(
+        "dropped dead jobs are not counted",
+        f"{LUA}/shared/endings.lua",
+        "  dropped = dropped + excess\n",
+        "",
+        ("tests/contract/test_outcomes.py",),
+    ),
+    Mutant(
+        "a worker that cannot decode jobs goes on taking them",
+        "worker/runner.py",
+        "            outcome = feed.guard.undecodable(outcome)\n",
+        "            pass\n",
+        ("tests/worker/test_undecodable.py",),
+    ),
+    Mutant(
+        "a program with wrong keys moves a whole queue to broken",
+        "queue.py",
+        "            if guard.suspended or guard.check_run():\n",
+        "            if guard.suspended:\n",
+        ("tests/security/test_sealed_queue.py",),
+    ),
     # -- jobs that lie ready for a child -----------------------------------------------------------------
     Mutant(
         "a job is taken from a child that was about to begin it",

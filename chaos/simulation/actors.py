@@ -20,7 +20,7 @@ from windlass.layout import Call, Turn
 from windlass.layouts.native.layout import NativeLayout
 from windlass.limits import MAX_PAYLOAD
 from windlass.options import JobOptions, changed_job, new_job
-from windlass.outcome import Completed, Crashed, Failed, Outcome, Released
+from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released
 from windlass.queue import Queue
 from windlass.retry import after_failure
 from windlass.transport.endpoint import Endpoint
@@ -32,6 +32,7 @@ Flow = Generator[Any, Any, T]
 
 NAMES = tuple(f"same-{i}" for i in range(8))
 SLOTS = 4
+MAX_BROKEN = 3  # few, so that a queue often keeps as many as it may
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Actor:
         self.program = program
         self.chance: Random = stage.world.chance
         self.session = Session(stage.endpoint, stage.options)
-        self.layouts = {queue: NativeLayout(queue) for queue in stage.queues}
+        self.layouts = {queue: NativeLayout(queue, max_broken=MAX_BROKEN) for queue in stage.queues}
         stage.layouts += self.layouts.values()
 
     def begin(self) -> None:
@@ -122,8 +123,10 @@ class Actor:
         if roll < 0.85:
             when = self.chance.choice([None, ("in", 0), ("in", 1500), ("in", 20_000)])
             return after_failure(lease, when, "again")
-        if roll < 0.9:
+        if roll < 0.89:
             return Failed(lease, "no")
+        if roll < 0.9:
+            return Broken(lease, "not JSON")
         return Crashed(lease, "crashed", alone=roll < 0.95, allowed=self.chance.choice([-1, 3]))
 
 

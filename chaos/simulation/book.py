@@ -119,6 +119,7 @@ class Book(Orders, Turns):
             "held": sorted(f"{job.holder}\0{job.id}" for job in self.leased.values()),
             "blocked": sorted(self.blocked),
             "dead": sorted(self.dead),
+            "broken": sorted(self.broken),
             "holders": sorted(self.holders),
             "data": sorted([*self.ready, *self.scheduled, *self.leased]),
         }

@@ -152,6 +152,7 @@ class Engine:
             "held": ("ZRANGE", "held", "0", "-1"),
             "blocked": ("HKEYS", "blocked"),
             "dead": ("ZRANGE", "dead", "0", "-1"),
+            "broken": ("ZRANGE", "broken", "0", "-1"),
             "holders": ("ZRANGE", "holders", "0", "-1"),
             "data": ("HKEYS", "data"),
         }

@@ -11,6 +11,7 @@ PLAIN_LIMITS = (10, 3, 2_000, 300_000)
 SUSPECT, LIMITED = 1, 4
 UPDATE_DATA, RESET, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 1, 128, 256, 512, 1024, 2048
 UPDATE_LIMITS = (8, 16, 32, 64)
+UNDECODABLE = "undecodable"  # why a job is broken
 RUN_AT_MODES = ("never", "always", "later", "earlier")
 
 CHANGE = struct.Struct(">BBQIIQQH")

@@ -12,6 +12,7 @@ from chaos.simulation.jobs import (
     LIMITS_GIVEN,
     RESET,
     SUSPECT,
+    UNDECODABLE,
     UPDATE_DATA,
     UPDATE_LIMITS,
     UPDATE_PRIORITY,
@@ -40,6 +41,7 @@ class Moves:
     leased: dict[str, Job] = field(default_factory=dict)
     blocked: dict[str, Asked] = field(default_factory=dict)
     dead: dict[str, Job] = field(default_factory=dict)
+    broken: dict[str, Job] = field(default_factory=dict)
     holders: dict[str, Hold] = field(default_factory=dict)
     lanes: dict[str, Done] = field(default_factory=dict)
     # For those who were told something: what became of each payload, lease and outcome.
@@ -126,7 +128,9 @@ class Moves:
 
     def _bury(self, job: Job, reason: str) -> None:
         job.reason = reason
-        self.dead[job.id] = job
+        self.dead.pop(job.id, None)
+        self.broken.pop(job.id, None)
+        (self.broken if reason == UNDECODABLE else self.dead)[job.id] = job
         self._gone(job.id)
 
     def _drop_raw(self, holders: Iterable[str]) -> None:

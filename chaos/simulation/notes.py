@@ -76,10 +76,11 @@ class Notes:
 
     def left(self, book: Book, drained_after: float) -> None:
         """The end: what is on the server."""
-        for job in book.dead.values():
-            check = digest(name_of(job.data))
-            self._driver(Left(self._t, book.queue, job.id, "dead", job.failures, job.stalls, job.reason, check))
-        counts = {"dead": len(book.dead)}
+        for state, jobs in (("dead", book.dead), ("broken", book.broken)):
+            for job in jobs.values():
+                check = digest(name_of(job.data))
+                self._driver(Left(self._t, book.queue, job.id, state, job.failures, job.stalls, job.reason, check))
+        counts = {"dead": len(book.dead), "broken": len(book.broken)}
         self._driver(Inspected(self._t, book.queue, True, drained_after, 0, 0, counts))
 
     def close(self) -> None:

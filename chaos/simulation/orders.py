@@ -139,7 +139,7 @@ class Orders(Moves):
         ids = [id.decode() for id in call.args[3:]]
         for id in ids:
             here = id in self.ready or id in self.scheduled or id in self.leased
-            job = None if here else self.dead.pop(id, None)
+            job = None if here else self.dead.pop(id, None) or self.broken.pop(id, None)
             verdicts += "1" if job else "0"
             if job:
                 job.failures = job.stalls = 0
@@ -218,7 +218,7 @@ class Orders(Moves):
         for lane in lanes:
             self.lanes.pop(lane, None)
         if reply == 1:
-            if any((self.ready, self.scheduled, self.leased, self.blocked, self.dead, self.holders)):
+            if any((self.ready, self.scheduled, self.leased, self.blocked, self.dead, self.broken, self.holders)):
                 raise Violation("I1", "the queue's state was dropped while it was in use")
             if not self.lanes:  # else it is kept for a while, for the sake of what may still arrive
                 self.clock, self.step, self.fence = None, 0, 0

@@ -176,6 +176,7 @@ class Run:
             "cut short": int(max(book.shortest for book in books)),
             "early": int(max(book.earliest for book in books)),
             "dead": sum(len(book.dead) for book in books),
+            "broken": sum(len(book.broken) for book in books),
         }
 
     # -- the server ------------------------------------------------------------------------------

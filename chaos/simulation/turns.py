@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.simulation.commands import ScriptCall
-from chaos.simulation.jobs import LIMITED, META, NOW, PLAIN_LIMITS, SUSPECT, Answer, Hold, Job, When
+from chaos.simulation.jobs import LIMITED, META, NOW, PLAIN_LIMITS, SUSPECT, UNDECODABLE, Answer, Hold, Job, When
 from chaos.simulation.moves import Moves
 from chaos.simulation.violation import Violation
 
@@ -77,7 +77,9 @@ class Turns(Moves):
             if job is None or job.fence != int(fence):
                 verdicts += "0"
                 continue
-            verdicts += "1"
+            no_room = verb == b"k" and len(self.broken) >= int(b) and job.id not in self.broken and not job.cancelled
+            verdicts += "2" if no_room else "1"
+            verb = b"l" if no_room else verb
             touched.add(job.holder)
             self._end(job, verb.decode())
             if job.cancelled or verb == b"d":
@@ -97,6 +99,8 @@ class Turns(Moves):
         elif verb == b"f":
             job.failures += 1
             self._bury(job, "failed")
+        elif verb == b"k":
+            self._bury(job, UNDECODABLE)
         elif verb == b"c" and a == 0:
             job.marks |= SUSPECT
             self._put_back(job, NOW, keep_order=True)
@@ -203,8 +207,10 @@ class Turns(Moves):
 
     def _blame_verdicts(self, expected: str, found: str, args: list[bytes]) -> None:
         for (id, fence, _), ours, theirs in zip(self._outcomes(args), expected, found, strict=True):
-            if ours != theirs == "1":
+            if ours == "0" != theirs:
                 raise Violation("I7", f"an outcome of {id} with fence {fence} was accepted, and it is stale", id)
+            if (ours != "2" and theirs == "2") or (ours == "2" and theirs == "1"):
+                raise Violation("I1", f"{id} is broken, and the queue should{' not' * (ours == '2')} keep it", id)
             if ours != theirs:
                 raise Violation("I4", f"an outcome of {id} with fence {fence} was refused, and it is current", id)
 

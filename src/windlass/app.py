@@ -35,7 +35,7 @@ from windlass.layout import Capability, Layout
 from windlass.layouts import check_layout, make_layout
 from windlass.layouts.capabilities import need
 from windlass.layouts.native import scripts as native_scripts
-from windlass.limits import MAX_PAYLOAD, check_flag, check_name, check_whole
+from windlass.limits import MAX_BROKEN, MAX_DEAD, MAX_PAYLOAD, check_flag, check_name, check_whole
 from windlass.options import RawJob
 from windlass.outcome import Child
 from windlass.queue import Queue
@@ -67,6 +67,7 @@ class Given(Discreet, frozen=True):
     home: str | None
     max_payload: int
     max_dead: int
+    max_broken: int
     retry_for: float
     call_timeout: float
     allow_eviction: bool
@@ -87,6 +88,8 @@ class Windlass:
     `durability` is how safe a job must be when its enqueue returns: "memory", "everysec", "fsync" or "replicated(n)",
     for all queues or by queue (`{"orders": "replicated(2)", "*": "fsync"}`). Without one nothing is waited for, and
     receipts state what is certain: "fsync" on the embedded server, "memory" on another.
+    A queue keeps the last `max_dead` jobs that failed for good. Jobs that cannot be decoded are kept apart and never
+    dropped: a worker that finds `max_broken` of them stops taking jobs from that queue.
     `signing_keys` and `encryption_keys` are keys by their ids: `{"2026-11": b"…"}`, or `WINDLASS_SIGNING_KEYS` and
     `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64"). The first one seals every payload, all of them open;
     what is not sealed with one of them is never run.
@@ -98,7 +101,8 @@ class Windlass:
         *,
         home: str | os.PathLike[str] | None = None,
         max_payload: int = MAX_PAYLOAD,
-        max_dead: int = 1000,
+        max_dead: int = MAX_DEAD,
+        max_broken: int = MAX_BROKEN,
         retry_for: Duration = 10,
         call_timeout: Duration = 10,
         allow_eviction: bool = False,
@@ -119,6 +123,7 @@ class Windlass:
         self._embedded = EmbeddedServer(Path(folder) if folder else None) if self.is_embedded else None
         self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
+        self.max_broken = check_whole(max_broken, "max_broken", 1, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
         self.on_exception = check_on_exception(on_exception)
         self._layout_names = _check_layouts({} if layouts is None else layouts)
@@ -141,6 +146,7 @@ class Windlass:
             str(self._embedded.home) if self._embedded else None,  # also where WINDLASS_HOME, or nobody, has named it
             max_payload,
             max_dead,
+            max_broken,
             self._options.retry_for,
             self._options.call_timeout,
             allow_eviction,
@@ -186,7 +192,8 @@ class Windlass:
         chosen = name or self._layout_names.get(queue) or self._layout_names.get("*", "native")
         found = self._layouts.get((queue, chosen))
         return found or self._layouts.setdefault(
-            (queue, chosen), make_layout(chosen, queue, self._max_dead, self._seal)
+            (queue, chosen),
+            make_layout(chosen, queue, max_dead=self._max_dead, max_broken=self.max_broken, seal=self._seal),
         )
 
     @overload
@@ -553,7 +560,7 @@ def _check_layouts(given: Mapping[str, str], seal: Seal = UNSEALED) -> dict[str,
         raise InvalidOption('layouts must be names of layouts by queue, like {"thumbs": "workqueue"}')
     for queue, name in given.items():
         # Refuses what can be no name of a queue.
-        make_layout(check_layout(name), "all" if queue == "*" else queue, 0, seal)
+        make_layout(check_layout(name), "all" if queue == "*" else queue, seal=seal)
     return dict(given)
 
 

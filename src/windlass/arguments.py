@@ -152,7 +152,7 @@ class Arguments:
         except MemoryError:
             raise  # says nothing about the payload
         except Exception as error:  # also what a __post_init__ of the user's own types raises
-            raise Undecodable(f"{self._title}: {self._told(error)}") from None
+            raise Undecodable(f"{self._title}: {self._told(error)}", worker_specific=True) from None
         arguments = structs.asdict(given)
         if self._optional or by_place:
             arguments = {name: value for name, value in arguments.items() if value is not UNSET}
@@ -170,7 +170,9 @@ class Arguments:
     def _check_all_there(self, arguments: Mapping[str, Any]) -> None:
         for name in self._signature.required:
             if name not in arguments:
-                raise Undecodable(f"{self._title}: argument {name!r} is keyword-only: write args as an object")
+                raise Undecodable(
+                    f"{self._title}: argument {name!r} is keyword-only: write args as an object", worker_specific=True
+                )
 
     # -- telling ---------------------------------------------------------------------------------
 

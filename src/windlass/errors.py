@@ -12,6 +12,7 @@
     │   ├── InvalidArguments                 arguments that do not fit the task
     │   └── ForeignLease                     a lease of another queue
     ├── Undecodable                        a payload that cannot be decoded
+    ├── TooManyUndecodable                 many jobs in a row that this program cannot decode
     ├── JobFailed                          a job failed for good
     │   └── StallError                       its lease was lost too often
     │       └── CrashError                     its process died too often
@@ -93,11 +94,16 @@ class ForeignLease(InvalidInput):
 
 
 class Undecodable(WindlassError):
-    """A payload that cannot be decoded."""
+    """A payload that cannot be decoded. `worker_specific`: a program with other code or keys may be able to."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, worker_specific: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.worker_specific = worker_specific
+
+
+class TooManyUndecodable(WindlassError):
+    """Many jobs of a queue in a row cannot be decoded by this program: it gave the others back."""
 
 
 class JobFailed(WindlassError):

@@ -36,7 +36,8 @@ class WorkerRecord(Struct, frozen=True):
 
     `queues` with their weights; `slots` by the way of running: loop, thread, process. `finished` counts the attempts
     that have ended since `started_at`. `state` is working or stopping, and "lost?" when it has been silent for three
-    times as long as it is between two of its signs (`every` seconds).
+    times as long as it is between two of its signs (`every` seconds). `suspended` names the queues from which it
+    takes no jobs for now, with the reasons.
     """
 
     name: str
@@ -52,6 +53,7 @@ class WorkerRecord(Struct, frozen=True):
     state: str = "working"
     every: float = 5.0
     seen_at: float | None = None
+    suspended: dict[str, str] = {}
 
     @property
     def is_lost(self) -> bool:

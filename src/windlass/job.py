@@ -213,7 +213,8 @@ class Counts(Struct, frozen=True):
     """How many jobs there are in each state, all at one moment.
 
     `inbox` counts what was pushed by hand and is not yet taken in; `parked` those of the scheduled jobs that were put
-    aside because no worker that saw them knew their task; `outbox` what is on its way to other queues.
+    aside because no worker that saw them knew their task; `outbox` what is on its way to other queues. `dropped` counts
+    the dead jobs that were dropped because there were more than `max_dead`, since the dead were last purged.
     """
 
     ready: int
@@ -228,6 +229,7 @@ class Counts(Struct, frozen=True):
     parked: int = 0
     outbox: int = 0
     schedules: int = 0
+    dropped: int = 0
 
     @property
     def waiting(self) -> int:

@@ -103,7 +103,9 @@ class Turn(Struct, frozen=True):
     `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues. `lost` says that
     nothing was leased, because the holder is not known (any more). `waiting` counts those who were registered to be
     woken when the turn began, as far as the layout knows. `refused` are leases whose payload was damaged, or does not
-    bear the seal that it should: they must not be run, and are settled as they stand here.
+    bear the seal that it should: they must not be run, and are settled as they stand here. `returned` counts the broken
+    jobs that went back to the queue because it keeps `max_broken` already; `dropped` counts the oldest dead jobs that
+    were dropped because there were more than `max_dead`.
     """
 
     settled: tuple[bool, ...]
@@ -115,6 +117,8 @@ class Turn(Struct, frozen=True):
     lost: bool = False
     waiting: int = 0
     refused: tuple[Broken | Unknown, ...] = ()
+    returned: int = 0
+    dropped: int = 0
 
 
 class Beat(Struct, frozen=True):

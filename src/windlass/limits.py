@@ -10,6 +10,8 @@ from windlass.errors import InvalidId, InvalidName, InvalidOption, InvalidPayloa
 MAX_PAYLOAD = 1024 * 1024
 MAX_ID_BYTES = 512
 MAX_COUNT = 2**32 - 1
+MAX_DEAD = 1000  # dead jobs that a queue keeps by default; the oldest are dropped when there are more
+MAX_BROKEN = 1000  # broken jobs that a queue keeps by default; none is dropped, workers stop taking jobs instead
 MAX_MESSAGE = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

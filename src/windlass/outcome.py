@@ -66,10 +66,14 @@ class Crashed(Struct, frozen=True, tag=True):
 
 
 class Broken(Struct, frozen=True, tag=True):
-    """The payload cannot be decoded: kept, with the reason, among the broken."""
+    """The payload cannot be decoded: kept, with the reason, among the broken.
+
+    `worker_specific`: another worker, with other code or keys, may be able to decode it.
+    """
 
     lease: Lease
     message: str
+    worker_specific: bool = False
 
 
 class Unknown(Struct, frozen=True, tag=True):

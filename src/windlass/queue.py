@@ -18,8 +18,9 @@ from weakref import WeakKeyDictionary
 from msgspec import structs
 
 from windlass.audit import EXAMPLES, Audit, Drift, Misfit
+from windlass.decode_guard import DecodeGuard
 from windlass.durability import Durability
-from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable
+from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable, TooManyUndecodable
 from windlass.gathering import Gathering
 from windlass.ids import random_ids
 from windlass.job import (
@@ -46,7 +47,7 @@ from windlass.limits import (
     shortened,
 )
 from windlass.options import JobOptions, RawJob, UpdateOptions, changed_job, new_job
-from windlass.outcome import Completed, Failed, Outcome, Released, Retried
+from windlass.outcome import Broken, Completed, Failed, Outcome, Released, Retried
 from windlass.retry import after_failure
 from windlass.times import Duration, Moment, milliseconds, run_time
 from windlass.transport.faults import ConnectFailed, WireLost
@@ -296,10 +297,23 @@ class Queue:
         return flow
 
     def _look(self, session: Session, turn: _MakesTurn, waiter: str | None = None) -> Flow[Turn]:
-        """One turn. What does not bear its seal is put among the broken and is not handed out, but what is sound is."""
+        """One turn. What does not bear its seal is put among the broken and is not handed out, but what is sound is.
+
+        Where many in a row do not, this program may have the wrong keys: the others are given back for other programs.
+        """
         found = yield from session.perform(turn(waiter))
+        guard = DecodeGuard()
         while found.refused and not found.leases:
-            found = yield from session.perform(turn(waiter, found.refused))
+            if found.returned:
+                guard.no_room()
+            settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in found.refused]
+            if guard.suspended or guard.check_run():
+                yield from session.perform(self._layout.turn(settled))
+                raise TooManyUndecodable(
+                    f"queue {self.name!r}: {guard.reason}. The other jobs were given back: check the keys of this "
+                    "program, then revive or purge the broken jobs"
+                )
+            found = yield from session.perform(turn(waiter, settled))
         if found.refused:
             sound = found.leases
             # Should nobody wait for this any more, the sound ones must go back as well.

@@ -123,7 +123,10 @@ class Seal:
         bare = sealed.startswith(SEALED + NOT_SEALED)
         if bare or not sealed.startswith(SEALED):
             if self.is_on:
-                raise Undecodable("refused: it is unsigned, and this app takes only what is sealed with its keys")
+                raise Undecodable(
+                    "refused: it is unsigned, and this app takes only what is sealed with its keys",
+                    worker_specific=True,
+                )
             return sealed[len(SEALED) + len(NOT_SEALED) :] if bare else sealed
         kind, id, end = _read_head(sealed)
         key = self._rings[kind].get(id)
@@ -134,7 +137,8 @@ class Seal:
         opened = read(key, _bound(head, queue, name), body) if purpose_of(head) is purpose else None
         if opened is None:
             raise Undecodable(
-                f"refused: it was altered, or moved here from another place: its seal (key {_shown(id)}) does not fit"
+                f"refused: it was altered, or moved here from another place: its seal (key {_shown(id)}) does not fit",
+                worker_specific=True,
             )
         return opened
 
@@ -182,7 +186,10 @@ def _read_head(sealed: bytes) -> tuple[_Kind, bytes, int]:
     if len(sealed) > _HEAD:
         version, end = sealed[_HEAD - 4], _HEAD + sealed[_HEAD - 1]
         if version != VERSION:
-            raise Undecodable(f"refused: it is sealed in format {version}, and this version knows format {VERSION}")
+            raise Undecodable(
+                f"refused: it is sealed in format {version}, and this version knows format {VERSION}",
+                worker_specific=True,
+            )
         kind = _KINDS.get(sealed[_HEAD - 3 : _HEAD - 2])
         if kind is not None and end <= len(sealed):
             return kind, sealed[_HEAD:end], end

@@ -187,19 +187,32 @@ def test_a_broken_job_is_kept_with_the_reason(raw_queue: Queue) -> None:
     assert raw_queue.get("a") is None
 
 
-def test_the_broken_are_bounded_by_themselves(raw_queue: Queue) -> None:
-    raw_queue._layout.max_dead = 2  # type: ignore[attr-defined]
-    for number in range(3):
+def test_the_oldest_dead_are_dropped_and_no_broken_job_ever_is(raw_queue: Queue) -> None:
+    """Broken jobs were never run. Beyond the bound they stay on the queue, in their old place."""
+    raw_queue._layout.max_dead = raw_queue._layout.max_broken = 2  # type: ignore[attr-defined]
+    for number in range(4):
         for kind in ("broken", "dead"):
             raw_queue.enqueue(b"", id=f"{kind}-{number}")
-    for lease in raw_queue.lease_many(6):
-        end: Outcome = Broken(lease, "") if lease.id.startswith("broken") else Failed(lease)
-        assert settle(raw_queue, end) == (True,)
+    ends = [Broken(lease, "") if lease.id.startswith("broken") else Failed(lease) for lease in raw_queue.lease_many(8)]
+    turn = perform(raw_queue, lambda layout: layout.turn(ends))
+    assert turn.settled == (True,) * 8
+    assert (turn.returned, turn.dropped) == (2, 2)
     counts = raw_queue.counts()
-    assert (counts.broken, counts.dead) == (2, 2)
-    assert [record.id for record in raw_queue.jobs("broken").jobs] == ["broken-2", "broken-1"], "the latest first"
-    assert raw_queue.get("broken-0") is None
+    assert (counts.broken, counts.dead, counts.dropped, counts.ready) == (2, 2, 2, 2)
+    assert [record.id for record in raw_queue.jobs("broken").jobs] == ["broken-1", "broken-0"], "the latest first"
+    assert [record.id for record in raw_queue.jobs("dead").jobs] == ["dead-3", "dead-2"]
     assert raw_queue.clean(deep=True).mended == 0
+    assert raw_queue.purge("broken") == 2
+    assert drain(raw_queue) == ["broken-2", "broken-3"]
+
+
+def test_an_id_that_is_broken_again_needs_no_more_room(raw_queue: Queue) -> None:
+    raw_queue._layout.max_broken = 1  # type: ignore[attr-defined]
+    for data in (b"first", b"second"):
+        raw_queue.enqueue(data, id="a")
+        assert settle(raw_queue, Broken(take(raw_queue), "")) == (True,)
+    assert job(raw_queue).data == b"second"
+    assert (raw_queue.counts().broken, raw_queue.counts().ready) == (1, 0)
 
 
 def test_an_id_is_dead_or_broken_as_it_ended_last(raw_queue: Queue) -> None:

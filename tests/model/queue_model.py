@@ -56,6 +56,8 @@ class QueueModel:
     """One queue."""
 
     max_dead: int
+    max_broken: int
+    dropped: int = 0
     now: float = 0
     turns: int = 0
     ticks: int = 0
@@ -121,12 +123,12 @@ class QueueModel:
             self._place(Entry(id, change.data, change.priority, change.limits, change.run_at))
 
     def _bury(self, job: Entry, *, broken: bool = False) -> None:
-        graves = self.broken if broken else self.dead
         self.dead.pop(job.id, None)
         self.broken.pop(job.id, None)
-        graves[job.id] = job
-        while len(graves) > self.max_dead:
-            del graves[next(iter(graves))]
+        (self.broken if broken else self.dead)[job.id] = job
+        while len(self.dead) > self.max_dead:
+            del self.dead[next(iter(self.dead))]
+            self.dropped += 1
         self._gone(job.id)
 
     def _end_lease(self, job: Entry) -> None:
@@ -219,7 +221,7 @@ class QueueModel:
         self._end_lease(job)
         if verb == "complete" or job.cancelled:
             self._gone(id)
-        elif verb == "release":
+        elif verb == "release" or (verb == "break" and self._no_room_for(id)):
             self._put_back(job, keep_turn=True)
         elif verb == "suspect":
             job.suspect = True
@@ -242,6 +244,9 @@ class QueueModel:
             self._bury(job)
         self._drop_raw_holder(holder)
         return True
+
+    def _no_room_for(self, id: str) -> bool:
+        return len(self.broken) >= self.max_broken and id not in self.broken
 
     def _crash(self, job: Entry) -> None:
         job.stalls += 1
@@ -334,6 +339,8 @@ class QueueModel:
         jobs: dict[str, object] = getattr(self, state)
         count = len(jobs)
         jobs.clear()
+        if state == "dead":
+            self.dropped = 0
         return count
 
 

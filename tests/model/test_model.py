@@ -52,9 +52,9 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.client: Any = self.server.client()
         self.client.flushall()
-        self.app = Windlass(self.server.url, max_dead=3, retry_for=20)
+        self.app = Windlass(self.server.url, max_dead=3, max_broken=2, retry_for=20)
         self.queue: Queue = self.app.queue("model")
-        self.model = QueueModel(max_dead=3)
+        self.model = QueueModel(max_dead=3, max_broken=2)
         self.leases: list[Lease] = []
         self.operations = 0
         self.restarts = 0
@@ -319,6 +319,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (counts.leased, counts.blocked, counts.dead) == (len(model.leased), len(model.blocked), len(model.dead))
         assert (counts.holders, counts.paused) == (len(model.holders), model.paused)
         assert (counts.broken, counts.parked) == (len(model.broken), len(model.parked))
+        assert counts.dropped == model.dropped
         ready = sorted(model.ready.values(), key=lambda job: (job.priority, job.turn))
         seen = [(job.id, job.data, job.priority, job.failures, job.stalls) for job in queue.all_jobs("ready")]
         assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls) for job in ready]

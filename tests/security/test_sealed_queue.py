@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from inspect import signature
@@ -20,7 +21,8 @@ from tests.support.schedules import HOUR, NOON, Clock, declared, ticker_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import JobHandle, JobRecord, Lease, Limits, Queue, RawJob, Windlass
-from windlass.errors import KeyConflict, PayloadTooLarge, Undecodable
+from windlass.decode_guard import MAX_RUN
+from windlass.errors import KeyConflict, PayloadTooLarge, TooManyUndecodable, Undecodable
 from windlass.handover import empty_outbox
 from windlass.job import NewJob
 from windlass.layout import Layout
@@ -678,3 +680,21 @@ def test_whatever_the_port_can_be_asked_is_sealed_or_has_no_payload() -> None:
     assert not sealed & (_WITHOUT_PAYLOADS | _PASSED_ON)
     for name in sealed:
         assert signature(getattr(SealedLayout, name)).parameters == signature(getattr(Layout, name)).parameters
+
+
+def test_a_program_with_wrong_keys_leaves_the_queue_to_others(server: Server) -> None:
+    """It is told, and the jobs beyond one run are given back."""
+    right, wrong = os.urandom(32), os.urandom(32)
+    with (
+        Windlass(server.url, signing_keys={"k": right}) as ours,
+        Windlass(server.url, signing_keys={"k": wrong}) as other,
+    ):
+        queue = ours.queue("sealed-guard")
+        queue.enqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(5 * MAX_RUN)])
+        with pytest.raises(TooManyUndecodable, match="check the keys of this program"):
+            other.queue("sealed-guard").lease()
+        counts = queue.counts()
+        assert 0 < counts.broken <= MAX_RUN
+        assert (counts.broken + counts.ready, counts.leased) == (5 * MAX_RUN, 0)
+        assert all(queue.revive([job.id for job in queue.jobs("broken", limit=100).jobs]))
+        assert queue.complete_many(queue.lease_many(5 * MAX_RUN)) == [True] * 5 * MAX_RUN

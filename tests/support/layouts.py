@@ -43,7 +43,7 @@ def wrap_payloads(layout: ForeignLayout) -> ForeignLayout:
 
 def queue_on(app: Windlass, layout: str, name: str) -> Queue:
     """A queue of that layout which takes payloads of any bytes."""
-    made = cast(ForeignLayout, make_layout(layout, name, 1000))
+    made = cast(ForeignLayout, make_layout(layout, name))
     if Capability.BYTES not in made.can:
         wrap_payloads(made)
     app._layouts[(name, layout)] = made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import rich_click as click
 
@@ -10,7 +11,10 @@ from windlass.app import Windlass
 from windlass.cli.options import json_option, option_of
 from windlass.cli.output import cell, plain, say_json, say_table
 from windlass.cli.reach import with_server
-from windlass.doctor import GRAVITY, Finding, examine
+from windlass.cli.status import look
+from windlass.doctor import GRAVITY, Finding, can_read_queues, examine
+from windlass.doctor.finding import warning
+from windlass.errors import WindlassError
 
 FAILED = 1
 
@@ -34,7 +38,7 @@ def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
       windlass doctor --url redis://localhost:6379/0 --strict
       windlass doctor --json | jq '.findings[] | select(.level == "danger")'
     """
-    found = app.run(examine)
+    found = [*app.run(examine), *_queues(app)]
     worst = max(found, key=lambda finding: GRAVITY[finding.level]).level if found else "ok"
     if as_json:
         say_json({"worst": worst, "findings": [plain(finding) for finding in found]})
@@ -42,6 +46,30 @@ def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
         _say(found)
     if GRAVITY[worst] >= GRAVITY["warning" if strict else "danger"]:
         sys.exit(FAILED)
+
+
+def _queues(app: Windlass) -> Iterator[Finding]:
+    """Queues that stand still because of jobs that cannot be decoded."""
+    if not app.run(can_read_queues):
+        yield Finding("queues", "unseen", "this user may not look at the queues", "the line in docs/acl/reader.acl")
+        return
+    try:
+        found = look(app)["queues"]
+    except WindlassError:
+        return  # another finding says which server cannot be reached
+    for queue in found:
+        for told in queue.get("suspended", ()):
+            yield warning(
+                "queues",
+                f"{queue['queue']}: worker {told['worker']} takes no jobs from it: {told['reason']}",
+                f"check the code and the keys of that worker; see windlass dead list --broken {queue['queue']}",
+            )
+        if queue.get("broken", 0) >= app.max_broken:
+            yield warning(
+                "queues",
+                f"{queue['queue']}: {queue['broken']} jobs cannot be decoded, as many as it may keep (max_broken)",
+                f"revive or purge them: windlass dead retry --broken {queue['queue']}",
+            )
 
 
 def _say(found: list[Finding]) -> None:

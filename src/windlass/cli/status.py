@@ -72,12 +72,22 @@ def look(app: Windlass, names: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _look_at(app: Windlass, name: str, workers: list[WorkerRecord] | None) -> dict[str, Any]:
     serving = None if workers is None else sum(name in worker.queues for worker in workers)
+    idle_here = [worker for worker in workers or () if name in worker.suspended]
+    suspended = [{"worker": worker.name, "reason": worker.suspended[name]} for worker in idle_here]
     try:
         counts = app.queue(name).counts()
         unknown = _unknown_tasks(app, name) if counts.parked else []
     except KeyConflict as error:  # one damaged queue must not hide the others
         return {"queue": name, "problem": str(error), "workers": serving}
-    return {"queue": name, "problem": None, **plain(counts), "workers": serving, "unknown_tasks": unknown}
+    return {
+        "queue": name,
+        "problem": None,
+        **plain(counts),
+        "workers": serving,
+        "unknown_tasks": unknown,
+        "suspended": suspended,
+        "max_broken": app.max_broken,
+    }
 
 
 def _unknown_tasks(app: Windlass, name: str) -> list[str]:
@@ -110,6 +120,15 @@ def _remarks(queue: dict[str, Any]) -> Iterator[str]:
         named = f": {', '.join(queue['unknown_tasks'])}" if queue["unknown_tasks"] else ""
         wait, whose = ("waits", "its") if queue["parked"] == 1 else ("wait", "their")
         yield f"{plural(queue['parked'], 'job')} {wait} for a worker that knows {whose} task{named}"
+    for each in queue["suspended"]:
+        yield f"worker {each['worker']} takes no jobs from this queue: {each['reason']}"
+    if queue["broken"] >= queue["max_broken"]:
+        yield (
+            f"{plural(queue['broken'], 'job')} cannot be decoded, as many as the queue may keep (max_broken): workers "
+            "that find another one stop taking jobs; see `windlass dead list --broken`"
+        )
+    if queue["dropped"]:
+        yield f"{plural(queue['dropped'], 'dead job')} dropped, the oldest: the queue keeps no more than max_dead"
     if queue["inbox"]:
         yield f"{plural(queue['inbox'], 'job')} pushed by hand and not taken in yet"
     if queue["outbox"]:

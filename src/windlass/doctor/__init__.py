@@ -12,13 +12,13 @@ from functools import partial
 import msgspec
 
 from windlass.doctor.checks import CHECKS, PERILS, Check
-from windlass.doctor.facts import Facts, glance, look
+from windlass.doctor.facts import Facts, glance, look, may_read_queues
 from windlass.doctor.finding import GRAVITY, Finding, Level, danger
 from windlass.transport.endpoint import Address
 from windlass.transport.session import Session
 from windlass.transport.wire import Flow
 
-__all__ = ["GRAVITY", "Facts", "Finding", "Level", "examine", "perils"]
+__all__ = ["GRAVITY", "Facts", "Finding", "Level", "can_read_queues", "examine", "perils"]
 
 
 def examine(session: Session) -> Flow[list[Finding]]:
@@ -32,6 +32,12 @@ def examine(session: Session) -> Flow[list[Finding]]:
         else:
             found += _judge(facts, CHECKS)
     return found
+
+
+def can_read_queues(session: Session) -> Flow[bool]:
+    """Whether this user may list the queues and count their jobs, on every server that can be reached."""
+    seen = yield from session.examine(may_read_queues)
+    return False not in seen.values()
 
 
 def perils(address: Address) -> Callable[[Session], Flow[list[Finding]]]:

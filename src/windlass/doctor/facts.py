@@ -66,6 +66,9 @@ NEEDED = (
     f"PUBLISH {keys.wake_channel('doctor')} x",
 )
 
+# What listing the queues and counting their jobs runs.
+READ_QUEUES = ("SCAN 0", f"ZCOUNT {_KEY} 0 0", f"HMGET {_KEY} x", f"ZRANGE {_KEY} 0 0", f"TYPE {_KEY}")
+
 
 @dataclass(frozen=True, slots=True)
 class Slow:
@@ -168,6 +171,12 @@ def glance(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
     rights = yield from _rights(wire, [_CONFIG])
     settings = (yield from _ask(wire, "CONFIG", "GET", *SETTINGS)) if rights and rights[_CONFIG] else None
     return Facts(str(address), info, _pairs(settings), embedded=endpoint.kind == "embedded")
+
+
+def may_read_queues(address: Address, wire: Wire) -> Flow[bool]:
+    """Whether this user may list the queues and count their jobs."""
+    rights = yield from _rights(wire, READ_QUEUES)
+    return rights is not None and all(rights.values())
 
 
 def _ask(wire: Wire, *words: str | int) -> Flow[Any]:

@@ -7,6 +7,7 @@ from typing import cast
 
 from windlass.errors import InvalidOption, UnsupportedByLayout
 from windlass.layout import Layout
+from windlass.limits import MAX_BROKEN, MAX_DEAD
 from windlass.sealing import UNSEALED, Seal
 
 # Imported when they are used: most programs speak one of them.
@@ -20,13 +21,15 @@ _CLASSES = {
 }
 
 
-def make_layout(name: str, queue: str, max_dead: int, seal: Seal = UNSEALED) -> Layout:
+def make_layout(
+    name: str, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
+) -> Layout:
     """The layout of this name for a queue. Only native payloads can be sealed: peers of another make know no seals."""
     check_layout(name)
     if name == "native":
         from windlass.layouts.sealed import SealedLayout
 
-        return SealedLayout(queue, max_dead=max_dead, seal=seal)
+        return SealedLayout(queue, max_dead=max_dead, max_broken=max_broken, seal=seal)
     if seal.is_on:
         raise UnsupportedByLayout(
             f"queue {queue!r} has the layout {name!r}, whose peers cannot read signed or encrypted jobs: use a native "

@@ -24,7 +24,7 @@ from windlass.job import Change, JobRecord, Lease, NewJob, Page, Result, State, 
 from windlass.layout import Call, ScheduleBook, Turn
 from windlass.layouts.native import NativeLayout
 from windlass.layouts.native.records import failure_data_at
-from windlass.limits import shortened
+from windlass.limits import MAX_BROKEN, MAX_DEAD, shortened
 from windlass.outcome import Broken, Child, Completed, Outcome, Unknown
 from windlass.schedule import Fired, StoredSchedule, StoredSchedules
 from windlass.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
@@ -33,8 +33,10 @@ from windlass.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose
 class SealedLayout(NativeLayout):
     """One queue in Windlass's own layout, its payloads sealed if there are keys."""
 
-    def __init__(self, queue: str, *, max_dead: int = 1000, seal: Seal = UNSEALED) -> None:
-        super().__init__(queue, max_dead=max_dead)
+    def __init__(
+        self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
+    ) -> None:
+        super().__init__(queue, max_dead=max_dead, max_broken=max_broken)
         self._seal = seal
         assert self.schedules is not None
         self.schedules = SealedSchedules(self.schedules, queue, seal)
@@ -96,7 +98,8 @@ class SealedLayout(NativeLayout):
             except NoSuchKey as error:  # put aside, as a job whose task nobody here knows
                 refused.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
             except Undecodable as error:
-                refused.append(Broken(structs.replace(lease, data=b""), shortened(error.reason)))
+                bare = structs.replace(lease, data=b"")
+                refused.append(Broken(bare, shortened(error.reason), error.worker_specific))
             else:
                 leases.append(lease if data is lease.data else structs.replace(lease, data=data))
         return structs.replace(turn, leases=tuple(leases), refused=tuple(refused))

@@ -68,7 +68,7 @@ def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
     try:
         return _plan_failure(app, lease) if lease.marks and lease.caught else _plan_job(app, lease)
     except Undecodable as error:
-        return Broken(lease, shortened(str(error)))
+        return Broken(lease, shortened(error.reason), error.worker_specific)
     except Exception as error:  # a fault of the program, such as a type that cannot be found: not the payload's
         return after_failure(lease, None, describe(error))
 

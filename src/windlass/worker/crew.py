@@ -66,6 +66,7 @@ class Crew:
         self.beating: set[str] = set()  # queues with a heartbeat on its way
         self.unregistered = set(settings.queues)  # queues that do not know it yet
         self.rss: int | None = None
+        self.suspended: dict[str, str] = {}  # queues from which its runner takes no jobs, with the reasons
         self._of_children = settings.child_slots
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -95,6 +96,8 @@ class Crew:
                     self.kill("its leases were lost")
                 elif "child" in header:
                     self._spawn(self._fork_child(header["child"]))
+                elif "suspended" in header:
+                    self.suspended = header["suspended"]
                 elif "kill" in header:
                     self.end_child(header["kill"], header["why"])
         except FrameError as error:

@@ -9,6 +9,7 @@ from random import uniform
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from windlass.decode_guard import DecodeGuard
 from windlass.ids import random_id
 from windlass.layout import Call, Capability, Layout, Turn
 from windlass.outcome import Broken, Completed, Crashed, Outcome, Released, Retried, Unknown
@@ -92,10 +93,11 @@ class Feed:
             "",
         )  # rewinds, and the server's process: when we last compared, and as of now
         self.comparing = False
+        self.guard = DecodeGuard()
 
     def wants_look(self, now: float) -> bool:
         """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
-        if self._strictly and self._looks:
+        if (self._strictly or self.guard.suspended) and (self._looks or now < self.guard.retry_at):
             return False
         return self._more or (not self.in_flight and not self._looks and now >= self._look_at)
 
@@ -123,7 +125,7 @@ class Feed:
     @property
     def next_look(self) -> float:
         """When to look even if nobody called."""
-        return max(self._look_at, self._rest_until)
+        return max(self._look_at, self._rest_until, self.guard.retry_at)
 
     def rest(self) -> None:
         """Something is wrong: leave the queue alone for a while, longer each time."""
@@ -235,12 +237,15 @@ class Feed:
         """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
         count = _as_many_as_fit(self.outcomes, self.layout.largest_turn)
         sent, self.outcomes = self.outcomes[:count], self.outcomes[count:]
+        if want and self.guard.suspended:
+            self.guard.begin_trial()
         call = self.layout.turn(
             sent,
             want=want,
             seconds=self._lease,
             holder=self.holder,
-            waiter=self.waiter if want else None,
+            # While the queue is suspended here, a wake-up must go to a worker that takes jobs.
+            waiter=self.waiter if want and not self.guard.suspended else None,
             registered=True,
         )
         self.in_flight += 1

@@ -436,6 +436,7 @@ class Keeper:
             finished=self._finished + sum(crew.board.finished for crew in crews),
             rss=sum(weight or 0 for weight in weights) or None,
             stopping=self._stopping.is_set(),
+            suspended={queue: why for crew in crews for queue, why in crew.suspended.items()},
         )
 
     # -- patrol --------------------------------------------------------------------------------------

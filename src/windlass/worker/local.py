@@ -113,6 +113,7 @@ class Worker:
             finished=self._board.finished,
             rss=procinfo.rss(os.getpid()),
             stopping=self._stopping.is_set(),
+            suspended=self._runner.suspended if self._runner else {},
         )
 
     def _listen(self) -> None:

@@ -60,11 +60,13 @@ class Runner:
         board: Board,
         source: ChildSource,
         on_lost: Callable[[str], None],
+        on_suspended: Callable[[dict[str, str]], None] = lambda queues: None,
     ) -> None:
         self._app = app
         self._settings = settings
         self._board = board
         self._on_lost = on_lost
+        self._on_suspended = on_suspended
         slots = settings.slots
         self.executors: dict[str, Executor] = {
             "loop": LoopExecutor(slots["loop"], board, self, self._finished),
@@ -90,6 +92,7 @@ class Runner:
         self._errands: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
         self._complaints: set[str] = set()
+        self._undecodable: dict[int, Broken] = {}  # of the batch that is being admitted, by fence
         self._tells_all = settings.log_jobs or log.isEnabledFor(logging.DEBUG)
         self._ear = Ear(app, self.feeds.values(), self._stir)
 
@@ -275,6 +278,8 @@ class Runner:
                 break  # its turn is soon: no other queue is to have it instead
             wanted = self._leasing and feed.wants_look(now) and not feed.hands_full
             room = self._room(feed) if wanted else 0
+            if room > 1 and feed.guard.suspended:
+                room = 1
             if room > 0 or feed.outcomes:
                 return feed, room
         return None, 0
@@ -313,21 +318,23 @@ class Runner:
             log.warning("%s; trying again", error)
             feed.rest()
             return
-        self._report(sent, turn)
+        self._report(feed, sent, turn)
         if turn.lost and self._leasing:
             self._on_lost(feed.queue)
         for refused in turn.refused:
-            self._log_outcome(refused)
-            self._settle(refused)
+            self._settle_refused(feed, refused)
         if self._leasing:
             self._admit_all(feed, turn.leases)
         else:
             for lease in turn.leases:
                 self._settle(Released(lease))
+        self._guard_queue(feed, sent, turn)
         self._run_errands(feed)
         self._level()
 
-    def _report(self, sent: list[Outcome], turn: Turn) -> None:
+    def _report(self, feed: Feed, sent: list[Outcome], turn: Turn) -> None:
+        if turn.dropped:
+            log.warning("%s: dropped the oldest dead jobs, there are more than max_dead: %d", feed.queue, turn.dropped)
         if all(turn.settled):
             return
         for outcome, ours in zip(sent, turn.settled, strict=True):
@@ -346,6 +353,8 @@ class Runner:
 
     def _admit_all(self, feed: Feed, leases: Sequence[Lease]) -> None:
         kinds = [self._admit(lease) for lease in leases]
+        if self._undecodable or not feed.guard.untouched:
+            self._sort_undecodable(feed, leases, kinds)
         if len(feed.kinds) == 1 or not any(kinds):
             return
         came = Counter(kind for kind in kinds if kind)
@@ -358,8 +367,11 @@ class Runner:
         """Have a job run, soon; in which way, None if it cannot be."""
         planned = attempt.plan(self._app, lease)
         if not isinstance(planned, Plan):
-            self._log_outcome(planned)
-            self._settle(planned)
+            if isinstance(planned, Broken):
+                self._undecodable[lease.fence] = planned  # settled when the whole batch is known
+            else:
+                self._log_outcome(planned)
+                self._settle(planned)
             return None
         # What may have killed a whole runner is tried where it can only kill itself.
         kind: str = planned.run
@@ -371,6 +383,51 @@ class Runner:
             return kind
         self._settle(Unknown(lease, planned.task or ""))  # a worker inside another program has no processes
         return None
+
+    def _sort_undecodable(self, feed: Feed, leases: Sequence[Lease], kinds: Sequence[str | None]) -> None:
+        """Tell the queue's guard, in order, which jobs of a batch could be decoded."""
+        for lease, kind in zip(leases, kinds, strict=True):
+            if (broken := self._undecodable.pop(lease.fence, None)) is not None:
+                self._settle_refused(feed, broken)
+            elif kind is not None and feed.guard.decoded():
+                self._tell_resumed(feed, "a job could be decoded")
+
+    def _settle_refused(self, feed: Feed, outcome: Outcome) -> None:
+        """Settle a job that cannot be run here. If many in a row cannot be decoded, the others are given back."""
+        if isinstance(outcome, Broken):
+            outcome = feed.guard.undecodable(outcome)
+        if not isinstance(outcome, Released):
+            self._log_outcome(outcome)
+        self._settle(outcome)
+
+    def _guard_queue(self, feed: Feed, sent: list[Outcome], turn: Turn) -> None:
+        """Suspend the queue if this worker cannot decode its jobs, or if it keeps too many broken ones."""
+        guard = feed.guard
+        if guard.untouched and not turn.returned:
+            return
+        if not turn.returned and any(isinstance(outcome, Broken) for outcome in sent) and guard.stored():
+            self._tell_resumed(feed, "there is room for broken jobs again")
+        if guard.no_room() if turn.returned else guard.check_run():
+            log.error(
+                "%s: suspended, this worker takes no more jobs from the queue: %s. Check its code and keys. It tries "
+                "one job now and then, and goes on when it can decode one. To see them: windlass dead list --broken %s",
+                feed.queue,
+                guard.reason,
+                feed.queue,
+            )
+            for executor in self.executors.values():
+                for plan in executor.give_up_standby(feed.queue):
+                    self._settle(Released(plan.lease))
+            self._on_suspended(self.suspended)
+
+    def _tell_resumed(self, feed: Feed, why: str) -> None:
+        log.warning("%s: resumed, %s", feed.queue, why)
+        self._on_suspended(self.suspended)
+
+    @property
+    def suspended(self) -> dict[str, str]:
+        """The queues from which no jobs are taken, with the reasons."""
+        return {feed.queue: feed.guard.reason for feed in self.feeds.values() if feed.guard.suspended}
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         self._progress.pop(one.key, None)

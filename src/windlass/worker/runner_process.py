@@ -3,7 +3,7 @@
     from the keeper   {"child": slot, "pid": n} + its socket and tray · {"gone": ending of a child, "pid": n}
                       {"cancel": queue, "id": id} · {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue}
                       {"drain": seconds}
-    to the keeper     {"lost": queue} · {"child": slot} · {"kill": slot, "why": text}
+    to the keeper     {"lost": queue} · {"suspended": {queue: why}} · {"child": slot} · {"kill": slot, "why": text}
 
 When the keeper is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
 there but silent (it was stopped, say) so long that others may begin what runs here, the runner ends on the spot.
@@ -69,7 +69,15 @@ def _loop_factory() -> Any:
 async def _live(app: Windlass, settings: Settings, holder: str, board: Board, control_fd: int) -> None:
     control = FdStream(socket.socket(fileno=control_fd))
     source = KeeperSource(control)
-    runner = Runner(app, settings, holder, board, source, lambda queue: control.post({"lost": queue}))
+    runner = Runner(
+        app,
+        settings,
+        holder,
+        board,
+        source,
+        lambda queue: control.post({"lost": queue}),
+        lambda queues: control.post({"suspended": queues}),
+    )
     working = asyncio.create_task(runner.run())
     obeying = asyncio.create_task(_obey(control, runner, source))
     waiting = asyncio.create_task(_while_kept(board))

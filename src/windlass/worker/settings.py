@@ -74,7 +74,14 @@ def worker_name(wanted: str | None = None) -> str:
 
 
 def worker_record(
-    settings: Settings, *, started_at: float, running: int, finished: int, rss: int | None, stopping: bool
+    settings: Settings,
+    *,
+    started_at: float,
+    running: int,
+    finished: int,
+    rss: int | None,
+    stopping: bool,
+    suspended: dict[str, str],
 ) -> WorkerRecord:
     """What a worker tells the fleet of itself."""
     return WorkerRecord(
@@ -89,6 +96,7 @@ def worker_record(
         finished=finished,
         rss=rss,
         state="stopping" if stopping else "working",
+        suspended=suspended,
         every=min(settings.lease / BEATS, OFTEN) * (1 if running else QUIET),
     )
 

@@ -19,6 +19,7 @@ from windlass.layouts.capabilities import CAPABILITIES, unsupported
 from windlass.layouts.foreign import keys
 from windlass.layouts.foreign.scripts import script
 from windlass.layouts.packing import pack_change, pack_limits, pack_when, read_meta
+from windlass.limits import MAX_DEAD
 from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class ForeignLayout:
     def __init_subclass__(cls) -> None:
         cls.can = CAPABILITIES[cls.name]
 
-    def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
+    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD) -> None:
         if not isinstance(queue, str) or not _NAME.fullmatch(queue):
             raise InvalidName(
                 f"{queue!r} is no queue name for the layout {self.name!r}: use 1 to 128 characters, no spaces or braces"

@@ -44,6 +44,7 @@ import msgspec
 from windlass.errors import InvalidPayload
 from windlass.job import JobRecord, NewJob
 from windlass.layouts.foreign import ForeignLayout
+from windlass.limits import MAX_DEAD
 
 _SPACE = b" \t\r\n"
 _HEAD = re.compile(rb'[ \t\r\n]*+\[[ \t\r\n]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"[ \t\r\n]*+,', re.DOTALL)
@@ -56,7 +57,7 @@ class HworkerLayout(ForeignLayout):
     timeout = 120.0  # seconds after which a job in progress counts as abandoned; its peers are set to the same
     heartbeat: float | None = timeout
 
-    def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
+    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD) -> None:
         super().__init__(queue, max_dead=max_dead)
         self.setting = max_dead
 

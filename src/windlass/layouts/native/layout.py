@@ -27,7 +27,7 @@ from windlass.layouts.native.records import (
 from windlass.layouts.native.schedules import NativeSchedules
 from windlass.layouts.native.vouching import Heard
 from windlass.layouts.packing import pack_change, pack_limits, pack_when, read_meta
-from windlass.limits import check_name
+from windlass.limits import MAX_BROKEN, MAX_DEAD, check_name
 from windlass.outcome import (
     Broken,
     Completed,
@@ -43,7 +43,7 @@ from windlass.outcome import (
 T = TypeVar("T")
 _NO_EPOCH = 0
 _NO_META = read_meta(None)
-_ACCEPTED = ord("1")
+_NOT_OURS, _NO_ROOM_FOR_BROKEN = ord("0"), ord("2")  # the answers to an outcome that was not just settled
 _STATUSES = {
     ord("a"): Status.ADDED,
     ord("u"): Status.UPDATED,
@@ -80,9 +80,10 @@ class NativeLayout:
     )
     leftover_parts: tuple[str, ...] = ("idle", "state")
 
-    def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
+    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN) -> None:
         self.queue = check_name(queue)
         self.max_dead = max_dead
+        self.max_broken = max_broken
         self._keys: dict[str, tuple[str, ...]] = {}  # by the script that gets them
         self._heard = Heard()
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._heard.vouch)
@@ -154,7 +155,7 @@ class NativeLayout:
         args += completed
         args += (pack_fences(completed.values()), len(others))
         for outcome in others:
-            args += _pack_outcome(outcome)
+            args += _pack_outcome(outcome, self.max_broken)
         args += self._pack_children(others)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
@@ -304,7 +305,7 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
-        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting = reply
+        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *dropped = reply
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -334,6 +335,8 @@ class NativeLayout:
             lost == 1,
             waiting,
             tuple(refused),
+            verdicts.count(_NO_ROOM_FOR_BROKEN),
+            sum(dropped),
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
@@ -384,7 +387,7 @@ def _is_plain(outcome: Outcome) -> bool:
 
 def _in_order(verdicts: bytes, plain: list[bool]) -> tuple[bool, ...]:
     """Whether each outcome counts. The script answers the plain ones first; the caller wants them in its own order."""
-    accepted = [verdict == _ACCEPTED for verdict in verdicts]
+    accepted = [verdict != _NOT_OURS for verdict in verdicts]
     if all(plain):
         return tuple(accepted)
     first, second = iter(accepted), iter(accepted[sum(plain) :])
@@ -402,7 +405,7 @@ def _keeps_result(outcome: Outcome) -> bool:
     return False
 
 
-def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
+def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
     """Id, fence, verb and the three arguments of the verb, as lua/turn.lua lists them."""
     name = (outcome.lease.id, outcome.lease.fence)
     match outcome:
@@ -417,7 +420,7 @@ def _pack_outcome(outcome: Outcome) -> tuple[Argument, ...]:
         case Crashed(message=message, alone=alone, allowed=allowed, keep_ms=ms):
             return (*name, "c", 1 + ms if alone else 0, allowed, message)
         case Broken(message=message):
-            return (*name, "k", 0, 0, message)
+            return (*name, "k", 0, max_broken, message)
         case Unknown(task=task):
             return (*name, "u", 0, 0, task)
         case Uncaught():

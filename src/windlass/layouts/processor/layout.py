@@ -50,6 +50,7 @@ from windlass.errors import InvalidId, InvalidOption, InvalidPayload
 from windlass.job import NewJob, Page, State
 from windlass.layout import Argument, Call
 from windlass.layouts.foreign import ForeignLayout
+from windlass.limits import MAX_DEAD
 
 TICK = 3.0  # seconds
 LOST_AFTER = 3 * TICK
@@ -97,7 +98,7 @@ class ProcessorLayout(ForeignLayout):
         "counters",
     )
 
-    def __init__(self, queue: str, *, max_dead: int = 1000) -> None:
+    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD) -> None:
         super().__init__(queue, max_dead=max_dead)
         self.setting = max_dead
 

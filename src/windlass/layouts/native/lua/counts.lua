@@ -2,7 +2,7 @@
 -- How many jobs there are in each state, all at one moment. What is due counts as ready, promoted or not.
 --
 -- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" when paused, broken, parked (of the scheduled),
---            waiting for other queues, schedules }
+--            waiting for other queues, schedules, dead jobs that were dropped since the queue's state was made }
 -- errors   WRONGTYPE
 
 read_state()
@@ -14,4 +14,5 @@ local overdue = call('ZCOUNT', SCHEDULED, '-inf', wall - state.skew)
 return {
   size[READY] + overdue, size[SCHEDULED] - overdue, size[BLOCKED], size[LEASES], size[DEAD], size[INBOX], size[HOLDERS],
   state.paused and '1' or '0', size[BROKEN], size[PARKED], size[OUTBOX], size[SCHEDULES],
+  tonumber(call('HGET', STATE, 'dropped') or 0),
 }

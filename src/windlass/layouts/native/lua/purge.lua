@@ -67,6 +67,7 @@ elseif what == 'dead' or what == 'broken' then
     call('HDEL', GRAVES, unpack(ids))
     deleted = #ids
   end
+  if what == 'dead' then call('HDEL', STATE, 'dropped') end -- who purges them has seen how many there were
   left = size[key] - deleted
 else
   deleted = size[BLOCKED]

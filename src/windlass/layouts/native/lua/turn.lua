@@ -12,7 +12,9 @@
 --                d done, and something is to be kept or handed over: a 0, b ms to keep the result, text the result
 --                r retry: a and b kind of time and ms (see CHANGE), text the message
 --                f fail: a 0, b ms to keep the failure as result, text the message
---                l release · k broken (cannot be decoded), text why · u unknown: text the task that nobody here knows
+--                l release · u unknown: text the task that nobody here knows
+--                k broken (cannot be decoded): a 0, b how many broken jobs the queue may keep, text why. Where it keeps as
+--                  many already, the job is released instead: it was never run, so it must not be dropped
 --                c crash: a 0 when it is one of several suspects; when it certainly was this job 1, and added to it the ms to
 --                  keep the failure as result; b the crashes that its task allows, for a job that has no limits of its own,
 --                  or -1; text what was seen
@@ -20,11 +22,13 @@
 --          […] k children, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. A child arrives only if its parent's outcome was still ours.
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
--- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not,
+-- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not, 2 it was, and is released
+--            because the queue keeps as many broken jobs as it may,
 --            fence before the first lease, ids, data, META records, priorities (one if it is the same for all),
 --            ms until something happens by itself or -1, jobs taken back from lost holders,
 --            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1,
---            1 when nothing was leased because the holder is not known, how many wait to be woken }
+--            1 when nothing was leased because the holder is not known, how many wait to be woken,
+--            and only where there were any: how many of the oldest dead jobs were dropped }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
 local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
@@ -37,6 +41,7 @@ local others_at = 12 + completed
 local others = tonumber(ARGV[others_at])
 
 local lost = 0
+local dropped = 0
 local replayed = open()
 
 local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
@@ -48,7 +53,8 @@ local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
     local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
-  return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE] }
+  return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE],
+    dropped > 0 and dropped or nil }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
@@ -180,7 +186,11 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       bury(id, m, FAILED, message, most_dead)
     end
 
-    function settle.k(id, m, lease, a, b, message)
+    function settle.k(id, m, lease, a, max_broken, message)
+      if call('ZCARD', BROKEN) >= max_broken and not call('ZSCORE', BROKEN, id) then
+        settle.l(id, m, lease)
+        return '2'
+      end
       bury(id, m, UNDECODABLE, message, most_dead)
     end
 
@@ -246,7 +256,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
           tell(id, 'cancelled')
           remove(id)
         else
-          settle[verb](id, m, lease, a, b, text)
+          verdicts[completed + i] = settle[verb](id, m, lease, a, b, text) or '1'
         end
       end
     end

@@ -35,30 +35,41 @@ end
 local FAILED, STALLED, UNDECODABLE, CRASHED = 1, 2, 3, 4
 local buried = 0 -- several deaths in one call keep their order
 
-local function lay(key, id, grave, most)
-  if most == 0 then return end
+local function add_grave(key, id, grave)
   buried = buried + 1
   call('ZREM', key == DEAD and BROKEN or DEAD, id)
   call('ZADD', key, wall_us + buried, id)
   call('HSET', GRAVES, id, grave)
-  local excess = call('ZCARD', key) - most
-  if excess > 0 then
-    local oldest = call('ZRANGE', key, 0, math.min(excess, MOST) - 1)
-    call('HDEL', GRAVES, unpack(oldest))
-    call('ZREM', key, unpack(oldest))
-  end
 end
 
--- The end of a job that failed for good: a job for the failure handler if one is known on this queue, else it is kept, in a
--- bounded set, among the dead or the broken.
+-- Keeps a dead job. The set is bounded: the oldest are dropped, and counted, when there are more than `max_dead`.
+-- The script that uses this part declares `dropped`.
+local function keep_dead(id, grave, max_dead)
+  local excess = 1
+  if max_dead > 0 then
+    add_grave(DEAD, id, grave)
+    excess = call('ZCARD', DEAD) - max_dead
+    if excess <= 0 then return end
+    local oldest = call('ZRANGE', DEAD, 0, math.min(excess, MOST) - 1)
+    excess = #oldest
+    call('HDEL', GRAVES, unpack(oldest))
+    call('ZREM', DEAD, unpack(oldest))
+  end
+  dropped = dropped + excess
+  local before = tonumber(call('HGET', STATE, 'dropped') or 0) or 0
+  call('HSET', STATE, 'dropped', string.format('%.0f', before + excess))
+end
+
+-- The end of a job that failed for good: a job for the failure handler if one is known on this queue, else it is kept among
+-- the dead, which are bounded, or among the broken, which are not: a broken job was never run, so it is never dropped.
 local function bury(id, m, reason, message, most)
   local grave = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
   local told = reason == UNDECODABLE and 'broken' or 'dead'
   if reason == UNDECODABLE then
-    lay(BROKEN, id, grave, most)
+    add_grave(BROKEN, id, grave)
   elseif marked(m, CAUGHT) or not state.catcher then
-    lay(DEAD, id, grave, most)
+    keep_dead(id, grave, most)
   else
     local f = read_meta(state.catcher)
     local name
@@ -79,7 +90,7 @@ local function bury_uncaught(id, most)
   local text = call('HGET', DATA, id) or ''
   if #text > 2 then
     local length = struct.unpack('>I2', text)
-    lay(DEAD, string.sub(text, 3, 2 + length), string.sub(text, 3 + length), most)
+    keep_dead(string.sub(text, 3, 2 + length), string.sub(text, 3 + length), most)
   end
   remove(id)
 end
