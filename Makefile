@@ -48,7 +48,7 @@ topologies: $(READY) ## The contract on every kind of server: embedded, Redis 7,
 	@$(BIN)/python -m tests.topology $(ARGS)
 
 docs: $(READY) ## Check that the docs are true: conformance table, links, snippets
-	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+	@$(BIN)/python -m pytest tests/docs/test_docs.py $(ARGS)
 
 clean: ## Remove what was built
 	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -17,8 +17,8 @@ from typing import Any
 from chaos import tap
 from chaos.load import CAUGHT, LOOP, PROCESS, QUEUES, THREAD
 from windlass import Failure, Job, Retry, Windlass, current
-from windlass.declaration import QueueOptions
 from windlass.task import Task
+from windlass.tasks.declaration import QueueOptions
 
 tap.install("worker")
 

@@ -39,7 +39,7 @@ from tests.support.waiting import wait_until
 
 from windlass import Queue, RawJob, State, Windlass
 from windlass.errors import WindlassError
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.native.keys import queue_key
 
 LEASE = 5.0  # seconds; a lease that a failover swallowed ends after that
 PATIENCE = 30.0  # seconds that a call may take: far longer than any failover

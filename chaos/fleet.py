@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 import windlass
 from chaos.nemesis.processes import Victim
-from windlass.worker import procinfo
+from windlass.worker import process_info
 
 ROOT = Path(__file__).parent.parent
 PATH = os.pathsep.join([str(Path(windlass.__file__).parent.parent), str(ROOT)])  # all run the same Windlass as we do
@@ -107,8 +107,8 @@ class Process:
         """All that is alive of it."""
         found = [
             process.pid
-            for process in procinfo.everybody()
-            if not process.is_zombie and self._mark in (procinfo.environment(process.pid) or ())
+            for process in process_info.everybody()
+            if not process.is_zombie and self._mark in (process_info.environment(process.pid) or ())
         ]
         self._watch.add(found)
         return found
@@ -226,8 +226,8 @@ class Fleet:
         marks = {process._mark for process in self._everybody}
         return [
             process.pid
-            for process in procinfo.everybody()
-            if not process.is_zombie and not marks.isdisjoint(procinfo.environment(process.pid) or ())
+            for process in process_info.everybody()
+            if not process.is_zombie and not marks.isdisjoint(process_info.environment(process.pid) or ())
         ]
 
     def close(self) -> None:
@@ -250,4 +250,4 @@ class Fleet:
 
 
 def _has_offspring(keeper: int) -> bool:
-    return any(procinfo.children(nursery) for nursery in procinfo.children(keeper) or ())
+    return any(process_info.children(nursery) for nursery in process_info.children(keeper) or ())

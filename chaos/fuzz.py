@@ -39,17 +39,18 @@ from tests.support.server import Server, valkey_binary
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop
 
-from windlass import Queue, RawJob, Windlass, errors, fleet
+from windlass import Queue, RawJob, Windlass, errors
 from windlass.cli.job_list import job_facts
-from windlass.envelope import write_envelope
-from windlass.fleet import WorkerRecord
 from windlass.handle import JobHandle
-from windlass.job import CAUGHT, JobRecord, Lease, State
-from windlass.layout import Call, Layout
-from windlass.limits import check_id, check_name
-from windlass.outcome import Broken, Failed, Unknown
 from windlass.stdio.messages import BadMessage, read_message
+from windlass.storage.port import Call, Layout
 from windlass.task import check_task_name
+from windlass.tasks.envelope import write_envelope
+from windlass.transport import presence
+from windlass.values.job import CAUGHT, JobRecord, Lease, State
+from windlass.values.outcome import Broken, Failed, Unknown
+from windlass.values.validation import check_id, check_name
+from windlass.values.worker_record import WorkerRecord
 from windlass.worker import attempt
 from windlass.worker.settings import Settings
 
@@ -259,7 +260,7 @@ def fuzz_names(count: int, chance: random.Random) -> Findings:
 
 
 def _tell_fleet(app: Windlass, name: str) -> None:
-    told = fleet.beat(WorkerRecord(name=name, host="\0\n"))
+    told = presence.beat(WorkerRecord(name=name, host="\0\n"))
     app.run(lambda session: session.perform(told))
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from chaos.tap import SINGLETON
 from windlass import RawJob
-from windlass.envelope import write_envelope
+from windlass.tasks.envelope import write_envelope
 
 LOOP, THREAD, PROCESS, CAUGHT = "loop", "thread", "process", "caught"
 QUEUES = (LOOP, THREAD, PROCESS, CAUGHT)

@@ -18,7 +18,7 @@ PROOFS = (
     "tests/native/test_torn_log.py",
     "tests/native/test_scripts_fuzz.py",
     "tests/native/test_operations.py",
-    "tests/layouts/test_random_lives.py",
+    "tests/compat/test_random_lives.py",
     "tests/worker/test_kills.py",
     "tests/worker/test_hostile.py",
     "tests/worker/test_stopping.py",

@@ -36,15 +36,15 @@ from chaos.log import (
     Started,
     digest,
 )
-from windlass.durability import Durability
 from windlass.errors import OutcomeUnknown, WindlassError
-from windlass.job import Lease, Limits, NewJob
-from windlass.layout import Beat, Call, Parcel, Turn
-from windlass.layouts.native.layout import NativeLayout
-from windlass.outcome import Child, Completed, Crashed, Outcome, Retried
-from windlass.running import Job
+from windlass.storage.native.layout import NativeLayout
+from windlass.storage.port import Beat, Call, Parcel, Turn
+from windlass.tasks.context import Job
 from windlass.transport.session import Lane, Session
 from windlass.transport.wire import Flow
+from windlass.values.durability import Durability
+from windlass.values.job import Lease, Limits, NewJob
+from windlass.values.outcome import Child, Completed, Crashed, Outcome, Retried
 
 T = TypeVar("T")
 
@@ -555,7 +555,7 @@ def _wrap_session() -> None:
 
 def _wrap_nursery() -> None:
     """How offspring end is noted before the keeper acts on it: what begins because of that begins later."""
-    from windlass.worker.nursery import Ending, Nursery
+    from windlass.worker.supervisor.forkserver import Ending, Nursery
 
     hear, bury = Nursery._hear, Nursery._bury
 
@@ -576,7 +576,7 @@ def _wrap_nursery() -> None:
 
 def _wrap_crew() -> None:
     """A holder that leaves is forgotten by the server, and its next heartbeat is not a loss."""
-    from windlass.worker.crew import Crew
+    from windlass.worker.supervisor.runner_group import Crew
 
     drain, end = Crew.drain, Crew.end
 

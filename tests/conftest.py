@@ -24,9 +24,9 @@ from tests.support.seats import (
 from tests.support.server import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
 from windlass.errors import UnsupportedByLayout
-from windlass.layout import Capability
-from windlass.layouts.capabilities import CAPABILITIES
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.capabilities import CAPABILITIES
+from windlass.storage.native.keys import queue_key
+from windlass.storage.port import Capability
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LUA = "layouts/native/lua"
+LUA = "storage/native/lua"
 
 
 class Mutant(NamedTuple):
@@ -372,7 +372,7 @@ MUTANTS = (
         f"{LUA}/shared/operations.lua",
         "      call('HSET', STATE, lane_field, write_record(step, answer))\n",
         "",
-        ("tests/test_durability.py",),
+        ("tests/values/test_durability.py",),
     ),
     Mutant(
         "leases follow the server's wall clock",
@@ -408,20 +408,20 @@ MUTANTS = (
     # -- the client ----------------------------------------------------------------------------------
     Mutant(
         "a release is sent as a completion",
-        "layouts/native/layout.py",
+        "storage/native/layout.py",
         'return (*name, "l", 0, 0, "")',
         'return (*name, "d", 0, 0, "")',
         ("tests/contract/test_settle.py",),
     ),
     Mutant(
         "leases have the fence of their neighbour",
-        "layouts/native/layout.py",
+        "storage/native/layout.py",
         "        queue, fence = self.queue, int(base)\n",
         "        queue, fence = self.queue, int(base) + 1\n",
     ),
     Mutant(
         "outcomes are mixed up within a batch",
-        "layouts/native/layout.py",
+        "storage/native/layout.py",
         "    first, second = iter(accepted), iter(accepted[sum(plain) :])\n",
         "    first, second = iter(accepted), iter(accepted)\n",
         ("simulation", "tests/contract/test_settle.py"),
@@ -448,28 +448,28 @@ MUTANTS = (
     ),
     Mutant(
         "everysec is called fsync",
-        "transport/assurance.py",
+        "transport/confirmation.py",
         'return {b"always": FSYNC, b"everysec": EVERYSEC}',
         'return {b"always": FSYNC, b"everysec": FSYNC}',
-        ("tests/test_durability.py",),
+        ("tests/values/test_durability.py",),
     ),
     Mutant(
         "nobody looks how many replicas answered",
-        "transport/assurance.py",
+        "transport/confirmation.py",
         "return replicated(on_replicas) if safe >= FSYNC and on_replicas else safe",
         "return level if level.replicas and safe >= FSYNC else safe",
-        ("tests/test_durability.py",),
+        ("tests/values/test_durability.py",),
     ),
     Mutant(
         "WAITAOF is trusted where it answers too early",
         "transport/server_facts.py",
         "            return (7, 2) <= self.version < (8, 0)",
         "            return (7, 2) <= self.version",
-        ("tests/test_durability.py",),
+        ("tests/values/test_durability.py",),
     ),
     Mutant(
         "checksums are not compared",
-        "layouts/native/records.py",
+        "storage/native/records.py",
         "if stored[-_SUM:] == _WITH_CRC.pack(crc32(data), _CRC):",
         "if stored[-1:] == _CRC:",
         ("tests/native/test_bit_rot.py",),
@@ -477,63 +477,63 @@ MUTANTS = (
     # -- the worker ----------------------------------------------------------------------------------
     Mutant(
         "a job in a thread waits for the one before it, however long that takes",
-        "worker/threads.py",
+        "worker/executors/threads.py",
         "self._look = self._loop.call_later(OVERDUE, self._help_out)",
         "pass",
         ("tests/worker/test_edges.py",),
     ),
     Mutant(
         "what was fetched ahead waits for as long as the job before it takes",
-        "worker/executor.py",
+        "worker/executors/base.py",
         "if not self._standby or len(self.running) < self.limit or silence < STUCK:",
         "if silence >= 0:",
         ("tests/worker/test_edges.py",),
     ),
     Mutant(
         "a glance does not see when leases end",
-        "layouts/native/lua/glance.lua",
+        "storage/native/lua/glance.lua",
         "if call('EXISTS', KEYS[6]) == 1 then",
         "if false then",
         ("tests/worker/test_idle.py",),
     ),
     Mutant(
         "outcomes of a turn that failed are forgotten",
-        "worker/feed.py",
+        "worker/runner/queue_consumer.py",
         "            self.outcomes = sent + self.outcomes\n",
         "            pass\n",
         ("tests/worker/test_server_faults.py",),
     ),
     Mutant(
         "the keeper sends no heartbeats",
-        "worker/keeper.py",
+        "worker/supervisor/supervisor.py",
         "                    if queue not in crew.beating:\n",
         "                    if queue not in crew.beating and crew.why:\n",
         ("tests/worker/test_hostile.py::test_jobs_that_hold_the_interpreter_for_many_leases_run_once",),
     ),
     Mutant(
         "the keeper gives back nothing",
-        "worker/keeper.py",
+        "worker/supervisor/supervisor.py",
         "        await self._give_back(crew, ending)\n",
         "",
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
         "children outlive their runner",
-        "worker/crew.py",
+        "worker/supervisor/runner_group.py",
         '            child.why = child.why or "shutdown"\n            child.offspring.signal(signal.SIGKILL)\n',
         '            child.why = child.why or "shutdown"\n',
         ("tests/worker/test_kills.py",),
     ),
     Mutant(
         "jobs go on when their leases could not be kept",
-        "worker/keeper.py",
+        "worker/supervisor/supervisor.py",
         "        if crew.why:\n            return  # it is being ended already\n",
         "        if crew:\n            return\n",
         ("tests/chaos/test_pauses.py", "tests/worker/test_partial_faults.py"),
     ),
     Mutant(
         "stopping charges the jobs that it gives back",
-        "worker/runner.py",
+        "worker/runner/runner.py",
         "            for plan in executor.give_up_standby():\n                self._settle(Released(plan.lease))\n",
         "            for plan in executor.give_up_standby():\n"
         '                self._settle(Retried(plan.lease, None, ""))\n',
@@ -541,7 +541,7 @@ MUTANTS = (
     ),
     Mutant(
         "notes are not compared with a server that was restored",
-        "worker/runner.py",
+        "worker/runner/runner.py",
         "        if feed.in_doubt:\n",
         "        if feed.in_doubt and feed.comparing:\n",
         ("tests/worker/test_rewinds.py",),
@@ -570,7 +570,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker that cannot decode jobs goes on taking them",
-        "worker/runner.py",
+        "worker/runner/runner.py",
         "            outcome = feed.guard.undecodable(outcome)\n",
         "            pass\n",
         ("tests/worker/test_undecodable.py",),
@@ -585,45 +585,45 @@ MUTANTS = (
     # -- jobs that lie ready for a child -----------------------------------------------------------------
     Mutant(
         "a job is taken from a child that was about to begin it",
-        "worker/processes.py",
+        "worker/executors/processes.py",
         '            self._tray.put(self._number, job if len(job) <= LARGEST else b"")\n',
         "",
-        ("tests/worker/test_trays.py",),
+        ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
         "what lay ready for a child that died is forgotten",
-        "worker/processes.py",
+        "worker/executors/processes.py",
         "            self._to_standby(others)\n",
         "",
-        ("tests/worker/test_trays.py",),
+        ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
         "a job that was not begun is blamed for the death of its child",
-        "worker/processes.py",
+        "worker/executors/processes.py",
         "not_begun = self._number in left or self.stream.unheard",
         "not_begun = self.stream.unheard",
-        ("tests/worker/test_trays.py",),
+        ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
         "what a child began unseen cannot be stopped",
-        "worker/processes.py",
+        "worker/executors/processes.py",
         "            self._condemned.setdefault(key, why)\n",
         "",
-        ("tests/worker/test_trays.py",),
+        ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
         "what lies behind a long job stays with its child",
-        "worker/processes.py",
+        "worker/executors/processes.py",
         "if child.ready and child.heard_at < late",
         "if child.ready and child.heard_at < 0",
-        ("tests/worker/test_trays.py",),
+        ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
         "an answer is taken for the one that is waited for",
-        "worker/processes.py",
+        "worker/executors/processes.py",
         "            if about == self._number:\n",
         "            if about:\n",
-        ("tests/worker/test_trays.py",),
+        ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
         "a glance goes by its caller's clock alone",

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 from tests.support.waiting import wait_until
 
 from chaos.nemesis.fault import Detail, Fault
-from windlass.worker import procinfo
+from windlass.worker import process_info
 
 Part = Literal["child", "runner", "nursery", "keeper", "worker"]
 """What of a worker is hit; `worker` is all of it."""
@@ -67,7 +67,7 @@ class Anatomy(NamedTuple):
 def anatomy(worker: Victim) -> Anatomy:
     """Who is who in a worker. The runner is the one of the nursery's offspring that has the board open."""
     marked = worker.processes()
-    parents = {pid: process.parent for pid in marked if (process := procinfo.look(pid)) is not None}
+    parents = {pid: process.parent for pid in marked if (process := process_info.look(pid)) is not None}
     keeper = worker.keeper if worker.keeper in parents else None
     nursery = next((pid for pid, parent in parents.items() if keeper is not None and parent == keeper), None)
     offspring = [pid for pid, parent in parents.items() if nursery is not None and parent == nursery]
@@ -78,7 +78,7 @@ def anatomy(worker: Victim) -> Anatomy:
 
 
 def _has_board(pid: int) -> bool:
-    return any("windlass-board" in path for path in (procinfo.open_files(pid) or {}).values())
+    return any("windlass-board" in path for path in (process_info.open_files(pid) or {}).values())
 
 
 def _signal(pids: Iterable[int], number: int) -> list[int]:
@@ -120,7 +120,7 @@ class Kill(Fault):
         hit, self._keeper_hit = self._keeper_hit, False
         if not hit:
             return {}
-        wait_until(lambda: not procinfo.is_alive(self.worker.keeper), "the killed keeper to be gone")
+        wait_until(lambda: not process_info.is_alive(self.worker.keeper), "the killed keeper to be gone")
         if self._replace is not None:
             self._replace(self.worker)
         return {"worker": self.worker.name, "replaced": self._replace is not None}
@@ -143,7 +143,7 @@ class Stop(Fault):
         for _ in range(2):
             pids = anatomy(self.worker).part(self.part, self.which)
             for pid in _signal([pid for pid in pids if pid not in self._stopped], signal.SIGSTOP):
-                if (process := procinfo.look(pid)) is not None:
+                if (process := process_info.look(pid)) is not None:
                     self._stopped[pid] = process.started
             if self.part != "worker":
                 break
@@ -152,12 +152,12 @@ class Stop(Fault):
 
     def end(self) -> Detail:
         stopped, self._stopped = self._stopped, {}
-        same = [pid for pid, started in stopped.items() if (now := procinfo.look(pid)) and now.started == started]
+        same = [pid for pid, started in stopped.items() if (now := process_info.look(pid)) and now.started == started]
         return {"worker": self.worker.name, "part": self.part, "pids": _signal(same, signal.SIGCONT)}
 
     def _all_stand(self) -> bool:
         # Some may have been killed meanwhile, by another fault.
-        return all(procinfo.state(pid) in ("T", "t", "Z", "X", None) for pid in self._stopped)
+        return all(process_info.state(pid) in ("T", "t", "Z", "X", None) for pid in self._stopped)
 
 
 class Deploy(Fault):
@@ -183,7 +183,7 @@ class Deploy(Fault):
         # What another fault has stopped would be let go on only after this one has ended.
         _signal(anatomy(self.worker).everybody, signal.SIGCONT)
         keeper = self.worker.keeper
-        wait_until(lambda: not procinfo.is_alive(keeper), "the worker to end", timeout=self._patience)
+        wait_until(lambda: not process_info.is_alive(keeper), "the worker to end", timeout=self._patience)
         if self._replace is not None:
             self._replace(self.worker)
         return {"worker": self.worker.name, "replaced": self._replace is not None}

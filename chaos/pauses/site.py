@@ -21,7 +21,7 @@ from chaos import tap
 from chaos.nemesis.network import Namespace
 from chaos.pauses.app import QUEUES, call
 from windlass import JobRecord, Windlass
-from windlass.worker import procinfo
+from windlass.worker import process_info
 
 ROOT = Path(__file__).parent.parent.parent
 MARK = "WINDLASS_PAUSES_MARK"
@@ -73,8 +73,8 @@ class Hand:
         wanted = f"{MARK}={self._mark}".encode()
         return [
             process.pid
-            for process in procinfo.everybody()
-            if not process.is_zombie and wanted in (procinfo.environment(process.pid) or ())
+            for process in process_info.everybody()
+            if not process.is_zombie and wanted in (process_info.environment(process.pid) or ())
         ]
 
     def holds(self, holder: str | None) -> bool:

@@ -1,7 +1,7 @@
 """What the programs of a simulation do. Each is a generator, and each call goes the way that a real one goes.
 
 Producers enqueue, change and cancel. Raw workers lease for a time and settle, or forget to. Workers with a name beat,
-and take turns in which they settle what is done and lease what is next, as `windlass.worker.feed` does.
+and take turns in which they settle what is done and lease what is next, as `worker/runner/queue_consumer.py` does.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 
 from chaos.simulation.truth import Truth
 from chaos.simulation.world import Interrupted, Life, Program, Task, World
-from windlass.audit import Audit
 from windlass.errors import NotApplied, OutcomeUnknown, WindlassError
-from windlass.job import Lease, NewJob
-from windlass.layout import Call, Turn
-from windlass.layouts.native.layout import NativeLayout
-from windlass.limits import MAX_PAYLOAD
-from windlass.options import JobOptions, changed_job, new_job
-from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released
 from windlass.queue import Queue
-from windlass.retry import after_failure
+from windlass.storage.native.layout import NativeLayout
+from windlass.storage.port import Call, Turn
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.session import Session, SessionOptions
 from windlass.transport.wire import Sleep
+from windlass.values.audit import Audit
+from windlass.values.backoff import after_failure
+from windlass.values.job import Lease, NewJob
+from windlass.values.options import JobOptions, changed_job, new_job
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released
+from windlass.values.validation import MAX_PAYLOAD
 
 T = TypeVar("T")
 Flow = Generator[Any, Any, T]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hiredis import Reader
 
-from windlass.layout import Script
+from windlass.storage.port import Script
 
 _QUEUE_IN_KEY = slice(len("windlass:{"), None)
 

@@ -19,8 +19,8 @@ from redis.exceptions import InvalidResponse
 from tests.support.server import Server
 
 from chaos.clock import ServerClock
-from windlass.layouts.native.keys import queue_key
-from windlass.layouts.native.records import read_core
+from windlass.storage.native.keys import queue_key
+from windlass.storage.native.records import read_core
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.wire import pack
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import windlass.ids
-import windlass.layouts.native.vouching
 import windlass.queue
-import windlass.retry
+import windlass.storage.native.clock_view
 import windlass.transport.session
+import windlass.values.backoff
+import windlass.values.ids
 
 if TYPE_CHECKING:
     from chaos.simulation.world import World
@@ -33,13 +33,13 @@ class _ThisMachine:
 @contextmanager
 def taken_over(world: World) -> Iterator[None]:
     """For as long as this lasts, the client lives in this world."""
-    vouching: Any = windlass.layouts.native.vouching
-    ids: Any = windlass.ids
+    vouching: Any = windlass.storage.native.clock_view
+    ids: Any = windlass.values.ids
     replaced: list[tuple[Any, str, Any]] = [
         (ids, "urandom", world.chance.randbytes),
         (ids, "_spare", []),  # none of an earlier history
         (windlass.transport.session, "random", world.chance),
-        (windlass.retry, "random", world.chance),
+        (windlass.values.backoff, "random", world.chance),
         (windlass.transport.session, "monotonic", world.monotonic),
         (windlass.queue, "monotonic", world.monotonic),
         (vouching, "monotonic", world.monotonic),

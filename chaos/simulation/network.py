@@ -14,7 +14,7 @@ from typing import Any
 from chaos.simulation.commands import unpack
 from chaos.simulation.engine import Engine
 from chaos.simulation.world import SECOND, Program, Task, World
-from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.wire import Connect, Exchange, Hear
 
 

@@ -19,7 +19,7 @@ from chaos.log import Began, Ended, Fault, Healed, Inspected, Left, Record, dige
 from chaos.simulation.book import Book
 from chaos.simulation.jobs import name_of
 from chaos.simulation.world import BASE_NS, Program, World
-from windlass.layouts.native.layout import NativeLayout
+from windlass.storage.native.layout import NativeLayout
 from windlass.transport.session import Session
 
 _LENGTH = struct.Struct("<I")

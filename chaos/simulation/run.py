@@ -20,8 +20,8 @@ from chaos.simulation.notes import Notes, noted
 from chaos.simulation.truth import Truth
 from chaos.simulation.violation import Violation
 from chaos.simulation.world import BASE_NS, SECOND, Machine, Program, World
-from windlass.layout import Script
-from windlass.layouts.native import scripts
+from windlass.storage.native import scripts
+from windlass.storage.port import Script
 from windlass.transport.session import SessionOptions
 
 TIMEOUT = 3.0  # seconds for which a client waits for a reply

@@ -13,8 +13,8 @@ from typing import Any
 from chaos.simulation.book import Book
 from chaos.simulation.jobs import name_of
 from chaos.simulation.violation import Violation
-from windlass.job import Lease, NewJob, Status
-from windlass.outcome import Outcome
+from windlass.values.job import Lease, NewJob, Status
+from windlass.values.outcome import Outcome
 
 _LETTERS = {Status.ADDED: "a", Status.UPDATED: "u", Status.KEPT: "k", Status.BLOCKED: "b", None: "m"}
 

@@ -3,16 +3,17 @@
 __version__ = "0.1.0"
 
 from windlass.app import Windlass
-from windlass.audit import Audit
-from windlass.fleet import WorkerRecord
 from windlass.handle import Event, EventKind, JobHandle
-from windlass.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
-from windlass.options import RawJob
 from windlass.queue import Queue
-from windlass.running import Job
-from windlass.signature import current
-from windlass.task import Handler, Task, TaskCall
-from windlass.verdict import Failure, Retry
+from windlass.task import Handler, Task
+from windlass.tasks.call import TaskCall
+from windlass.tasks.context import Job
+from windlass.tasks.control import Failure, Retry
+from windlass.tasks.signature import current
+from windlass.values.audit import Audit
+from windlass.values.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
+from windlass.values.options import RawJob
+from windlass.values.worker_record import WorkerRecord
 
 __all__ = [
     "Audit",

@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 
 from msgspec import structs
 
-from windlass.declaration import (
+from windlass.embedded import EmbeddedServer
+from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, NotDurable, WindlassError
+from windlass.handle import JobHandle
+from windlass.queue import Queue
+from windlass.schedules import Schedules, schedule_of
+from windlass.storage.capabilities import need
+from windlass.storage.layouts import check_layout, make_layout
+from windlass.storage.native import scripts as native_scripts
+from windlass.storage.native.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, UNSEALED, Seal, read_keys
+from windlass.storage.port import Capability, Layout
+from windlass.task import Handler, Task, TaskMaker, TaskOptions
+from windlass.tasks.call import TaskCall
+from windlass.tasks.declaration import (
     HandlerOptions,
     OnException,
     QueueOptions,
@@ -24,31 +36,21 @@ from windlass.declaration import (
     check_queue_options,
     declaring,
 )
-from windlass.discreet import Discreet
-from windlass.durability import EVERY_QUEUE, Durability, levels_by_queue
-from windlass.embedded import EmbeddedServer
-from windlass.errors import InvalidArguments, InvalidOption, InvalidTask, NotDurable, WindlassError
-from windlass.fleet import WorkerRecord, list_queues, list_workers
-from windlass.handle import JobHandle
-from windlass.job import Receipt
-from windlass.layout import Capability, Layout
-from windlass.layouts import check_layout, make_layout
-from windlass.layouts.capabilities import need
-from windlass.layouts.native import scripts as native_scripts
-from windlass.limits import MAX_BROKEN, MAX_DEAD, MAX_PAYLOAD, check_flag, check_name, check_whole
-from windlass.options import RawJob
-from windlass.outcome import Child
-from windlass.queue import Queue
-from windlass.registry import Registry
-from windlass.schedule import Schedule, TimingOptions
-from windlass.scheduler import Schedules, schedule_of
-from windlass.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, UNSEALED, Seal, read_keys
-from windlass.task import Handler, Task, TaskCall, TaskMaker, TaskOptions
-from windlass.times import Duration, milliseconds
+from windlass.tasks.registry import Registry
 from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
+from windlass.transport.presence import list_queues, list_workers
+from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
+from windlass.values.durations import Duration, milliseconds
+from windlass.values.job import Receipt
+from windlass.values.options import RawJob
+from windlass.values.outcome import Child
+from windlass.values.redacted import Discreet
+from windlass.values.schedule import Schedule, TimingOptions
+from windlass.values.validation import MAX_BROKEN, MAX_DEAD, MAX_PAYLOAD, check_flag, check_name, check_whole
+from windlass.values.worker_record import WorkerRecord
 
 if TYPE_CHECKING:
-    from windlass.worker.local import Worker
+    from windlass.worker.in_process import Worker
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -132,7 +134,7 @@ class Windlass:
         self._seal = Seal(signing, encryption)
         _check_layouts(self._layout_names, self._seal)  # refuses what cannot be sealed
         self._durability = levels_by_queue(durability)
-        self._registry = Registry()
+        self._registry: Registry[Task[..., Any, Any], Handler[..., Any]] = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
             scripts=native_scripts.ALL + native_scripts.FLEET,
@@ -325,7 +327,7 @@ class Windlass:
         so no job may hold the interpreter for longer than `lease`; tasks that run in processes are refused. On a server
         that may lose jobs (see `windlass doctor`) it does not start, unless with `allow_unsafe`.
         """
-        from windlass.worker.local import Worker  # costs time that a producer need not spend
+        from windlass.worker.in_process import Worker  # costs time that a producer need not spend
         from windlass.worker.settings import Settings, worker_name
 
         if isinstance(queues, str):

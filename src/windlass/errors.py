@@ -46,7 +46,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from windlass.job import Receipt
+    from windlass.values.job import Receipt
 
 
 class WindlassError(Exception):

@@ -26,14 +26,14 @@ from windlass.errors import (
     ResultMissing,
     Undecodable,
 )
-from windlass.job import JobRecord, Result, State, Status, failure
-from windlass.layout import Call, Layout
-from windlass.limits import check_id
 from windlass.queue import Runners
-from windlass.times import Duration, milliseconds
-from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.storage.port import Call, Layout
+from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener, Session
 from windlass.transport.wire import Flow, Sleep
+from windlass.values.durations import Duration, milliseconds
+from windlass.values.job import JobRecord, Result, State, Status, failure
+from windlass.values.validation import check_id
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -17,26 +17,22 @@ from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
-from windlass.audit import EXAMPLES, Audit, Drift, Misfit
-from windlass.decode_guard import DecodeGuard
-from windlass.durability import Durability
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable, TooManyUndecodable
-from windlass.gathering import Gathering
-from windlass.ids import random_ids
-from windlass.job import (
-    Cleaned,
-    Counts,
-    JobRecord,
-    Lease,
-    NewJob,
-    Page,
-    Receipt,
-    State,
-    Status,
-    write_json,
-)
-from windlass.layout import Call, Capability, Layout, Turn
-from windlass.limits import (
+from windlass.storage.port import Call, Capability, Layout, Turn
+from windlass.transport.enqueue_batcher import Gathering
+from windlass.transport.errors import ConnectFailed, WireLost
+from windlass.transport.session import Listener, Session
+from windlass.transport.wire import Flow, Sleep
+from windlass.values.audit import EXAMPLES, Audit, Drift, Misfit
+from windlass.values.backoff import after_failure
+from windlass.values.decode_guard import DecodeGuard
+from windlass.values.durability import Durability
+from windlass.values.durations import Duration, Moment, milliseconds, run_time
+from windlass.values.ids import random_ids
+from windlass.values.job import Cleaned, Counts, JobRecord, Lease, NewJob, Page, Receipt, State, Status, write_json
+from windlass.values.options import JobOptions, RawJob, UpdateOptions, changed_job, new_job
+from windlass.values.outcome import Broken, Completed, Failed, Outcome, Released, Retried
+from windlass.values.validation import (
     MAX_PAYLOAD,
     check_flag,
     check_id,
@@ -46,13 +42,6 @@ from windlass.limits import (
     check_whole,
     shortened,
 )
-from windlass.options import JobOptions, RawJob, UpdateOptions, changed_job, new_job
-from windlass.outcome import Broken, Completed, Failed, Outcome, Released, Retried
-from windlass.retry import after_failure
-from windlass.times import Duration, Moment, milliseconds, run_time
-from windlass.transport.faults import ConnectFailed, WireLost
-from windlass.transport.session import Listener, Session
-from windlass.transport.wire import Flow, Sleep
 
 T = TypeVar("T")
 Shortfall = tuple[Durability, Durability]  # how safe it is, and how safe it was to be

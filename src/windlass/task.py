@@ -21,21 +21,21 @@ from typing import (
 
 from msgspec import Raw, json
 
-from windlass.arguments import Arguments, Bound
-from windlass.declaration import Declaration, HandlerOptions, OnException, QueueOptions
-from windlass.discreet import Discreet
-from windlass.envelope import LONGEST_KEEP, around_arguments
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
-from windlass.job import Receipt
-from windlass.layout import Capability, Layout
-from windlass.layouts.capabilities import need
-from windlass.limits import check_known, check_priority
-from windlass.options import JobOptions, new_job
 from windlass.queue import Queue, Runners
-from windlass.running import Job
-from windlass.signature import Signature, parameters_of, takes_current
-from windlass.times import Duration, milliseconds
+from windlass.storage.capabilities import need
+from windlass.storage.port import Capability, Layout
+from windlass.tasks.arguments import Arguments, Bound
+from windlass.tasks.call import TaskCall
+from windlass.tasks.context import Job
+from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
+from windlass.tasks.envelope import LONGEST_KEEP, around_arguments
+from windlass.tasks.signature import Signature, parameters_of, takes_current
+from windlass.values.durations import Duration, milliseconds
+from windlass.values.job import Receipt
+from windlass.values.options import JobOptions, new_job
+from windlass.values.validation import check_known, check_priority
 
 P = ParamSpec("P")
 R = TypeVar("R")  # what calling the function gives: for an `async def` a coroutine
@@ -84,15 +84,6 @@ class Home(Runners, Protocol):
 
     @property
     def handlers(self) -> Mapping[str, Handler[..., Any]]: ...
-
-
-class TaskCall(Discreet, frozen=True, gc=False):
-    """A call of a task that is ready to be sent, alone or with many others."""
-
-    task: str
-    queue: str
-    data: bytes
-    options: JobOptions
 
 
 class Sender(Generic[P, V]):

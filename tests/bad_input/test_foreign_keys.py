@@ -15,10 +15,10 @@ from tests.contract.performing import perform, settle
 from tests.support.bad_input import dump, restore
 from windlass import Lease, Limits, Queue, RawJob
 from windlass.errors import KeyConflict
-from windlass.job import NewJob
-from windlass.layout import Parcel
-from windlass.layouts.native.keys import NAMES, queue_key, result_key
-from windlass.outcome import Broken, Child, Completed, Crashed, Uncaught, Unknown
+from windlass.storage.native.keys import NAMES, queue_key, result_key
+from windlass.storage.port import Parcel
+from windlass.values.job import NewJob
+from windlass.values.outcome import Broken, Child, Completed, Crashed, Uncaught, Unknown
 
 _ALL = set(NAMES)
 _TURN = _ALL - {"schedules"}

@@ -13,7 +13,7 @@ from tests.contract.leasing import take
 from tests.support.bad_input import Refused, dump
 from windlass import Lease, Queue, Windlass
 from windlass.errors import ForeignLease, InvalidOption
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.native.keys import queue_key
 
 # -- what is said of a lease -----------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ from tests.support.proxy import FaultProxy
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop, wait_dead
-from windlass.worker import procinfo
+from windlass.worker import process_info
 
 STALL = 0.4  # seconds
 
@@ -87,7 +87,7 @@ def run_one(shop: Workshop) -> None:
 
 
 def states(pids: list[int]) -> set[str | None]:
-    return {procinfo.state(pid) for pid in pids}
+    return {process_info.state(pid) for pid in pids}
 
 
 def test_the_processes_of_a_worker_are_told_apart(worker: Worker) -> None:
@@ -161,7 +161,7 @@ def test_a_pid_that_was_given_out_again_is_not_woken(worker: Worker) -> None:
     try:
         stop._stopped[pid] -= 1  # a process that was started at another time
         assert stop.end()["pids"] == []
-        assert procinfo.state(pid) == "T"
+        assert process_info.state(pid) == "T"
     finally:
         worker.signal_all(signal.SIGCONT)
 

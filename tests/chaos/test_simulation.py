@@ -12,8 +12,8 @@ import pytest
 from chaos.clock import shim
 from chaos.simulation.run import Report, simulate
 
-from windlass.layout import Script
-from windlass.layouts.native import scripts
+from windlass.storage.native import scripts
+from windlass.storage.port import Script
 
 pytestmark = pytest.mark.skipif(shim() is None, reason="needs Linux and a C compiler")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from windlass import Queue
-from windlass.layout import Call, Layout
-from windlass.outcome import Outcome
+from windlass.storage.port import Call, Layout
+from windlass.values.outcome import Outcome
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
-from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Uncaught
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Uncaught
 
 pytestmark = pytest.mark.needs("FAILURE_HANDLERS", "DEAD")
 

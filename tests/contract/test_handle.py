@@ -35,10 +35,10 @@ from windlass.errors import (
     Undecodable,
 )
 from windlass.handle import Event, EventKind, JobHandle
-from windlass.layouts.native.keys import queue_key, result_key
-from windlass.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Retried
+from windlass.storage.native.keys import queue_key, result_key
 from windlass.transport import Flow, Session
 from windlass.transport.session import Listener
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Retried
 
 pytestmark = pytest.mark.needs("RESULTS")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
-from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
 
 pytestmark = pytest.mark.needs("LIMITS", "DEAD")
 

@@ -12,9 +12,9 @@ from tests.contract.leasing import take
 from tests.contract.performing import perform, settle
 from tests.support.waiting import wait_until
 from windlass import Lease, Limits, Queue
-from windlass.job import Result
-from windlass.layouts.native.keys import queue_key, result_key
-from windlass.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Released, Retried, Unknown
+from windlass.storage.native.keys import queue_key, result_key
+from windlass.values.job import Result
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Released, Retried, Unknown
 
 pytestmark = pytest.mark.needs("RESULTS")
 

@@ -27,8 +27,8 @@ from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
 from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
-from windlass.layouts.native.keys import queue_key
-from windlass.outcome import Broken, Crashed, Outcome, Unknown
+from windlass.storage.native.keys import queue_key
+from windlass.values.outcome import Broken, Crashed, Outcome, Unknown
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
 SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # the smallest failing life, in minutes instead of seconds

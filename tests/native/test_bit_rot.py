@@ -10,7 +10,7 @@ import redis
 from tests.native.test_torn_log import log_of
 from tests.support.server import Server
 from windlass import Lease, Queue, State, Windlass
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.native.keys import queue_key
 
 FLIPS = int(os.environ.get("WINDLASS_BIT_FLIPS", "200"))
 SEED = int(os.environ.get("WINDLASS_TORN_SEED", "3"))

@@ -15,9 +15,9 @@ from tests.support.waiting import wait_until
 from windlass import Limits, Queue
 from windlass.errors import CrashError, ResultMissing, StallError
 from windlass.handle import JobHandle
-from windlass.job import Result
-from windlass.layouts.native.keys import queue_key, result_key
-from windlass.outcome import Completed, Crashed, Failed, Kept
+from windlass.storage.native.keys import queue_key, result_key
+from windlass.values.job import Result
+from windlass.values.outcome import Completed, Crashed, Failed, Kept
 
 Later = Callable[[float], None]
 HOUR = 3_600_000

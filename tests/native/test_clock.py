@@ -12,10 +12,10 @@ from chaos.clock import ServerClock, shim
 from tests.support.queue_clock import change_core, change_drift, read_core, read_drift
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
-from windlass.ids import random_id
-from windlass.job import NewJob
-from windlass.layouts.native.keys import queue_key
-from windlass.layouts.native.vouching import Heard
+from windlass.storage.native.clock_view import Heard
+from windlass.storage.native.keys import queue_key
+from windlass.values.ids import random_id
+from windlass.values.job import NewJob
 
 HOUR = 3600
 

@@ -23,10 +23,10 @@ import redis
 
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
-from windlass.layouts.native.keys import queue_key, queue_keys
-from windlass.layouts.native.records import add_sum
-from windlass.outcome import Completed
+from windlass.storage.native.keys import queue_key, queue_keys
+from windlass.storage.native.records import add_sum
 from windlass.transport import Session
+from windlass.values.outcome import Completed
 
 FEW = 1000
 MANY = int(os.environ.get("WINDLASS_COST_JOBS", "200000"))

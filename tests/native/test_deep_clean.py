@@ -16,7 +16,7 @@ import redis
 from tests.contract.leasing import drain, take
 from tests.support.queue_clock import read_core
 from windlass import Cleaned, Counts, Queue, RawJob, State
-from windlass.layouts.native.keys import NAMES, queue_key
+from windlass.storage.native.keys import NAMES, queue_key
 
 Later = Callable[[float], None]
 NOTHING = Counts(0, 0, 0, 0, 0)

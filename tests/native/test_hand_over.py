@@ -18,11 +18,11 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Counts, JobRecord, Lease, Queue, State, Windlass
 from windlass.errors import QueueFull
-from windlass.job import Change, NewJob, Result
-from windlass.layout import Parcel
-from windlass.layouts.native.keys import queue_key, result_key
-from windlass.layouts.native.records import add_sum
-from windlass.outcome import Child, Completed, Kept
+from windlass.storage.native.keys import queue_key, result_key
+from windlass.storage.native.records import add_sum
+from windlass.storage.port import Parcel
+from windlass.values.job import Change, NewJob, Result
+from windlass.values.outcome import Child, Completed, Kept
 
 Later = Callable[[float], None]
 SCRIPT_CALLS = {"EVALSHA"}

@@ -13,8 +13,8 @@ from tests.contract.leasing import drain, take
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Counts, Lease, Limits, Queue, RawJob, State
-from windlass.layouts.native.keys import queue_key
 from windlass.queue import POLL_FLOOR
+from windlass.storage.native.keys import queue_key
 
 
 def inbox(queue: Queue) -> str:

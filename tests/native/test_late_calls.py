@@ -13,7 +13,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.native.keys import queue_key
 
 
 class Straggler:

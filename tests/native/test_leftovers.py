@@ -18,9 +18,9 @@ from tests.support.queue_clock import pass_time, read_core
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
-from windlass.job import NewJob
-from windlass.layouts.native.keys import queue_key
-from windlass.outcome import Broken, Child, Completed, Crashed, Kept, Outcome, Unknown
+from windlass.storage.native.keys import queue_key
+from windlass.values.job import NewJob
+from windlass.values.outcome import Broken, Child, Completed, Crashed, Kept, Outcome, Unknown
 
 NAME = "leftovers"
 

@@ -15,8 +15,8 @@ from tests.support.faces import FACES, Blocking
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
 from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
-from windlass.layouts.native import scripts
-from windlass.layouts.native.keys import queue_keys
+from windlass.storage.native import scripts
+from windlass.storage.native.keys import queue_keys
 
 SCRIPT_CALLS = {"EVALSHA"}
 OPERATIONS = int(os.environ.get("WINDLASS_LOSSY_OPERATIONS", "3000"))

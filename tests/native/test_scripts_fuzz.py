@@ -16,11 +16,11 @@ import redis
 
 from windlass import Lease, State, Windlass
 from windlass.errors import KeyConflict, WindlassError
-from windlass.job import Change, Limits, NewJob
-from windlass.layout import Call, Parcel, ScheduleBook
-from windlass.layouts.native import NativeLayout, scripts
-from windlass.layouts.native.keys import NAMES, queue_key
-from windlass.outcome import (
+from windlass.storage.native import NativeLayout, scripts
+from windlass.storage.native.keys import NAMES, queue_key
+from windlass.storage.port import Call, Parcel, ScheduleBook
+from windlass.values.job import Change, Limits, NewJob
+from windlass.values.outcome import (
     Broken,
     Child,
     Completed,
@@ -33,7 +33,7 @@ from windlass.outcome import (
     Uncaught,
     Unknown,
 )
-from windlass.schedule import StoredSchedule, new_schedule, write_schedule
+from windlass.values.schedule import StoredSchedule, new_schedule, write_schedule
 
 ROUNDS = int(os.environ.get("WINDLASS_FUZZ_ROUNDS", "30"))
 QUEUE = "fuzz"

@@ -24,8 +24,8 @@ from tests.support.queue_clock import change_core, read_core
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, Windlass
-from windlass.layouts.native.keys import cancel_channel, queue_key, wake_channel
 from windlass.queue import POLL_FLOOR
+from windlass.storage.native.keys import cancel_channel, queue_key, wake_channel
 
 Later = Callable[[float], None]
 

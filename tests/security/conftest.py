@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.server import Server
 from tests.support.workers import Worker, Workshop
-from windlass.envelope import write_envelope
 from windlass.handle import JobHandle
+from windlass.tasks.envelope import write_envelope
 from windlass.worker.settings import Settings
 
 QUEUE = "probed"

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.security.conftest import ROOT, Probe
-from windlass.worker import procinfo
+from windlass.worker import process_info
 
-pytestmark = pytest.mark.skipif(not procinfo.HAS_PROC, reason="it is looked for in /proc")
+pytestmark = pytest.mark.skipif(not process_info.HAS_PROC, reason="it is looked for in /proc")
 
 
 def test_a_child_has_its_pipes_and_nothing_else(probe: Probe) -> None:

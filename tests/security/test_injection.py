@@ -17,14 +17,15 @@ from tests.support.bad_input import dump
 from tests.support.layouts import queue_on
 from tests.support.proxy import FORWARD, Fault, FaultProxy
 from tests.support.server import Server
-from windlass import Queue, RawJob, State, Windlass, errors, fleet
-from windlass.fleet import WorkerRecord
-from windlass.job import NewJob
-from windlass.layout import Capability, Script
-from windlass.layouts.capabilities import CAPABILITIES
-from windlass.layouts.foreign.scripts import script as foreign_script
-from windlass.layouts.native import scripts as native_scripts
-from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Unknown
+from windlass import Queue, RawJob, State, Windlass, errors
+from windlass.storage.capabilities import CAPABILITIES
+from windlass.storage.compat.base.scripts import script as foreign_script
+from windlass.storage.native import scripts as native_scripts
+from windlass.storage.port import Capability, Script
+from windlass.transport import presence
+from windlass.values.job import NewJob
+from windlass.values.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Unknown
+from windlass.values.worker_record import WorkerRecord
 
 # -- names -----------------------------------------------------------------------------------------
 
@@ -142,10 +143,10 @@ def test_keys_that_a_stranger_planted_name_no_queue(app: Windlass, client: redis
 def constant_scripts() -> dict[str, str]:
     """Every script that there is: hash → name. All come from files of the package, put together without any input."""
     found: list[Script] = [each for each in vars(native_scripts).values() if isinstance(each, Script)]
-    shared = {path.name.removesuffix(".lua") for path in (files("windlass.layouts.foreign") / "lua").iterdir()}
+    shared = {path.name.removesuffix(".lua") for path in (files("windlass.storage.compat.base") / "lua").iterdir()}
     for layout in CAPABILITIES:
         if layout != "native":
-            own = {path.name.removesuffix(".lua") for path in files(f"windlass.layouts.{layout}").iterdir()}
+            own = {path.name.removesuffix(".lua") for path in files(f"windlass.storage.compat.{layout}").iterdir()}
             verbs = {verb for verb in shared | own if not verb.endswith(".py")} - {"ledger", layout, "__pycache__"}
             found += [foreign_script(layout, verb) for verb in sorted(verbs) if "." not in verb]
     return {each.sha: each.name for each in found}
@@ -254,8 +255,8 @@ def _all_kinds(app: Windlass, queue: Queue, number: int) -> None:
         app.schedules.run_now(f"every-{number}", queue.name)
         app.schedules.list(queue.name)
         app.schedules.delete(f"every-{number}", queue.name)
-        app.run(lambda session: session.perform(fleet.beat(WorkerRecord(name=f"worker-{number}"))))
-        app.run(lambda session: session.perform(fleet.forget(f"worker-{number}")))
+        app.run(lambda session: session.perform(presence.beat(WorkerRecord(name=f"worker-{number}"))))
+        app.run(lambda session: session.perform(presence.forget(f"worker-{number}")))
         app.workers()
     queue.clean(deep=number == 0)
     queue.purge()

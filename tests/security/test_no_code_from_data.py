@@ -14,9 +14,9 @@ import pytest
 import windlass
 from tests.security.conftest import ROOT, Probe
 from tests.support.waiting import wait_until
-from windlass.envelope import write_envelope
 from windlass.errors import JobFailed
-from windlass.layouts.native.keys import queue_keys
+from windlass.storage.native.keys import queue_keys
+from windlass.tasks.envelope import write_envelope
 
 SOURCE = Path(windlass.__file__).parent
 
@@ -28,9 +28,9 @@ NEVER_ASKED_FOR = {("os", "system"), ("os", "popen"), ("yaml", "load"), ("pickle
 # Who may import by a name, and whose name that is. None of them is handed anything that came from a server.
 IMPORTERS = {
     "cli/__init__.py",  # a command, by the name in its own table
-    "layouts/__init__.py",  # a layout, by the name in the table of layouts
+    "storage/layouts.py",  # a layout, by the name in the table of layouts
     "worker/app_loading.py",  # the app, as it was named to the worker
-    "worker/child.py",  # a function of Windlass, as the keeper names it to the nursery
+    "worker/executors/child.py",  # a function of Windlass, as the keeper names it to the nursery
 }
 
 
@@ -126,7 +126,7 @@ CODE = (
     "os.system", "builtins.eval", "builtins:eval", "subprocess.Popen", "eval", "exec", "__import__", "__class__",
     "__init__", "__globals__", "tests.security.trap.spring", "tests.security.trap:spring", "tests.security.trap",
     "tests.security.probing_app.swallow", "tests.security.probing_app:swallow", "swallow.__globals__", "app.tasks",
-    "swallow ", "Swallow", "\0swallow", "antigravity", "this", "windlass.worker.child:find_function",
+    "swallow ", "Swallow", "\0swallow", "antigravity", "this", "windlass.worker.executors.child:find_function",
 )  # fmt: skip
 
 

@@ -21,13 +21,14 @@ from tests.stdio.conftest import moment
 from tests.support.bad_input import Dump, dump
 from tests.support.server import Server
 from tests.support.waiting import wait_until
-from windlass import Lease, Queue, RawJob, State, TaskCall, Windlass, errors, fleet
+from windlass import Lease, Queue, RawJob, State, TaskCall, Windlass, errors
 from windlass.cli import SUMMARIES, main
-from windlass.envelope import write_envelope
-from windlass.fleet import WorkerRecord
 from windlass.handle import JobHandle
-from windlass.job import Status
-from windlass.scheduler import Schedules
+from windlass.schedules import Schedules
+from windlass.tasks.envelope import write_envelope
+from windlass.transport import presence
+from windlass.values.job import Status
+from windlass.values.worker_record import WorkerRecord
 
 REMEDY = "docs/server.md"
 NAME = "guarded"
@@ -58,7 +59,7 @@ class Scene:
             queue.enqueue(b"behind", id="runs")
             queue.enqueue(b"later", id="later", delay=600)
             master.schedules.add("nightly", (NAME, b"x"), every="1h")
-            master.run(lambda session: session.perform(fleet.beat(WorkerRecord(name="somebody"))))
+            master.run(lambda session: session.perform(presence.beat(WorkerRecord(name="somebody"))))
             master.close()
         server.command("ACL", "LOG", "RESET")
 

@@ -21,19 +21,19 @@ from tests.support.schedules import HOUR, NOON, Clock, declared, ticker_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import JobHandle, JobRecord, Lease, Limits, Queue, RawJob, Windlass
-from windlass.decode_guard import MAX_RUN
 from windlass.errors import KeyConflict, PayloadTooLarge, TooManyUndecodable, Undecodable
-from windlass.handover import empty_outbox
-from windlass.job import NewJob
-from windlass.layout import Layout
-from windlass.layouts.native.keys import queue_key, result_key
-from windlass.layouts.native.records import add_sum, take_sum
-from windlass.layouts.sealed import SealedLayout
-from windlass.outcome import Broken, Child, Completed, Failed, Kept
-from windlass.scheduler import declare
-from windlass.sealing import SEALED
 from windlass.stdio.native import NativeDispatcher
-from windlass.worker.feed import Feed
+from windlass.storage.native.keys import queue_key, result_key
+from windlass.storage.native.records import add_sum, take_sum
+from windlass.storage.native.sealed_layout import SealedLayout
+from windlass.storage.native.sealing import SEALED
+from windlass.storage.port import Layout
+from windlass.values.decode_guard import MAX_RUN
+from windlass.values.job import NewJob
+from windlass.values.outcome import Broken, Child, Completed, Failed, Kept
+from windlass.worker.runner.outbox import empty_outbox
+from windlass.worker.runner.queue_consumer import Feed
+from windlass.worker.runner.ticker import declare
 
 OLD, NEW = b"o" * 32, b"n" * 32
 SIGNED: dict[str, Any] = {"signing_keys": {"k1": NEW}}

@@ -13,7 +13,7 @@ import pytest
 
 from windlass import Windlass
 from windlass.errors import InvalidOption, Undecodable, UnsupportedByLayout
-from windlass.sealing import SEALED, Purpose, Seal, read_keys
+from windlass.storage.native.sealing import SEALED, Purpose, Seal, read_keys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 SIGNING = Seal({"k1": NEW})

@@ -27,14 +27,14 @@ from tests.support.server import HOST, Server
 from tests.support.waiting import wait_until
 from windlass import Job, JobRecord, Lease, RawJob, Windlass, errors
 from windlass.cli import main
-from windlass.envelope import read_envelope, write_envelope
-from windlass.job import NewJob, Page, State
-from windlass.job import Result as KeptResult
-from windlass.layout import Parcel
-from windlass.layouts.native import NativeLayout
-from windlass.outcome import Child, Completed, Kept
-from windlass.schedule import Every, Schedule
+from windlass.storage.native import NativeLayout
+from windlass.storage.port import Parcel
+from windlass.tasks.envelope import read_envelope, write_envelope
 from windlass.transport import Endpoint
+from windlass.values.job import NewJob, Page, State
+from windlass.values.job import Result as KeptResult
+from windlass.values.outcome import Child, Completed, Kept
+from windlass.values.schedule import Every, Schedule
 from windlass.worker.attempt import plan
 
 CANARY = "canary-7f3a-of-a-secret"

@@ -9,9 +9,9 @@ import pytest
 from tests.security.conftest import Probe
 from tests.support.waiting import wait_until
 from windlass import RawJob, Windlass, errors
-from windlass.job import State
-from windlass.layouts.native.keys import queue_key
-from windlass.worker import procinfo
+from windlass.storage.native.keys import queue_key
+from windlass.values.job import State
+from windlass.worker import process_info
 
 DEEP = 100_000
 MOST_GROWTH = 50 * 1024  # kilobytes
@@ -91,7 +91,7 @@ def test_what_was_written_past_the_limit_of_a_payload_is_run_or_put_aside(probe:
     grown = probe.ask("memory_of_the_runner") - before
     print(f"14 MB of payloads and 16 MB in the inbox: {grown:,} kB more")
     assert grown < MOST_GROWTH
-    assert sum(procinfo.rss(pid) or 0 for pid in probe.worker.processes()) < 1 << 30
+    assert sum(process_info.rss(pid) or 0 for pid in probe.worker.processes()) < 1 << 30
     tidy_up(probe)
 
 

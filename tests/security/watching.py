@@ -17,7 +17,7 @@ from typing import Self
 from redis.crc import key_slot
 
 from tests.support.server import Server
-from windlass.layouts.native.keys import ANY_QUEUE
+from windlass.storage.native.keys import ANY_QUEUE
 
 # A key, and the command that touches it → the queue that it belongs to; None if it should have been left alone.
 Judge = Callable[[bytes, bytes], bytes | None]

@@ -18,7 +18,7 @@ from tests.support.server_states import BOTH_FACES, PASSWORD, queue_on
 from tests.support.waiting import wait_until
 from tests.topology.life import drain, every_verb, leased
 from windlass import Lease, Queue, Windlass, errors
-from windlass.layouts.native import keys
+from windlass.storage.native import keys
 
 
 class Disturbed:

@@ -13,8 +13,8 @@ from tests.stdio.conftest import Service, Start
 from tests.support.queue_clock import pass_time
 from tests.support.waiting import wait_until
 from windlass import Queue, State, Windlass
-from windlass.layouts.native.keys import queue_key
 from windlass.stdio.native import NativeDispatcher
+from windlass.storage.native.keys import queue_key
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from msgspec import structs
 import tests.contract
 from tests.support.faces import Blocking
 from windlass import Queue, Windlass
-from windlass.job import NewJob
-from windlass.layout import Capability
-from windlass.layouts import make_layout
-from windlass.layouts.capabilities import CAPABILITIES
-from windlass.layouts.foreign import ForeignLayout
+from windlass.storage.capabilities import CAPABILITIES
+from windlass.storage.compat.base import ForeignLayout
+from windlass.storage.layouts import make_layout
+from windlass.storage.port import Capability
+from windlass.values.job import NewJob
 
 LAYOUTS = tuple(name for name in CAPABILITIES if name != "native")
 

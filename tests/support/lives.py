@@ -25,9 +25,9 @@ from redis.exceptions import RedisError
 
 from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
-from windlass.layout import Call, Capability, Turn
-from windlass.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
+from windlass.storage.port import Call, Capability, Turn
 from windlass.transport.wire import Exchange
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
 
 T = TypeVar("T")
 Step = tuple[str, int]

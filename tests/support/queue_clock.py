@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.layouts.native.keys import queue_key
-from windlass.layouts.native.records import Core
-from windlass.layouts.native.records import read_core as unpack_core
+from windlass.storage.native.keys import queue_key
+from windlass.storage.native.records import Core
+from windlass.storage.native.records import read_core as unpack_core
 
 FIELDS = ("skew", "skew_until", "belief", "leap", "behind", "frame", "grace", "grace_from")  # as in clock.lua
 NEVER = 2**52  # ms

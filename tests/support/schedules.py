@@ -8,9 +8,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from windlass import Queue, Windlass
-from windlass.layout import Layout
-from windlass.schedule import Schedule, ScheduleRecord, new_schedule
-from windlass.scheduler import Schedules, TickReport, tick
+from windlass.schedules import Schedules
+from windlass.storage.port import Layout
+from windlass.values.schedule import Schedule, ScheduleRecord, new_schedule
+from windlass.worker.runner.ticker import TickReport, tick
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from windlass import Job, Lease, Task, TaskCall
-from windlass.envelope import read_envelope
+from windlass.tasks.envelope import read_envelope
 
 A_JOB = Job(Lease("emails", "a", b"{}", fence=7, priority=2, failures=1, stalls=2), "welcome")
 

@@ -22,8 +22,8 @@ import msgspec
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import JobRecord, Queue, Receipt, TaskCall, Windlass
-from windlass.envelope import write_envelope
-from windlass.worker import procinfo
+from windlass.tasks.envelope import write_envelope
+from windlass.worker import process_info
 from windlass.worker.settings import Settings
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ import sys
 import msgspec
 from tests.support.workers import die_with_parent
 die_with_parent(int(sys.argv[3]))
-from windlass.worker.keeper import run_worker
+from windlass.worker.supervisor.supervisor import run_worker
 from windlass.worker.logs import set_up_logs
 from windlass.worker.settings import Settings
 settings = msgspec.json.decode(sys.argv[2], type=Settings)
@@ -197,14 +197,14 @@ class Worker:
         wanted = f"{MARK}={self.mark}".encode()
         return [
             process.pid
-            for process in procinfo.everybody()
-            if not process.is_zombie and wanted in (procinfo.environment(process.pid) or ())
+            for process in process_info.everybody()
+            if not process.is_zombie and wanted in (process_info.environment(process.pid) or ())
         ]
 
     @property
     def nursery(self) -> int:
         """The process that imported the app."""
-        (pid,) = procinfo.children(self.keeper) or [0]
+        (pid,) = process_info.children(self.keeper) or [0]
         return pid
 
     def signal(self, number: int) -> None:
@@ -314,7 +314,7 @@ class Workshop:
         return False
 
     def _runner_is_there(self, worker: Worker) -> bool:
-        return any(len(procinfo.children(pid) or ()) > 0 for pid in procinfo.children(worker.keeper) or ())
+        return any(len(process_info.children(pid) or ()) > 0 for pid in process_info.children(worker.keeper) or ())
 
     # -- sending
 
@@ -401,7 +401,7 @@ def keys_left(server: Server) -> list[str]:
 def wait_dead(*pids: int, timeout: float = 15.0) -> None:
     """Wait until none of these processes lives."""
     wait_until(
-        lambda: not any(procinfo.is_alive(pid) for pid in pids), f"{pids} to end", timeout=timeout, interval=0.002
+        lambda: not any(process_info.is_alive(pid) for pid in pids), f"{pids} to end", timeout=timeout, interval=0.002
     )
 
 

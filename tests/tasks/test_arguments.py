@@ -19,10 +19,10 @@ from msgspec import Raw
 
 from tests.support.tasks import A_JOB, Home, args_of, named, payload, round_trip
 from windlass import Job, Task, TaskCall, Windlass, current
-from windlass.arguments import OPTIONS
-from windlass.envelope import read_envelope
 from windlass.errors import InvalidArguments, InvalidInput, InvalidTask, Undecodable
 from windlass.task import CallOptions
+from windlass.tasks.arguments import OPTIONS
+from windlass.tasks.envelope import read_envelope
 
 if TYPE_CHECKING:
     from nowhere import Elsewhere  # type: ignore[import-not-found]

@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from tests.support.tasks import A_JOB, Home, args_of
 from windlass import Job, Task, TaskCall, Windlass, current
-from windlass.envelope import read_envelope
 from windlass.errors import InvalidArguments, Undecodable
+from windlass.tasks.envelope import read_envelope
 
 # -- the running job -------------------------------------------------------------------------------
 

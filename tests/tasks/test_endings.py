@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.tasks import A_JOB, named, yielding
 from windlass import Failure, Limits, Retry, Windlass
-from windlass.declaration import FAILURE_LIMITS
 from windlass.errors import CrashError, InvalidTask, InvalidTime, JobFailed, StallError, WindlassError
+from windlass.tasks.declaration import FAILURE_LIMITS
 
 
 async def go() -> None: ...

@@ -11,7 +11,7 @@ import redis
 from tests.support.tasks import named
 from windlass import Job, Limits, Queue, State, Status, Task, Windlass, current
 from windlass.errors import InvalidArguments, InvalidId, InvalidName, InvalidOption, InvalidTime, PayloadTooLarge
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.native.keys import queue_key
 
 
 def stay() -> None: ...

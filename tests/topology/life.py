@@ -14,9 +14,9 @@ from tests.contract.performing import perform, settle
 from tests.support.faces import FACES
 from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, State, Status
-from windlass.job import NewJob
-from windlass.layouts.native import keys
-from windlass.outcome import Broken, Child, Completed, Unknown
+from windlass.storage.native import keys
+from windlass.values.job import NewJob
+from windlass.values.outcome import Broken, Child, Completed, Unknown
 
 Later = Callable[[float], None]
 BOTH_FACES = pytest.mark.parametrize("face", FACES, ids=["blocking", "awaitable"])

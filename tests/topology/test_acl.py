@@ -17,9 +17,9 @@ from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, drain, every_verb, fill_every_key, leased, through
 from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, errors
 from windlass.handle import JobHandle
-from windlass.job import NewJob
-from windlass.layouts.native import keys, scripts
-from windlass.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Released, Uncaught, Unknown
+from windlass.storage.native import keys, scripts
+from windlass.values.job import NewJob
+from windlass.values.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Released, Uncaught, Unknown
 
 RULES = Path(__file__).parents[2] / "docs" / "acl"
 ROLES = ("producer", "worker", "reader")

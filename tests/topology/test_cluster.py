@@ -17,7 +17,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, QueueLife, drain, every_verb, fill_every_key, through
 from windlass import Queue, Status, Windlass
-from windlass.layouts.native import keys
+from windlass.storage.native import keys
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.cluster import Cluster
 from tests.support.seats import ClusterSeat
 from tests.support.server import Server
 from tests.support.workers import Workshop, pass_time, wait_dead
-from windlass.layouts.native import keys
+from windlass.storage.native import keys
 
 LEASE = 1.5
 GRACE = 5.0  # seconds of silence after which holders may beat before they are called lost

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from windlass import Windlass
-from windlass.worker import procinfo
-from windlass.worker.child import Link
+from windlass.worker import process_info
+from windlass.worker.executors.child import Link
 
 app = Windlass("redis://127.0.0.1:1")  # nobody connects to it
 not_an_app = 42
@@ -46,7 +46,7 @@ def job_about(header: dict[str, Any], body: bytes, link: Link) -> Answer:
         "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
         "sigint": signal.getsignal(signal.SIGINT) == signal.default_int_handler,
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "fds": {str(fd): path for fd, path in (procinfo.open_files(os.getpid()) or {}).items()},
+        "fds": {str(fd): path for fd, path in (process_info.open_files(os.getpid()) or {}).items()},
         "random": __import__("random").random(),
     }
     return about, b""

@@ -17,8 +17,8 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop, keys_left, pass_time
 from windlass import JobRecord, TaskCall
-from windlass.envelope import write_envelope
 from windlass.errors import CrashError
+from windlass.tasks.envelope import write_envelope
 
 WAYS = ("loop", "thread", "process")
 

@@ -14,10 +14,11 @@ import pytest
 import pytest_asyncio
 
 from tests.worker import sample_app
-from tests.worker.test_nursery import SAMPLE, Child
-from windlass.worker import child, frames
-from windlass.worker.board import Board
-from windlass.worker.nursery import Nursery
+from tests.worker.test_forkserver import SAMPLE, Child
+from windlass.worker.executors import child
+from windlass.worker.ipc import frames
+from windlass.worker.ipc.slot_table import Board
+from windlass.worker.supervisor.forkserver import Nursery
 
 # One nursery for all: each test has a child of its own.
 pytestmark = pytest.mark.asyncio(loop_scope="module")

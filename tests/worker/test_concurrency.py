@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.conditions import until
 from windlass import Windlass
-from windlass.worker import concurrency
-from windlass.worker.board import Board
-from windlass.worker.concurrency import adapt
-from windlass.worker.local import _NoChildren
-from windlass.worker.runner import Runner
+from windlass.worker.in_process import _NoChildren
+from windlass.worker.ipc.slot_table import Board
+from windlass.worker.runner import concurrency
+from windlass.worker.runner.concurrency import adapt
+from windlass.worker.runner.runner import Runner
 from windlass.worker.settings import Settings
 
 

@@ -13,13 +13,13 @@ import redis
 
 from tests.support.conditions import until
 from windlass import Failure, Job, Windlass, current
-from windlass.envelope import write_envelope
 from windlass.errors import InvalidOption
-from windlass.layouts.native.keys import queue_key
-from windlass.outcome import Crashed
-from windlass.scheduler import TickReport
+from windlass.storage.native.keys import queue_key
+from windlass.tasks.envelope import write_envelope
+from windlass.values.outcome import Crashed
 from windlass.worker import attempt
-from windlass.worker.feed import Feed
+from windlass.worker.runner.queue_consumer import Feed
+from windlass.worker.runner.ticker import TickReport
 
 
 class Working:

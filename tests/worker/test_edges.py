@@ -15,11 +15,11 @@ from msgspec import structs
 
 from tests.support.conditions import until
 from windlass import Job, Windlass, current
-from windlass.task import TaskCall
-from windlass.worker import threads
-from windlass.worker.board import Board
-from windlass.worker.local import _NoChildren
-from windlass.worker.runner import Runner
+from windlass.tasks.call import TaskCall
+from windlass.worker.executors import threads
+from windlass.worker.in_process import _NoChildren
+from windlass.worker.ipc.slot_table import Board
+from windlass.worker.runner.runner import Runner
 from windlass.worker.settings import Settings
 
 

@@ -23,12 +23,12 @@ from tests.support.proxy import DROP_REQUEST, FORWARD, HANG, Fault, FaultProxy, 
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, Entry, Workshop, wait_dead
-from windlass import fleet
-from windlass.envelope import write_envelope
-from windlass.layouts.native import scripts
-from windlass.limits import MAX_PAYLOAD
-from windlass.running import MOST_BYTES, MOST_CHILDREN
-from windlass.worker import cancellations, keeper
+from windlass.storage.native import scripts
+from windlass.tasks.context import MOST_BYTES, MOST_CHILDREN
+from windlass.tasks.envelope import write_envelope
+from windlass.values.validation import MAX_PAYLOAD
+from windlass.worker import cancellations, presence
+from windlass.worker.supervisor import supervisor
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
 WAYS = tuple(QUEUES)
@@ -41,7 +41,7 @@ def blocked(shared_shop: Workshop) -> str:
     That takes its time: it begins before all tests, and the last one looks what came of it.
     """
     shared_shop.start("endings", lease=2.0)
-    return shared_shop.send("block", keeper.LAG + 2 * keeper.WEIGH + 0.4, queue="loops")
+    return shared_shop.send("block", supervisor.LAG + 2 * supervisor.WEIGH + 0.4, queue="loops")
 
 
 def send(shop: Workshop, way: str, gate: Path, queue: str | None = None) -> str:
@@ -57,7 +57,7 @@ def test_a_worker_whose_server_is_deaf_stops_in_time_and_its_jobs_come_back(serv
     """Two workers: one soon gives up on a call, the other waits for ten seconds, as by default."""
     grace, lease = 0.6, 3.0
     # After the grace: giving back what they held, the goodbyes to the fleet and of the app, and the processes' ends.
-    bound = grace + keeper.LAST_WORDS + fleet.PATIENCE + 1.0 + 1.0
+    bound = grace + supervisor.LAST_WORDS + presence.PATIENCE + 1.0 + 1.0
     soon, later = tmp_path / "soon", tmp_path / "later"
     with (
         FaultProxy(server.address) as first,
@@ -346,6 +346,6 @@ def test_a_job_that_blocks_the_event_loop_is_worth_one_warning(shared_shop: Work
     (lag,) = re.findall(
         r'! the event loop has not turned for (\d\.\d) s: a job blocks it; use run="process" for it\n', worker.log
     )
-    assert float(lag) >= keeper.LAG
+    assert float(lag) >= supervisor.LAG
     assert [entry.attempt for entry in shared_shop.journal.all("start", id=blocked)] == [1], "it is left alone"
     assert worker.stop() == 0

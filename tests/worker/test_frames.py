@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from windlass.worker import frames
-from windlass.worker.frames import BODY_LIMIT, FdStream, FrameError, FrameStream
+from windlass.worker.ipc import frames
+from windlass.worker.ipc.frames import BODY_LIMIT, FdStream, FrameError, FrameStream
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -14,10 +14,10 @@ from msgspec import structs
 from tests.support.server import Server
 from tests.support.workers import Workshop, pass_time
 from windlass import Windlass
-from windlass.job import Change, NewJob
-from windlass.layout import Turn
-from windlass.layouts.native.keys import queue_key
-from windlass.worker.feed import FEW, LONGEST_POLL, POLL_FLOOR, Feed
+from windlass.storage.native.keys import queue_key
+from windlass.storage.port import Turn
+from windlass.values.job import Change, NewJob
+from windlass.worker.runner.queue_consumer import FEW, LONGEST_POLL, POLL_FLOOR, Feed
 
 SOON = 2.5  # seconds: the poll floor, and a loaded machine
 
@@ -162,7 +162,7 @@ async def test_no_poll_is_longer_than_a_lease(server: Server) -> None:
 
 
 def test_run_times_that_are_announced_reach_beyond_the_longest_poll() -> None:
-    text = (files("windlass.layouts.native") / "lua" / "shared" / "wake.lua").read_text()
+    text = (files("windlass.storage.native") / "lua" / "shared" / "wake.lua").read_text()
     soon = re.search(r"^local SOON = (\d+)", text, re.MULTILINE)
     assert soon is not None
     assert int(soon[1]) > LONGEST_POLL * 1000
@@ -177,5 +177,5 @@ async def test_a_glance_tells_of_a_run_time_that_nobody_told(
     assert not await feed.glance()
     assert feed.next_look <= monotonic() + 0.15, "long before the next poll"
     assert feed.may_glance(1)
-    monkeypatch.setattr("windlass.worker.feed.monotonic", lambda: feed.next_look)
+    monkeypatch.setattr("windlass.worker.runner.queue_consumer.monotonic", lambda: feed.next_look)
     assert not feed.may_glance(1), "when its time has come a real look is made"

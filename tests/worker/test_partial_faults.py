@@ -17,12 +17,12 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import JOURNAL, Entry, Journal, Worker, Workshop, pass_time
 from windlass import Windlass
-from windlass.envelope import write_envelope
 from windlass.errors import OutcomeUnknown, ServerUnreachable
-from windlass.job import Status
-from windlass.layouts.native import scripts
-from windlass.layouts.native.keys import queue_key
-from windlass.schedule import ScheduleRecord
+from windlass.storage.native import scripts
+from windlass.storage.native.keys import queue_key
+from windlass.tasks.envelope import write_envelope
+from windlass.values.job import Status
+from windlass.values.schedule import ScheduleRecord
 from windlass.worker.settings import Settings
 
 

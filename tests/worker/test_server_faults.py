@@ -12,7 +12,7 @@ from tests.support.proxy import HANG, FaultProxy, always
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop, pass_time
-from windlass.worker import procinfo
+from windlass.worker import process_info
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
 WAYS = tuple(QUEUES)
@@ -129,7 +129,7 @@ def test_jobs_of_a_worker_that_cannot_reach_the_server_are_stopped_before_others
         print(f"\ncut off ({how}), run again after {soonest:.2f} to {latest:.2f} s")
         assert latest <= lease + 2.0
         # The board of who ran when: a process that was ended writes nothing, so look whether it is there.
-        assert not any(procinfo.is_alive(pid) for pid in first_pids), "the first attempts were not stopped"
+        assert not any(process_info.is_alive(pid) for pid in first_pids), "the first attempts were not stopped"
         pass_time(2.5 * lease, since=at)
         shop.wait_empty(*QUEUES.values())
         assert not shop.journal.overlaps()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.workers import Workshop
-from windlass.layouts.native.keys import queue_key
+from windlass.storage.native.keys import queue_key
 
 
 def test_a_damaged_queue_does_not_stop_the_others(shop: Workshop) -> None:

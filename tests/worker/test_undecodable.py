@@ -12,9 +12,9 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import Workshop
 from windlass import Windlass
-from windlass.decode_guard import MAX_RUN
-from windlass.envelope import write_envelope
-from windlass.options import RawJob
+from windlass.tasks.envelope import write_envelope
+from windlass.values.decode_guard import MAX_RUN
+from windlass.values.options import RawJob
 
 JOBS = 300
 OLD = {"WINDLASS_TEST_RELEASE": "old"}

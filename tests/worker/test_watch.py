@@ -8,7 +8,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import JOURNAL, Journal, Worker
 from windlass import Windlass
-from windlass.envelope import write_envelope
+from windlass.tasks.envelope import write_envelope
 from windlass.worker.settings import Settings
 
 CODE = """

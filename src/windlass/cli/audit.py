@@ -8,11 +8,11 @@ from typing import Any
 import rich_click as click
 
 from windlass.app import Windlass
-from windlass.audit import Audit
+from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of
 from windlass.cli.output import cell, plain, plural, say_json, say_table
-from windlass.cli.reach import with_server
 from windlass.errors import KeyConflict
+from windlass.values.audit import Audit
 
 FAILED = 1
 COLUMNS = ("queue", "layout", "jobs", "amiss", "mended")

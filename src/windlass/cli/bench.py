@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import rich_click as click
 
 from windlass.app import Windlass
-from windlass.benching import BenchRun, Figure, Options
+from windlass.cli.connect import with_server
 from windlass.cli.options import duration, json_option, option_of
 from windlass.cli.output import cell, plain, say_json, say_table
-from windlass.cli.reach import with_server
+from windlass.ops.benchmark import BenchRun, Figure, Options
 
 INTERRUPTED = 130
 COLUMNS = ("step", "jobs", "a second", "p50 ms", "p99 ms", "CPU µs", "server CPU µs", "limited by")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import NotFound, with_server
 from windlass.cli.job_list import list_graves, list_jobs, listing_options
 from windlass.cli.options import Command, json_option, option_of, yes_option
 from windlass.cli.output import plural, say_json
 from windlass.cli.purge import purge_jobs
-from windlass.cli.reach import NotFound, with_server
-from windlass.job import State
+from windlass.values.job import State
 
 
 def _broken_option(command: Command) -> Command:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 if TYPE_CHECKING:
-    from windlass.demo.result import Result
-    from windlass.demo.run import DemoRun
+    from windlass.ops.demo.result import Result
+    from windlass.ops.demo.run import DemoRun
 
 INTERRUPTED = 130
 Command = Callable[..., Any]
@@ -63,7 +63,7 @@ def demo(
     """
     if url and (home or keep):
         raise click.UsageError("--home and --keep are about the embedded server: leave them away, or --url")
-    from windlass.demo.run import DemoRun, Options
+    from windlass.ops.demo.run import DemoRun, Options
 
     options = Options(orders=orders, url=url, home=home, keep=keep)
     try:
@@ -89,7 +89,7 @@ def _show(run: DemoRun, *, as_json: bool, plain: bool) -> None:
 
 
 def _show_lines(run: DemoRun) -> None:
-    from windlass.demo import lines
+    from windlass.ops.demo import lines
 
     shown = lines.Lines(click.echo)
     for frame in run.frames():
@@ -109,7 +109,7 @@ def _show_lines(run: DemoRun) -> None:
 def _show_screen(run: DemoRun) -> None:
     from rich.console import Console
 
-    from windlass.demo.screen import Screen, print_result
+    from windlass.ops.demo.screen import Screen, print_result
 
     console = Console()
     with Screen(console) as screen:

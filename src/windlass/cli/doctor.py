@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of
 from windlass.cli.output import cell, plain, say_json, say_table
-from windlass.cli.reach import with_server
 from windlass.cli.status import look
 from windlass.doctor import GRAVITY, Finding, can_read_queues, examine
 from windlass.doctor.finding import warning

@@ -11,12 +11,13 @@ import msgspec
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import NotFound, connect, load, typed
 from windlass.cli.options import app_option, duration, json_option, layout_option, option_of, url_option
 from windlass.cli.output import cell, say_json
-from windlass.cli.reach import NotFound, connect, load, typed
-from windlass.envelope import write_envelope
-from windlass.options import JobOptions
-from windlass.task import DEFAULT_QUEUE, CallOptions, TaskCall, check_task_name
+from windlass.task import DEFAULT_QUEUE, CallOptions, check_task_name
+from windlass.tasks.call import TaskCall
+from windlass.tasks.envelope import write_envelope
+from windlass.values.options import JobOptions
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _option = option_of("enqueue")

@@ -12,10 +12,10 @@ from msgspec import Raw, structs
 
 from windlass.cli.options import Command, option_of
 from windlass.cli.output import cell, clock, distance, first_line, say_facts, say_json, say_table, size
-from windlass.envelope import read_envelope
 from windlass.errors import Undecodable
-from windlass.job import JobRecord, State
 from windlass.queue import Queue
+from windlass.tasks.envelope import read_envelope
+from windlass.values.job import JobRecord, State
 
 Cursors = dict[str, str]
 

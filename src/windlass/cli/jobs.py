@@ -5,10 +5,10 @@ from __future__ import annotations
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import NotFound, with_server
 from windlass.cli.job_list import list_jobs, listing_options, show_job
 from windlass.cli.options import json_option, option_of
-from windlass.cli.reach import NotFound, with_server
-from windlass.job import State
+from windlass.values.job import State
 
 
 @click.command()

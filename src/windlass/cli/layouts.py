@@ -6,8 +6,8 @@ import rich_click as click
 
 from windlass.cli.options import json_option
 from windlass.cli.output import say_json, say_table
-from windlass.layout import Capability
-from windlass.layouts.capabilities import CAPABILITIES
+from windlass.storage.capabilities import CAPABILITIES
+from windlass.storage.port import Capability
 
 
 @click.command()

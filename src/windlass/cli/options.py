@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from windlass.errors import InvalidInput
-from windlass.times import milliseconds
+from windlass.values.durations import milliseconds
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
 from windlass.cli.output import say_json
-from windlass.cli.reach import with_server
 
 
 @click.command()

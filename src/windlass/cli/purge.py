@@ -5,10 +5,10 @@ from __future__ import annotations
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of, yes_option
 from windlass.cli.output import plural, say_json
-from windlass.cli.reach import with_server
-from windlass.job import State
+from windlass.values.job import State
 
 
 @click.command()

@@ -7,11 +7,11 @@ from typing import Any
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import NotFound, with_server
 from windlass.cli.job_list import payload
 from windlass.cli.options import json_option, option_of, yes_option
 from windlass.cli.output import distance, plain, say_json, say_table
-from windlass.cli.reach import NotFound, with_server
-from windlass.schedule import Cron, ScheduleRecord
+from windlass.values.schedule import Cron, ScheduleRecord
 
 COLUMNS = ("queue", "name", "when", "state", "next", "last", "fired", "dropped", "missed")
 

@@ -11,11 +11,11 @@ from typing import Any
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of
 from windlass.cli.output import cell, plain, plural, say_json, say_table, table_of
-from windlass.cli.reach import with_server
 from windlass.errors import AccessDenied, KeyConflict
-from windlass.fleet import WorkerRecord
+from windlass.values.worker_record import WorkerRecord
 
 COLUMNS = ("queue", "ready", "scheduled", "blocked", "leased", "dead", "broken", "workers")
 EVERY = 1.0  # seconds between two looks

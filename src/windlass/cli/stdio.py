@@ -13,8 +13,8 @@ import rich_click as click
 
 from windlass.app import Windlass
 from windlass.cli import exit_code
+from windlass.cli.connect import PATIENCE
 from windlass.cli.options import duration, option_of, url_option
-from windlass.cli.reach import PATIENCE
 from windlass.errors import WindlassError
 
 if TYPE_CHECKING:

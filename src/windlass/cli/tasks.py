@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import rich_click as click
 
+from windlass.cli.connect import load
 from windlass.cli.options import app_option, json_option
 from windlass.cli.output import say_json, say_table
-from windlass.cli.reach import load
-from windlass.declaration import Declaration, place_of
-from windlass.signature import takes_current
 from windlass.task import Task
+from windlass.tasks.declaration import Declaration, place_of
+from windlass.tasks.signature import takes_current
 
 COLUMNS = ("task", "queue", "run", "timeout", "failures", "stalls", "on failure", "signature", "what it does")
 

@@ -8,7 +8,7 @@ import rich_click as click
 
 from windlass.cli.options import byte_size, duration, layout_option, option_of
 from windlass.errors import InvalidInput
-from windlass.limits import check_name, check_whole
+from windlass.values.validation import check_name, check_whole
 from windlass.worker.settings import Settings, worker_name
 
 DEFAULTS = Settings("", {})
@@ -166,8 +166,8 @@ def worker(
       windlass worker shop.jobs:app --watch     while you write it
     """
     from windlass.worker.app_loading import check_app_name
-    from windlass.worker.keeper import run_worker
     from windlass.worker.logs import LogFormat, choose_format, set_up_logs
+    from windlass.worker.supervisor.supervisor import run_worker
 
     check_app_name(target)
     wanted: LogFormat = log_format  # type: ignore[assignment]  # one of its choices

@@ -7,10 +7,10 @@ from time import time
 import rich_click as click
 
 from windlass.app import Windlass
+from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
 from windlass.cli.output import length, say_json, say_table, size
-from windlass.cli.reach import with_server
-from windlass.fleet import WorkerRecord
+from windlass.values.worker_record import WorkerRecord
 
 COLUMNS = ("name", "host", "pid", "state", "up for", "queues", "running", "slots", "finished", "memory", "seen")
 

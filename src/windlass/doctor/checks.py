@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from windlass.doctor.facts import RULES, Facts
 from windlass.doctor.finding import Finding, danger, note, ok, warning
-from windlass.doctor.holes import holes_of
+from windlass.doctor.known_bugs import holes_of
 from windlass.transport.server_facts import OLDEST
 
 Check = Callable[[Facts], Iterator[Finding]]

@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from windlass.layouts.native import keys, scripts
+from windlass.storage.native import keys, scripts
 from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.server_facts import version_of
 from windlass.transport.wire import Exchange, Flow, Wire, pack

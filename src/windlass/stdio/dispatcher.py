@@ -7,8 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from windlass.layout import Layout
 from windlass.stdio.messages import JobList, What, WorkerList
+from windlass.storage.port import Layout
 
 
 class Assignment(Struct, frozen=True):

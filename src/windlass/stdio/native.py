@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic, time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
-from windlass.ids import random_id
-from windlass.job import JobRecord, Lease, State, Status
-from windlass.layout import Call, Layout
-from windlass.layouts.processor import LOST_AFTER, TICK
-from windlass.outcome import Uncaught
+from windlass.app import Windlass
 from windlass.queue import Queue
 from windlass.stdio.dispatcher import Assignment
 from windlass.stdio.messages import JobList, KnownWorker, QueuedJob, RunningJob, What, WorkerList, iso
-from windlass.worker.hand_back import all_held
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
+from windlass.storage.compat.processor import LOST_AFTER, TICK
+from windlass.storage.port import Call, Layout
+from windlass.values.ids import random_id
+from windlass.values.job import JobRecord, Lease, State, Status
+from windlass.values.outcome import Uncaught
+from windlass.worker.reclaim import all_held
 
 T = TypeVar("T")
 _MOST = 1000

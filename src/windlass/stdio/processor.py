@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
-from windlass.ids import random_id
-from windlass.job import Status
-from windlass.layout import Call
-from windlass.layouts.processor import ProcessorLayout
+from windlass.app import Windlass
 from windlass.stdio.dispatcher import Assignment
 from windlass.stdio.messages import JobList, KnownWorker, QueuedJob, RunningJob, What, WorkerList, iso
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
+from windlass.storage.compat.processor import ProcessorLayout
+from windlass.storage.port import Call
+from windlass.values.ids import random_id
+from windlass.values.job import Status
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from datetime import datetime
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from windlass.app import Windlass
 from windlass.errors import KeyConflict, WindlassError
-from windlass.layouts.processor import LOST_AFTER, TICK
 from windlass.stdio.dispatcher import Dispatcher
 from windlass.stdio.messages import (
     MOST_BYTES,
@@ -40,10 +40,8 @@ from windlass.stdio.messages import (
     write_message,
 )
 from windlass.stdio.pipes import Batch, Lines, Output, TooLong
-from windlass.stdio.wakes import hear_wakes
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
+from windlass.stdio.wakeups import hear_wakes
+from windlass.storage.compat.processor import LOST_AFTER, TICK
 
 log = logging.getLogger("windlass.stdio")
 FORGOTTEN_AFTER = 60.0  # seconds after which a queue that nobody names is looked after no more

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windlass.durability import MEMORY, Durability
 from windlass.errors import ServerMayEvict, ServerTooOld
+from windlass.values.durability import MEMORY, Durability
 
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 

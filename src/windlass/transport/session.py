@@ -20,14 +20,14 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, BusyLoadingError, NoScriptError, RedisError
 
 from windlass import errors
-from windlass.durability import MEMORY, Durability
-from windlass.ids import random_id
-from windlass.layout import Call, Script
-from windlass.transport.assurance import SETTINGS, confirming, packed, promised, reached
+from windlass.storage.port import Call, Script
+from windlass.transport.confirmation import SETTINGS, confirming, packed, promised, reached
 from windlass.transport.endpoint import Address, Endpoint
-from windlass.transport.faults import ConnectFailed, Fault, Next, WireLost, understand
+from windlass.transport.errors import ConnectFailed, Fault, Next, WireLost, understand
 from windlass.transport.server_facts import ServerFacts
 from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Wire, Work, pack
+from windlass.values.durability import MEMORY, Durability
+from windlass.values.ids import random_id
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0

@@ -13,24 +13,22 @@ import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from windlass.arguments import holds_nan, without_values
-from windlass.declaration import Declaration, OnException, Run
-from windlass.envelope import Envelope, read_envelope
+from windlass.app import Windlass
 from windlass.errors import Undecodable
-from windlass.job import Lease, Limits
-from windlass.limits import MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
-from windlass.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
-from windlass.retry import after_failure
-from windlass.running import Job
-from windlass.verdict import Failure, Retry
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
+from windlass.tasks.arguments import holds_nan, without_values
+from windlass.tasks.context import Job
+from windlass.tasks.control import Failure, Retry
+from windlass.tasks.declaration import Declaration, OnException, Run
+from windlass.tasks.envelope import Envelope, read_envelope
+from windlass.values.backoff import after_failure
+from windlass.values.job import Lease, Limits
+from windlass.values.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
+from windlass.values.validation import MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
 _encode = msgspec.json.Encoder().encode
 _VERDICTS = (Retry, Failure)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from windlass.app import Windlass
 from windlass.errors import WindlassError
-from windlass.layout import Call, Layout
-from windlass.transport.faults import ConnectFailed, WireLost
+from windlass.storage.port import Call, Layout
+from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener
-from windlass.worker.hand_back import all_held
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
+from windlass.worker.reclaim import all_held
 
 log = logging.getLogger("windlass.worker")
 PATIENCE = 30.0

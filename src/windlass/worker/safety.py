@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING
 
+from windlass.app import Windlass
 from windlass.doctor import Finding, perils
 from windlass.errors import ServerMayEvict, ServerTooOld, ServerUnfit
 from windlass.transport.endpoint import Address
-from windlass.transport.faults import ConnectFailed, WireLost
-
-if TYPE_CHECKING:
-    from windlass.app import Windlass
+from windlass.transport.errors import ConnectFailed, WireLost
 
 log = logging.getLogger("windlass.worker")
 

@@ -11,9 +11,10 @@ from typing import Literal
 from msgspec import Struct, field
 
 from windlass import __version__
-from windlass.fleet import OFTEN, QUIET, WorkerRecord
-from windlass.ids import random_id
-from windlass.layout import Layout
+from windlass.storage.port import Layout
+from windlass.values.ids import random_id
+from windlass.values.worker_record import WorkerRecord
+from windlass.worker.presence import OFTEN, QUIET
 
 APART = 16
 BEATS = 3  # heartbeats in one lease time

@@ -21,9 +21,9 @@ from tests.support.schedules import (
 from tests.support.server import Server
 from windlass import Queue, Windlass
 from windlass.errors import InvalidOption
-from windlass.layouts.native.keys import queue_key
-from windlass.schedule import Every, Schedule, write_schedule
-from windlass.scheduler import declare
+from windlass.storage.native.keys import queue_key
+from windlass.values.schedule import Every, Schedule, write_schedule
+from windlass.worker.runner.ticker import declare
 
 
 def test_a_declared_schedule_is_ticked_only_by_those_who_declare_it(

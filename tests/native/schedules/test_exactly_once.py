@@ -35,10 +35,10 @@ from tests.support.schedules import (
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, Status, Windlass
-from windlass.layouts.native import NativeLayout, scripts
-from windlass.layouts.native.keys import queue_key
-from windlass.schedule import iso
-from windlass.scheduler import TickReport, tick
+from windlass.storage.native import NativeLayout, scripts
+from windlass.storage.native.keys import queue_key
+from windlass.values.schedule import iso
+from windlass.worker.runner.ticker import TickReport, tick
 
 # -- the proof -------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ def test_a_ticker_that_is_killed_between_reading_and_firing_loses_nothing(
     sha = scripts.TICK.sha.encode()
     with FaultProxy(server.address, faults=nth(HANG, only=lambda request: sha in request)) as proxy:
         program = (
-            "from windlass import Windlass\nfrom windlass.scheduler import tick\n"
+            "from windlass import Windlass\nfrom windlass.worker.runner.ticker import tick\n"
             f"app = Windlass({proxy.url!r})\n"
             f"app.run(tick(app.queue({name!r})._layout, {{}}))"
         )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.schedules import HOUR, MINUTE, NOON, Clock, Ticker, finish, milliseconds, schedules_of, seen, waiting
 from windlass import Queue, Windlass
-from windlass.schedule import iso, new_schedule
+from windlass.values.schedule import iso, new_schedule
 
 # -- overlap ---------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from tests.support.schedules import (
 )
 from windlass import Queue, Windlass
 from windlass.errors import KeyConflict, QueueFull
-from windlass.layouts.native.keys import queue_key
-from windlass.schedule import new_schedule, write_schedule
-from windlass.scheduler import declare
+from windlass.storage.native.keys import queue_key
+from windlass.values.schedule import new_schedule, write_schedule
+from windlass.worker.runner.ticker import declare
 
 FOREIGN = {
     "newer": b'{"version":2,"cron":{}}',

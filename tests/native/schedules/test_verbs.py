@@ -11,9 +11,10 @@ import pytest
 from tests.support.schedules import BERLIN, HOUR, MINUTE, NOON, Clock, Ticker, schedules_of, seen
 from windlass import Queue, Status, Windlass
 from windlass.errors import InvalidInput, UnsupportedByLayout
-from windlass.layouts.native import NativeLayout
-from windlass.schedule import Cron, new_schedule
-from windlass.scheduler import Schedules, TickReport, tick
+from windlass.schedules import Schedules
+from windlass.storage.native import NativeLayout
+from windlass.values.schedule import Cron, new_schedule
+from windlass.worker.runner.ticker import TickReport, tick
 
 # -- the verbs -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from tests.support.workers import note
 from windlass import Job, Windlass, current
-from windlass.envelope import write_envelope
+from windlass.tasks.envelope import write_envelope
 
 PATIENCE = float(os.environ.get("WINDLASS_TEST_PATIENCE", "10"))  # with the server
 

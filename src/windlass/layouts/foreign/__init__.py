@@ -1,5 +1,0 @@
-"""What the layouts of other systems have in common: a ledger beside their keys, and the scripts that drive them."""
-
-from windlass.layouts.foreign.layout import ForeignLayout
-
-__all__ = ["ForeignLayout"]

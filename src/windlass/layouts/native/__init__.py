@@ -1,5 +1,0 @@
-"""Windlass's own layout: everything that any of the others can do, in one cluster slot a queue."""
-
-from windlass.layouts.native.layout import NativeLayout
-
-__all__ = ["NativeLayout"]

@@ -1,5 +1,0 @@
-"""Processor Job Queue: a service that dispatches jobs to idle workers by messages, and its keys."""
-
-from windlass.layouts.processor.layout import LOST_AFTER, TICK, Dispatched, Listing, ProcessorLayout
-
-__all__ = ["LOST_AFTER", "TICK", "Dispatched", "Listing", "ProcessorLayout"]

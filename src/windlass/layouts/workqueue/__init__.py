@@ -1,5 +1,0 @@
-"""Redis Work Queue: leases, five languages, one layout."""
-
-from windlass.layouts.workqueue.layout import WorkQueueLayout
-
-__all__ = ["WorkQueueLayout"]

@@ -1,0 +1,371 @@
+"""A layout that speaks the keys of another system. Each subclass says what its keys are and brings its own part in Lua.
+
+What such a layout cannot do is refused with `UnsupportedByLayout`, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from msgspec import structs
+
+from windlass.errors import InvalidName, InvalidOption
+from windlass.storage.capabilities import CAPABILITIES, unsupported
+from windlass.storage.compat.base import keys
+from windlass.storage.compat.base.scripts import script
+from windlass.storage.packing import pack_change, pack_limits, pack_when, read_meta
+from windlass.storage.port import Argument, AuditStep, Beat, Call, Capability, Parcel, ScheduleBook, Turn
+from windlass.values.job import CAUGHT, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.validation import MAX_DEAD
+
+T = TypeVar("T")
+_NAME = re.compile(r"[^\s{}\x00-\x1f\x7f]{1,128}")
+_KEEPING: dict[State | None, Capability] = {
+    State.SCHEDULED: Capability.RUN_TIME,
+    State.BLOCKED: Capability.SINGLETON,
+    State.DEAD: Capability.DEAD,
+    State.BROKEN: Capability.BROKEN,
+}
+_STATUSES = {"a": Status.ADDED, "u": Status.UPDATED, "k": Status.KEPT, "b": Status.BLOCKED, "m": None}
+
+
+class ForeignLayout:
+    """One queue of another system."""
+
+    name = ""
+    can: frozenset[Capability] = frozenset()
+    heartbeat: float | None = None
+    largest_turn = 500  # their keys allow less to be done in one command: 15 to 20 ms
+    rewinds = 0  # its keys have no number by which that could be seen
+    audit_parts: tuple[str, ...] = ("runs", "held")
+    leftover_parts: tuple[str, ...] = ()
+    schedules: ScheduleBook | None = None
+    setting: Argument = ""  # what its part in Lua must know beside the keys
+
+    def __init_subclass__(cls) -> None:
+        cls.can = CAPABILITIES[cls.name]
+
+    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD) -> None:
+        if not isinstance(queue, str) or not _NAME.fullmatch(queue):
+            raise InvalidName(
+                f"{queue!r} is no queue name for the layout {self.name!r}: use 1 to 128 characters, no spaces or braces"
+            )
+        self.queue = queue
+        self.max_dead = max_dead
+        self._keys = (*keys.ledger_keys(self.name, queue), *self.own_keys(), keys.ledger_key(self.name, queue, "held"))
+        self._holders: set[str] = set()
+
+    # -- what a subclass says --------------------------------------------------------------------
+
+    @property
+    def peek(self) -> tuple[str, ...] | None:
+        """See `Layout`. A list is waited at by moving its next element to where it is."""
+        place = self.waits_at()
+        return ("BLMOVE", place, place, "RIGHT", "RIGHT") if place else None
+
+    def waits_at(self) -> str | None:
+        """The list whose right end is taken next, if there is one."""
+        return None
+
+    def own_keys(self) -> tuple[str, ...]:
+        """The keys of the queue, in the order in which its part in Lua expects them."""
+        raise NotImplementedError
+
+    def encode(self, job: NewJob) -> bytes:
+        """A payload as the other system wants it."""
+        return job.data
+
+    def decode(self, data: bytes) -> bytes:
+        """The payload in what the other system has."""
+        return data
+
+    def id_of(self, job: NewJob) -> str:
+        """What a job is called once it is there."""
+        return job.id
+
+    @property
+    def peer_cancel_channel(self) -> str | None:
+        """Where its peers say what they cancelled, if they do."""
+        return None
+
+    def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
+        """What was said there: what this holder runs of it is cancelled."""
+        raise NotImplementedError
+
+    # -- putting jobs on the queue ---------------------------------------------------------------
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+        args: list[Argument] = []
+        for job in jobs:
+            self.check(job)
+            args += (job.id, self.encode(job), pack_change(job.change))
+        return self._write("enqueue", "enqueue", args, lambda reply: [_STATUSES[letter] for letter in reply.decode()])
+
+    def check(self, job: NewJob) -> None:
+        change = job.change
+        if change.must_exist:
+            self._need(Capability.UPDATE, "update")
+        if not job.fresh:
+            self._need(Capability.IDS, "enqueue with an id")
+        if job.updates:
+            self._need(Capability.UPDATE, "enqueue that changes a job which is there")
+        if change.when is not None:
+            self._need(Capability.RUN_TIME, "enqueue with a run time")
+        if change.priority != 5:
+            self._need(Capability.PRIORITY, "enqueue with a priority")
+        if change.limits_given:
+            self._need(Capability.LIMITS, "enqueue with limits")
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def turn(
+        self,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        want: int = 0,
+        seconds: float = 0,
+        holder: str | None = None,
+        waiter: str | None = None,
+        registered: bool = False,
+    ) -> Call[Turn]:
+        if holder:
+            self._holders.add(holder)
+        sweep = not outcomes and not want
+        args: list[Argument] = [holder or "", round(seconds * 1000), want, int(registered), int(sweep)]
+        for outcome in outcomes:
+            args += (outcome.lease.fence, *self._pack_outcome(outcome))
+        call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))
+        return structs.replace(call, undo=self._give_back) if want else call
+
+    def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
+        """The verb, and its three arguments."""
+        match outcome:
+            case Completed(result=result, children=children):
+                if children:
+                    self._need(Capability.HAND_OVER, "hand a job over")
+                if result is not None:
+                    self._need(Capability.RESULTS, "keep a result")
+                return ("complete", 0, 0, "")
+            case Released():
+                return ("release", 0, 0, "")
+            case Retried(when=when, message=message):
+                if when is not None and when != ("in", 0):
+                    self._need(Capability.RUN_TIME, "retry at a time")
+                return ("retry", *pack_when(when), message)
+            case Failed(message=message):
+                return ("fail", 0, 0, message)
+            case Crashed(message=message, alone=alone, allowed=allowed):
+                return ("crash", int(alone), allowed, message)
+            case Broken(message=message):
+                return ("broken", 0, 0, message)
+            case Unknown(task=task):
+                return ("unknown", 0, 0, task)
+            case Uncaught():
+                return ("uncaught", 0, 0, "")
+
+    def _read_turn(self, reply: list[Any], holder: str | None) -> Turn:
+        verdicts, base, ids, data, metas, wait, recovered, lost = reply
+        leases = tuple(
+            self._read_lease(int(base) + place, id, payload, meta, holder)
+            for place, (id, payload, meta) in enumerate(zip(ids, data, metas, strict=True), 1)
+            if payload is not None  # an empty place in a repeated answer: not ours any more
+        )
+        settled = tuple(digit == ord("1") for digit in verdicts)
+        return Turn(settled, leases, None if wait < 0 else wait / 1000, recovered, lost=lost == 1)
+
+    def _read_lease(self, fence: int, id: bytes, data: bytes, meta: bytes, holder: str | None) -> Lease:
+        marks, priority, failures, stalls, limits = read_meta(meta)
+        name = id.decode(errors="replace")
+        payload = data if marks & CAUGHT else self.decode(data)
+        return Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
+
+    def _give_back(self, turn: Turn) -> Call[Turn] | None:
+        return self.turn([Released(lease) for lease in turn.leases]) if turn.leases else None
+
+    # -- while a job runs ------------------------------------------------------------------------
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
+        args: list[Argument] = [round(seconds * 1000), *(lease.fence for lease in leases)]
+        return self._write("extend", "extend", args, _read_digits)
+
+    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
+        if catcher is not None:
+            self._need(Capability.FAILURE_HANDLERS, "run a failure handler")
+        self._holders.add(holder)
+        limits = pack_limits(catcher) if catcher else b""
+        args: list[Argument] = [holder, round(seconds * 1000), int(register), limits]
+        return self._write("beat", "beat", args, lambda reply: Beat(reply == 1, 0))
+
+    def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
+        def read(reply: list[Any]) -> Page:
+            following, rows = reply
+            return Page(tuple(map(self._read_row, rows)), following.decode() or None)
+
+        return self._read("held", "held", [holder, after or "", limit], read)
+
+    def progress(self, lease: Lease, value: float) -> Call[bool]:
+        self._need(Capability.PROGRESS, "progress")
+        return self._write("progress", "progress", [lease.fence, repr(value)], lambda reply: reply == 1)
+
+    # -- orders ----------------------------------------------------------------------------------
+
+    def cancel(self, ids: Sequence[str], *, running: bool) -> Call[list[bool]]:
+        self._need(Capability.CANCEL, "cancel")
+        if running:
+            self._need(Capability.CANCEL_RUNNING, "cancel a running job")
+        return self._write("cancel", "cancel", [int(running), *ids], _read_digits)
+
+    def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
+        self._need(Capability.DEAD, "bring a job back")
+        return self._write("revive", "revive", list(ids), _read_digits)
+
+    def pause(self, paused: bool) -> Call[bool]:
+        self._cannot(Capability.PAUSE, "pause" if paused else "resume")
+
+    def purge(self, state: State | None) -> Call[tuple[int, int]]:
+        if state in _KEEPING:
+            self._need(_KEEPING[state], f"purge {state} jobs")
+        what = state.value if state else "all"
+        return self._write("purge", "purge", [what], lambda reply: (int(reply[0]), int(reply[1])))
+
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+        if not repair:
+            return self._read("inspect", "audit", [part, cursor], AuditStep.read)
+        return self._write("audit", "clean", [part, cursor], AuditStep.read)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def counts(self) -> Call[Counts]:
+        def read(reply: list[Any]) -> Counts:
+            ready, scheduled, blocked, leased, dead, broken, holders = map(int, reply)
+            return Counts(ready, scheduled, blocked, leased, dead, holders=holders, broken=broken)
+
+        return self._read("counts", "counts", [], read)
+
+    def get(self, id: str) -> Call[JobRecord | None]:
+        self._need(Capability.IDS, "get a job by its id")
+        return self._read("get", "get", [id], lambda row: self._read_row(row) if row else None)
+
+    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+        offset = _read_cursor(state, cursor) if cursor is not None else 0
+
+        def read(rows: list[Any]) -> Page:
+            following = _write_cursor(state, offset + limit) if len(rows) == limit else None
+            return Page(tuple(map(self._read_row, rows)), following)
+
+        return self._read("page", "jobs", [state.value, offset, limit], read)
+
+    def _read_row(self, row: list[Any]) -> JobRecord:
+        state, id, data, meta, run_at, holder, fence, progress, message, died_at, cancelled = row
+        marks, priority, failures, stalls, limits = read_meta(meta)
+        dead = State(state.decode()) in (State.DEAD, State.BROKEN)
+        return JobRecord(
+            queue=self.queue,
+            id=id.decode(errors="replace"),
+            state=State(state.decode()),
+            data=data if dead or marks & CAUGHT else self.decode(data),
+            priority=priority,
+            run_at=float(run_at) / 1000 if run_at else None,
+            failures=failures,
+            stalls=stalls,
+            limits=limits,
+            progress=float(progress) if progress else None,
+            holder=holder.decode(errors="replace") if holder and not holder.startswith(b".") else None,
+            fence=int(fence) if fence else None,
+            cancelled=cancelled == 1,
+            message=message.decode(errors="replace") if message else None,
+            reason=("broken" if state == b"broken" else "failed") if dead else None,
+            died_at=float(died_at) / 1000 if died_at else None,
+        )
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def glance(self) -> Call[float | None] | None:
+        return None
+
+    def leave(self, waiter: str) -> Call[bool]:
+        return self._goodbye([], [])  # who waits is not registered: all hear of new work
+
+    def retire(self, holder: str) -> Call[bool]:
+        self._holders.discard(holder)
+        return self._goodbye([holder], [])
+
+    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        # Lossy lanes stay in the ledger: it forgets them by itself.
+        return self._goodbye(sorted(self._holders), lanes) if lanes or self._holders else None
+
+    def _goodbye(self, holders: Sequence[str], lanes: Sequence[str]) -> Call[bool]:
+        args: list[Argument] = [len(holders), *holders, len(lanes), *lanes]
+        return self._read("goodbye", "leave", args, lambda reply: reply == 1)
+
+    def forget_names(self) -> None:
+        self._holders.clear()
+
+    def wake_channel(self, waiter: str) -> str:
+        return keys.wake_channel(self.name, self.queue)
+
+    def cancel_channel(self, holder: str) -> str:
+        return keys.cancel_channel(holder)
+
+    # -- what none of them has -------------------------------------------------------------------
+
+    def unpark(self, tasks: Sequence[str]) -> Call[int]:
+        raise AssertionError("nothing is ever parked here")
+
+    def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
+        self._cannot(Capability.HAND_OVER, "hand a job over")
+
+    def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
+        self._cannot(Capability.HAND_OVER, "hand a job over")
+
+    def watch(self, id: str, seconds: float) -> Call[bool]:
+        self._cannot(Capability.RESULTS, "watch a job")
+
+    def result(self, id: str) -> Call[Result | None]:
+        self._cannot(Capability.RESULTS, "read a result")
+
+    def event_channel(self, id: str) -> str:
+        self._cannot(Capability.RESULTS, "watch a job")
+
+    def failure(self, lease: Lease) -> JobRecord:
+        self._cannot(Capability.FAILURE_HANDLERS, "run a failure handler")
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def _need(self, capability: Capability, operation: str) -> None:
+        if capability not in self.can:
+            self._cannot(capability, operation)
+
+    def _cannot(self, capability: Capability, operation: str) -> NoReturn:
+        raise unsupported(self.name, self.queue, operation, capability)
+
+    def _write(self, verb: str, about: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
+        return Call(script(self.name, verb), self._keys, (self.setting, *args), read, True, self._about(about))
+
+    def _read(self, verb: str, about: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
+        return Call(script(self.name, verb), self._keys, (self.setting, *args), read, False, self._about(about))
+
+    def _about(self, verb: str) -> str:
+        return f"{verb} on queue {self.queue!r} ({self.name})"
+
+
+def _read_digits(reply: bytes) -> list[bool]:
+    return [digit != ord("0") for digit in reply]
+
+
+def _write_cursor(state: State, offset: int) -> str:
+    return base64.urlsafe_b64encode(f"{state}:{offset}".encode()).decode()
+
+
+def _read_cursor(state: State, cursor: str) -> int:
+    try:
+        kind, _, offset = base64.b64decode(cursor, altchars=b"-_", validate=True).partition(b":")
+    except (ValueError, TypeError):
+        kind, offset = b"", b""
+    if kind != state.encode() or not offset.isdigit():
+        raise InvalidOption(f"that is no cursor for {state} jobs: pass what page.cursor was, for the same state")
+    return int(offset)

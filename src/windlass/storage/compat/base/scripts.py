@@ -1,0 +1,27 @@
+"""The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs.
+
+The two verbs of an audit have a part more between them, of the ledger and of the layout: what is compared with what.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from windlass.storage.port import Script
+
+_FOLDER = files("windlass.storage.compat.base") / "lua"
+_AUDITS = ("audit", "inspect")
+
+
+@cache
+def script(layout: str, verb: str) -> Script:
+    """One verb of one layout, its own or one that all have: a constant text with one hash."""
+    folder = files(f"windlass.storage.compat.{layout}")
+    source = folder / f"{verb}.lua"
+    shebang, _, body = (source if source.is_file() else _FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")
+    ledger = (_FOLDER / "ledger.lua").read_text("utf-8")
+    own = (folder / f"{layout}.lua").read_text("utf-8")
+    parts = [place / "drift.lua" for place in (_FOLDER, folder)] if verb in _AUDITS else []
+    drift = [part.read_text("utf-8") for part in parts if part.is_file()]
+    return Script(f"{layout}/{verb}", "\n".join([shebang, ledger, own, *drift, body]))

@@ -1,0 +1,429 @@
+"""The native layout: requests turned into calls of the Lua scripts, and replies turned into values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from windlass.errors import Undecodable
+from windlass.storage.capabilities import CAPABILITIES
+from windlass.storage.native import keys, scripts
+from windlass.storage.native.clock_view import Heard
+from windlass.storage.native.records import (
+    add_sum,
+    pack_fences,
+    payload_of,
+    read_cursor,
+    read_failure,
+    read_parcel,
+    read_row,
+    take_sum,
+    write_cursor,
+)
+from windlass.storage.native.schedules import NativeSchedules
+from windlass.storage.packing import pack_change, pack_limits, pack_when, read_meta
+from windlass.storage.port import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
+from windlass.values.job import PLAIN, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
+
+T = TypeVar("T")
+_NO_EPOCH = 0
+_NO_META = read_meta(None)
+_NOT_OURS, _NO_ROOM_FOR_BROKEN = ord("0"), ord("2")  # the answers to an outcome that was not just settled
+_STATUSES = {
+    ord("a"): Status.ADDED,
+    ord("u"): Status.UPDATED,
+    ord("k"): Status.KEPT,
+    ord("b"): Status.BLOCKED,
+    ord("m"): None,
+}
+
+
+class NativeLayout:
+    """One queue in Windlass's own layout."""
+
+    name = "native"
+    can = CAPABILITIES[name]
+    heartbeat: float | None = None
+    largest_turn = 700  # a few milliseconds. More of them makes the worker and the server wait for each other in turns
+    peek: tuple[str, ...] | None = None
+    peer_cancel_channel: str | None = None
+    audit_parts: tuple[str, ...] = (
+        "scheduled",
+        "data",
+        "ready",
+        "leases",
+        "held",
+        "blocked",
+        "meta",
+        "progress",
+        "notes",
+        "dead",
+        "broken",
+        "graves",
+        "ticks",
+        "counters",
+    )
+    leftover_parts: tuple[str, ...] = ("idle", "state")
+
+    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN) -> None:
+        self.queue = check_name(queue)
+        self.max_dead = max_dead
+        self.max_broken = max_broken
+        self._keys: dict[str, tuple[str, ...]] = {}  # by the script that gets them
+        self._heard = Heard()
+        self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._heard.vouch)
+        # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
+        self._reached: tuple[int, int] | None = None
+        self.rewinds = 0
+        # Names that the server knows from us, to be taken back when we leave.
+        self._waiters: set[str] = set()
+        self._holders: set[str] = set()
+
+    def check(self, job: NewJob) -> None:
+        pass
+
+    def id_of(self, job: NewJob) -> str:
+        return job.id
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+        args: list[Argument]
+        if all(job.fresh and job.change is PLAIN for job in jobs):
+            args = [2]
+            for job in jobs:
+                args += (job.id, add_sum(job.data))
+            return self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
+        args = [int(all(job.fresh for job in jobs))]
+        for job in jobs:
+            args += (job.id, add_sum(job.data), pack_change(job.change))
+        call = self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
+        # A result that is still kept belongs to an earlier job of the same id.
+        named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
+        return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
+
+    def turn(
+        self,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        want: int = 0,
+        seconds: float = 0,
+        holder: str | None = None,
+        waiter: str | None = None,
+        registered: bool = False,
+    ) -> Call[Turn]:
+        if holder:
+            self._holders.add(holder)
+        if waiter:
+            self._waiters.add(waiter)
+            if len(self._waiters) > 100:  # interrupted waits leave names behind; the server forgets them by itself
+                self._waiters.pop()
+        completed: dict[str, int] = {}
+        others: list[Outcome] = []
+        plain: list[bool] = []
+        for outcome in outcomes:
+            # What ends a second time goes the longer way, one by one: it finds that it has ended.
+            lease = outcome.lease
+            simple = _is_plain(outcome) and lease.id not in completed
+            plain.append(simple)
+            if simple:
+                completed[lease.id] = lease.fence
+            else:
+                others.append(outcome)
+        args: list[Argument] = [
+            holder or "",
+            round(seconds * 1000),
+            want,
+            self.max_dead,
+            waiter or "",
+            int(registered),
+            len(completed),
+        ]
+        args += completed
+        args += (pack_fences(completed.values()), len(others))
+        for outcome in others:
+            args += _pack_outcome(outcome, self.max_broken)
+        args += self._pack_children(others)
+        call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
+        results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
+        if results:
+            call = structs.replace(call, keys=call.keys + results)
+        # A look that finds nothing leaves no trace, unless an earlier try of it may still be under way: that one would
+        # find something later, for a caller that has long had its answer.
+        return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
+
+    def glance(self) -> Call[float | None] | None:
+        names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
+        found = tuple(keys.queue_key(self.queue, name) for name in names)
+        return Call(scripts.GLANCE, found, self._heard.times(), _seconds, False, self._about("look"))
+
+    def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
+        children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
+        args: list[Argument] = [len(children)]
+        for parent, child in children:
+            queue = "" if child.queue == self.queue else child.queue
+            args += (parent, queue, child.job.id, add_sum(child.job.data), pack_change(child.job.change))
+        return args
+
+    def _give_back(self, turn: Turn) -> Call[Turn] | None:
+        leases = [*turn.leases, *(outcome.lease for outcome in turn.refused)]  # whoever leases these next refuses them
+        return self.turn([Released(lease) for lease in leases]) if leases else None
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
+        args: list[Argument] = [round(seconds * 1000), len(leases)]
+        args += [lease.id for lease in leases]
+        args += [lease.fence for lease in leases]
+        return self._write(scripts.EXTEND, "extend", args, _read_digits)
+
+    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
+        self._holders.add(holder)
+        limits = pack_limits(catcher) if catcher else b""
+        args: list[Argument] = [holder, round(seconds * 1000), int(register), limits]
+        return self._write(scripts.BEAT, "beat", args, lambda reply: Beat(reply[1] == b"1", reply[2]))
+
+    def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
+        begin = holder.encode() + b"\0"
+        return self.page(State.LEASED, after or write_cursor(State.LEASED, begin + b"\0"), limit)
+
+    def unpark(self, tasks: Sequence[str]) -> Call[int]:
+        return self._write(scripts.UNPARK, "unpark", tasks, lambda reply: int(reply[1]))
+
+    def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
+        args = [limit, after, *sent]
+        return self._write(scripts.OUTBOX, "outbox", args, lambda reply: [read_parcel(r) for r in reply[1]])
+
+    def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
+        args: list[Argument] = []
+        for parcel in parcels:
+            args += (parcel.seq, parcel.id, parcel.data, parcel.change)
+        call = self._write(scripts.FORWARD, "forward", args, lambda reply: int(reply[1]))
+        return structs.replace(call, operation=(f"from:{source}", parcels[-1].seq))
+
+    def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
+        return self._write(scripts.REVIVE, "revive", ids, _read_digits)
+
+    def watch(self, id: str, seconds: float) -> Call[bool]:
+        return self._write(scripts.WATCH, "watch", [id, round(seconds * 1000)], _read_digit)
+
+    def result(self, id: str) -> Call[Result | None]:
+        def read(reply: bytes | None) -> Result | None:
+            reason = "crashed" if reply and reply[:1] == b"c" else None
+            return None if not reply else Result(reply[:1] == b"d", reply[1:], reason)
+
+        call = self._call(scripts.RESULT, "result", [], read)
+        return structs.replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
+
+    def failure(self, lease: Lease) -> JobRecord:
+        return read_failure(self.queue, lease.data)
+
+    def progress(self, lease: Lease, value: float) -> Call[bool]:
+        return self._write(scripts.PROGRESS, "progress", [lease.id, lease.fence, repr(value)], _read_digit)
+
+    def cancel(self, ids: Sequence[str], *, running: bool) -> Call[list[bool]]:
+        return self._write(scripts.CANCEL, "cancel", [int(running), *ids], _read_digits)
+
+    def pause(self, paused: bool) -> Call[bool]:
+        return self._write(scripts.PAUSE, "pause" if paused else "resume", [int(paused)], _read_digit)
+
+    def purge(self, state: State | None) -> Call[tuple[int, int]]:
+        what = state.value if state else "all"
+        return self._write(scripts.PURGE, "purge", [what], lambda reply: (int(reply[1]), int(reply[2])))
+
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+        if not repair:
+            return self._call(scripts.INSPECT, "audit", [part, cursor], AuditStep.read)
+        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditStep.read(reply[1:]))
+
+    def leave(self, waiter: str) -> Call[bool]:
+        self._waiters.discard(waiter)
+        return self._goodbye([waiter], [], [])
+
+    def retire(self, holder: str) -> Call[bool]:
+        self._holders.discard(holder)
+        return self._goodbye([], [holder], [])
+
+    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        if not (lanes or lossy or self._waiters or self._holders):
+            return None
+        return self._goodbye(list(self._waiters), list(self._holders), lanes, lossy)
+
+    def forget_names(self) -> None:
+        self._waiters.clear()
+        self._holders.clear()
+
+    def _goodbye(
+        self, waiters: Sequence[str], holders: Sequence[str], lanes: Sequence[str], lossy: Sequence[str] = ()
+    ) -> Call[bool]:
+        args: list[Argument] = [len(waiters), *waiters, len(holders), *holders, len(lanes), *lanes, len(lossy), *lossy]
+        return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
+
+    def counts(self) -> Call[Counts]:
+        names = Counts.__struct_fields__
+
+        def read(reply: list[Any]) -> Counts:
+            return Counts(
+                *(value == b"1" if name == "paused" else value for name, value in zip(names, reply, strict=True))
+            )
+
+        return self._call(scripts.COUNTS, "counts", [], read)
+
+    def get(self, id: str) -> Call[JobRecord | None]:
+        return self._call(scripts.GET, "get", [id], lambda row: read_row(self.queue, row) if row else None)
+
+    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+        def read(reply: list[Any]) -> Page:
+            following, rows = reply
+            jobs = tuple(read_row(self.queue, row) for row in rows)
+            return Page(jobs, write_cursor(state, following) if following else None)
+
+        position = read_cursor(state, cursor) if cursor is not None else b""
+        return self._call(scripts.PAGE, "jobs", [state.value, position, limit], read)
+
+    def wake_channel(self, waiter: str) -> str:
+        return keys.wake_channel(waiter)
+
+    def cancel_channel(self, holder: str) -> str:
+        return keys.cancel_channel(holder)
+
+    def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
+        raise AssertionError("there are no peers of another make here")
+
+    def event_channel(self, id: str) -> str:
+        return keys.event_channel(self.queue, id)
+
+    def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
+        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *dropped = reply
+        leases: list[Lease] = []
+        refused: list[Broken] = []
+        queue, fence = self.queue, int(base)
+        if len(priorities) == 1:
+            priorities = repeat(priorities[0])
+        for id, stored, meta, priority in zip(ids, data, metas or repeat(None), priorities, strict=False):
+            fence += 1
+            if stored is None:
+                continue  # an empty place in a repeated answer: not ours any more
+            marks, _, failures, stalls, limits = read_meta(meta) if meta else _NO_META
+            # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
+            name = str(id, "utf-8", "replace")
+            try:
+                payload = payload_of(marks, stored) if marks else take_sum(stored)
+            except Undecodable as error:
+                lease = Lease(queue, name, b"", fence, priority, failures, stalls, limits, holder, marks)
+                refused.append(Broken(lease, error.reason))
+            else:
+                leases.append(Lease(queue, name, payload, fence, priority, failures, stalls, limits, holder, marks))
+        return Turn(
+            _in_order(verdicts, plain),
+            tuple(leases),
+            _seconds(wait),
+            recovered,
+            outbox,
+            _seconds(tick),
+            lost == 1,
+            waiting,
+            tuple(refused),
+            verdicts.count(_NO_ROOM_FOR_BROKEN),
+            sum(dropped),
+        )
+
+    def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
+        """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""
+
+        reached = self._reached
+
+        def hear(reply: list[Any]) -> T:
+            self._hear(reply[0], reached)
+            return read(reply)
+
+        return Call(script, self._keys_of(script), (self._heard.vouch(), *args), hear, True, self._about(verb))
+
+    def _hear(self, reading: list[int], reached: tuple[int, int] | None) -> None:
+        """Remember what the clock says, and see whether the server is behind what it had `reached` before the call."""
+        reply = (reading[4], reading[5])
+        self._heard.hear(reading, anew=self._reached is not None and reply[0] != self._reached[0])
+        if reply[0] == _NO_EPOCH and reached is None:
+            return  # nothing was ever written
+        if reached is not None and (reply[0] != reached[0] or reply[1] < reached[1]):
+            self.rewinds += 1
+            self._reached = reply
+        elif self._reached is None or reply > self._reached:  # answers may come in another order
+            self._reached = reply
+
+    def _call(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
+        return Call(script, self._keys_of(script), tuple(args), read, False, self._about(verb))
+
+    def _keys_of(self, script: Script) -> tuple[str, ...]:
+        """The keys that a script gets. The first of them, `state`, is the same for all."""
+        found = self._keys.get(script.name)
+        if found is None:
+            found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys)
+        return found
+
+    def _about(self, verb: str) -> str:
+        return f"{verb} on queue {self.queue!r}"
+
+
+def _read_statuses(reply: list[Any]) -> list[Status | None]:
+    return [_STATUSES[letter] for letter in reply[1]]
+
+
+def _is_plain(outcome: Outcome) -> bool:
+    """Most jobs just end well: their batch takes a shorter way."""
+    return type(outcome) is Completed and outcome.result is None and not outcome.children
+
+
+def _in_order(verdicts: bytes, plain: list[bool]) -> tuple[bool, ...]:
+    """Whether each outcome counts. The script answers the plain ones first; the caller wants them in its own order."""
+    accepted = [verdict != _NOT_OURS for verdict in verdicts]
+    if all(plain):
+        return tuple(accepted)
+    first, second = iter(accepted), iter(accepted[sum(plain) :])
+    return tuple(next(first if simple else second) for simple in plain)
+
+
+def _keeps_result(outcome: Outcome) -> bool:
+    match outcome:
+        case Completed(result=result):
+            return result is not None and result.ms > 0
+        case Failed(keep_ms=ms):
+            return ms > 0
+        case Crashed(alone=alone, keep_ms=ms):
+            return alone and ms > 0
+    return False
+
+
+def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
+    """Id, fence, verb and the three arguments of the verb, as lua/turn.lua lists them."""
+    name = (outcome.lease.id, outcome.lease.fence)
+    match outcome:
+        case Completed(result=result):
+            return (*name, "d", 0, result.ms if result else 0, result.data if result else b"")
+        case Released():
+            return (*name, "l", 0, 0, "")
+        case Retried(when=when, message=message):
+            return (*name, "r", *pack_when(when), message)
+        case Failed(message=message, keep_ms=ms):
+            return (*name, "f", 0, ms, message)
+        case Crashed(message=message, alone=alone, allowed=allowed, keep_ms=ms):
+            return (*name, "c", 1 + ms if alone else 0, allowed, message)
+        case Broken(message=message):
+            return (*name, "k", 0, max_broken, message)
+        case Unknown(task=task):
+            return (*name, "u", 0, 0, task)
+        case Uncaught():
+            return (*name, "x", 0, 0, "")
+
+
+def _seconds(ms: int) -> float | None:
+    return None if ms < 0 else ms / 1000
+
+
+def _read_digits(reply: list[Any]) -> list[bool]:
+    return [digit != ord("0") for digit in reply[1]]
+
+
+def _read_digit(reply: list[Any]) -> bool:
+    return bool(reply[1] != b"0")

@@ -1,0 +1,250 @@
+"""The packed records of the native layout, as the Lua scripts write and read them (see lua/shared/)."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Collection
+from hashlib import sha1
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from windlass.errors import InvalidOption, Undecodable
+from windlass.storage.packing import CHANGE, META, read_meta
+from windlass.storage.port import Parcel
+from windlass.values.job import CAUGHT, JobRecord, Limits, State
+
+_CORE = struct.Struct(">BBQQQQQQ")
+_LEASE = struct.Struct(">BQQB")
+_GRAVE = struct.Struct(">BQ")
+_LENGTH = struct.Struct(">I")
+_SHORT_LENGTH = struct.Struct(">H")
+_PARCEL = struct.Struct(">QBHB")
+
+PRIORITY_STEP = 2**49
+_CRC, _SHA1 = b"c", b"s"  # which sum it is
+_WITH_CRC = struct.Struct(">Ic")
+_SUM = _WITH_CRC.size
+_REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
+
+
+class Core(NamedTuple):
+    """What the state of a queue has in one field: the counters and the clock."""
+
+    version: int
+    marks: int
+    seq: int
+    fence: int
+    clock: int
+    wall: int
+    step: int
+    epoch: int
+
+    def pack(self) -> bytes:
+        """As it lies in the server."""
+        return _CORE.pack(*self)
+
+
+def read_core(packed: bytes) -> Core:
+    """The core again."""
+    return Core(*_CORE.unpack(packed))
+
+
+def pack_fences(fences: Collection[int]) -> bytes:
+    """Fences as they lie in lease records, one after the other."""
+    return struct.pack(f">{len(fences)}Q", *(fence & 0xFFFFFFFFFFFFFFFF for fence in fences))
+
+
+def add_sum(data: bytes) -> bytes:
+    """A payload as it lies in the server: with a checksum behind it, for the server's log has none of its own."""
+    return data + _WITH_CRC.pack(crc32(data), _CRC)
+
+
+def take_sum(stored: bytes) -> bytes:
+    """The payload again, `Undecodable` if it was damaged. What came through the inbox has a sum of the script's."""
+    data = stored[:-_SUM]
+    if stored[-_SUM:] == _WITH_CRC.pack(crc32(data), _CRC):
+        return data
+    if stored[-_SUM:] == sha1(data, usedforsecurity=False).digest()[:4] + _SHA1:
+        return data
+    raise Undecodable(
+        "its data was damaged in the server: the checksum does not fit. Look at the server's disk and memory"
+    )
+
+
+def payload_of(marks: int, stored: bytes) -> bytes:
+    """The data of a job. That of a caught failure is a record of the scripts', with the data of the job that failed."""
+    if not marks & CAUGHT:
+        return take_sum(stored)
+    found = failure_data_at(stored)
+    if found is None:
+        raise Undecodable("it is to tell of a failure, and its record is damaged")
+    return stored[: found[1]] + take_sum(stored[found[1] :])
+
+
+def priority_of(score: bytes | str) -> int:
+    """The priority in a ready score."""
+    return int(float(score)) // PRIORITY_STEP
+
+
+_POSITIONS = {
+    State.READY: re.compile(rb"[0-9.e+]+"),
+    State.SCHEDULED: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
+    State.DEAD: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
+    State.BROKEN: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
+    State.LEASED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
+    State.BLOCKED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
+}
+
+
+def write_cursor(state: State, position: bytes) -> str:
+    """A position among the jobs of a state, as text that can be handed around."""
+    return base64.urlsafe_b64encode(state.encode() + b":" + position).decode()
+
+
+def read_cursor(state: State, cursor: str) -> bytes:
+    """The position again; a cursor of another state, or none at all, is refused."""
+    try:
+        kind, _, position = base64.b64decode(cursor, altchars=b"-_", validate=True).partition(b":")
+    except (ValueError, TypeError):
+        kind, position = b"", b""
+    if kind != state.encode() or not _POSITIONS[state].fullmatch(position):
+        raise InvalidOption(f"that is no cursor for {state} jobs: pass what page.cursor was, for the same state")
+    return position
+
+
+def read_row(queue: str, row: list[Any]) -> JobRecord:
+    """A job as the reading scripts describe it (see lua/shared/rows.lua)."""
+    state, id, data = row[:3]
+    name = State(state.decode())
+    if name in (State.DEAD, State.BROKEN):
+        return _read_grave(queue, id.decode(), data, name)
+    if name is State.BLOCKED:
+        return _read_blocked(queue, id.decode(), data)
+    meta, score, run_at, lease, progress, note = row[3:]
+    marks, priority, failures, stalls, limits = read_meta(meta)
+    holder = fence = None
+    cancelled = False
+    if score is not None:
+        priority = priority_of(score)
+    if lease is not None and len(lease) >= _LEASE.size:
+        flag, fence, place, length = _LEASE.unpack_from(lease)
+        cancelled = flag == 1
+        priority = place // PRIORITY_STEP
+        holder = lease[_LEASE.size : _LEASE.size + length].decode()
+    data, damage = _shown(marks, data) if data is not None else (b"", None)
+    return JobRecord(
+        queue=queue,
+        id=id.decode(errors="replace"),
+        state=name,
+        data=data,
+        priority=priority,
+        run_at=None if run_at is None else float(run_at) / 1000,
+        failures=failures,
+        stalls=stalls,
+        limits=limits,
+        progress=_fraction(progress),
+        holder=None if holder is None or holder.startswith(".") else holder,
+        fence=fence,
+        cancelled=cancelled,
+        message=_told(None if note is None else note.decode(errors="replace"), damage),
+        failed=_told_of(queue, marks, data),
+    )
+
+
+def _shown(marks: int, stored: bytes) -> tuple[bytes, str | None]:
+    """The data of a job that is looked at, or none and what is wrong with it."""
+    try:
+        return payload_of(marks, stored), None
+    except Undecodable as error:
+        return b"", error.reason
+
+
+def _told(message: str | None, damage: str | None) -> str | None:
+    return f"{message} ({damage})" if message and damage and damage not in message else damage or message
+
+
+def _told_of(queue: str, marks: int, data: bytes) -> JobRecord | None:
+    """The job whose failure a job is to tell a handler of."""
+    return read_failure(queue, data) if marks & CAUGHT and data else None
+
+
+def _fraction(text: bytes | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:  # not written by us
+        return None
+
+
+def read_failure(queue: str, record: bytes) -> JobRecord:
+    """The job that failed, from the data (`payload_of`) of the job that was made for its failure handler."""
+    (length,) = _SHORT_LENGTH.unpack_from(record)
+    id = record[_SHORT_LENGTH.size : _SHORT_LENGTH.size + length].decode(errors="replace")
+    return _read_grave(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD, stored=False)
+
+
+def failure_data_at(record: bytes) -> tuple[str, int] | None:
+    """The id of the job that failed, and where in such a record its data begins; None for what is no such record."""
+    if len(record) < _SHORT_LENGTH.size:
+        return None
+    (length,) = _SHORT_LENGTH.unpack_from(record)
+    grave = _SHORT_LENGTH.size + length
+    message = grave + _GRAVE.size + META.size
+    if len(record) < message + _LENGTH.size:
+        return None
+    (size,) = _LENGTH.unpack_from(record, message)
+    at = message + _LENGTH.size + size
+    return (record[_SHORT_LENGTH.size : grave].decode(errors="replace"), at) if at <= len(record) else None
+
+
+def read_parcel(record: bytes) -> Parcel:
+    """A job in the outbox."""
+    seq, queue, id, change = _PARCEL.unpack_from(record)
+    ends = list(accumulate((_PARCEL.size, queue, id, change)))
+    parts = [record[start:end] for start, end in pairwise(ends)]
+    return Parcel(seq, parts[0].decode(), parts[1].decode(), record[ends[-1] :], parts[2])
+
+
+def _read_grave(queue: str, id: str, grave: bytes, state: State, *, stored: bool = True) -> JobRecord:
+    if len(grave) < _GRAVE.size + META.size + _LENGTH.size:  # not written by us
+        return JobRecord(queue=queue, id=id, state=state, data=grave)
+    reason, died_at = _GRAVE.unpack_from(grave)
+    at = _GRAVE.size
+    marks, priority, failures, stalls, limits = read_meta(grave[at : at + META.size])
+    at += META.size
+    (length,) = _LENGTH.unpack_from(grave, at)
+    at += _LENGTH.size
+    data, damage = _shown(marks, grave[at + length :]) if stored else (grave[at + length :], None)
+    return JobRecord(
+        queue=queue,
+        id=id,
+        state=state,
+        data=data,
+        priority=priority,
+        failures=failures,
+        stalls=stalls,
+        limits=limits,
+        reason=_REASONS.get(reason),
+        message=_told(grave[at : at + length].decode(errors="replace"), damage),
+        died_at=died_at / 1000,
+        failed=_told_of(queue, marks, data) if stored else None,
+    )
+
+
+def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
+    if len(record) < CHANGE.size:  # not written by us
+        return JobRecord(queue=queue, id=id, state=State.BLOCKED, data=record)
+    priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = CHANGE.unpack_from(record)
+    data, damage = _shown(0, record[CHANGE.size :])
+    return JobRecord(
+        queue=queue,
+        id=id,
+        state=State.BLOCKED,
+        data=data,
+        message=damage,
+        priority=priority,
+        run_at=ms / 1000 if kind else None,
+        limits=Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),
+    )

@@ -1,0 +1,268 @@
+"""The native layout with seals: every place where payloads go into the server or come out of it, in this one file.
+
+What goes in is closed for its own place: a job for its queue and id, what it hands over for *its* queue and id, a kept
+result for the job that left it, a schedule's record for the schedule's name. What comes out is opened before
+anybody sees it. A lease that does not open is not among the leases: it is `refused`, with the reason, to be settled as
+broken, or put aside where another worker may have the key. A record that does not open has no data, and its message
+says why.
+
+Nothing else needs a seal: retries, releases, graves and revivals keep id and payload together inside the server, and
+what is in an outbox was closed for the queue that it goes to. Without keys nothing is closed, but what is sealed
+is refused all the same: sealed bytes must not be taken for data.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from windlass.errors import Undecodable
+from windlass.storage.native import NativeLayout
+from windlass.storage.native.records import failure_data_at
+from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
+from windlass.storage.port import Call, ScheduleBook, Turn
+from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, Result, State, Status
+from windlass.values.outcome import Broken, Child, Completed, Outcome, Unknown
+from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
+from windlass.values.validation import MAX_BROKEN, MAX_DEAD, shortened
+
+
+class SealedLayout(NativeLayout):
+    """One queue in Windlass's own layout, its payloads sealed if there are keys."""
+
+    def __init__(
+        self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
+    ) -> None:
+        super().__init__(queue, max_dead=max_dead, max_broken=max_broken)
+        self._seal = seal
+        assert self.schedules is not None
+        self.schedules = SealedSchedules(self.schedules, queue, seal)
+
+    # -- what goes in ------------------------------------------------------------------------------
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+        if self._seal.changes(*[job.data for job in jobs]):
+            jobs = [self._close_job(self.queue, job) for job in jobs]
+        return super().enqueue(jobs)
+
+    def _close_job(self, queue: str, job: NewJob) -> NewJob:
+        if not self._seal.changes(job.data):
+            return job
+        return structs.replace(job, data=self._seal.close(Purpose.JOB, queue, job.id, job.data))
+
+    def _close_outcome(self, outcome: Outcome) -> Outcome:
+        """What a finished job leaves behind and hands over."""
+        if not isinstance(outcome, Completed) or not (outcome.result or outcome.children):
+            return outcome
+        kept = outcome.result
+        if kept is not None:
+            kept = structs.replace(kept, data=self._seal.close(Purpose.RESULT, self.queue, outcome.lease.id, kept.data))
+        children = tuple(Child(child.queue, self._close_job(child.queue, child.job)) for child in outcome.children)
+        return structs.replace(outcome, result=kept, children=children)
+
+    # -- what goes in and comes out ------------------------------------------------------------------
+
+    def turn(
+        self,
+        outcomes: Sequence[Outcome] = (),
+        *,
+        want: int = 0,
+        seconds: float = 0,
+        holder: str | None = None,
+        waiter: str | None = None,
+        registered: bool = False,
+    ) -> Call[Turn]:
+        call = super().turn(
+            [self._close_outcome(outcome) for outcome in outcomes],
+            want=want,
+            seconds=seconds,
+            holder=holder,
+            waiter=waiter,
+            registered=registered,
+        )
+        return structs.replace(call, read=lambda reply: self._open_turn(call.read(reply))) if want else call
+
+    # -- what comes out ------------------------------------------------------------------------------
+
+    def _open_turn(self, turn: Turn) -> Turn:
+        if not (self._seal.is_on or any(lease.marks or lease.data.startswith(SEALED) for lease in turn.leases)):
+            return turn
+        leases: list[Lease] = []
+        refused: list[Broken | Unknown] = list(turn.refused)
+        for lease in turn.leases:
+            try:
+                data = self._open(lease.id, lease.data, caught=lease.caught)
+            except NoSuchKey as error:  # put aside, as a job whose task nobody here knows
+                refused.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
+            except Undecodable as error:
+                bare = structs.replace(lease, data=b"")
+                refused.append(Broken(bare, shortened(error.reason), error.worker_specific))
+            else:
+                leases.append(lease if data is lease.data else structs.replace(lease, data=data))
+        return structs.replace(turn, leases=tuple(leases), refused=tuple(refused))
+
+    def _open(self, id: str, data: bytes, *, caught: bool) -> bytes:
+        """The data of a job. A caught failure is a record that the server made: the data of the job that failed lies in
+        it, closed for that one's id.
+        """
+        if not caught:
+            return self._open_job(id, data)
+        found = failure_data_at(data)
+        if found is None:
+            raise Undecodable("refused: it is to tell of a failure, and does not")
+        failed, at = found
+        sealed = data[at:]
+        opened = self._open_job(failed, sealed)
+        return data if opened is sealed else data[:at] + opened
+
+    def _open_job(self, id: str, data: bytes) -> bytes:
+        if purpose_of(data) is Purpose.TICK:
+            return self._seal.open(Purpose.TICK, self.queue, schedule_of_job(id), data)
+        return self._seal.open(Purpose.JOB, self.queue, id, data)
+
+    def get(self, id: str) -> Call[JobRecord | None]:
+        call = super().get(id)
+
+        def read(reply: object) -> JobRecord | None:
+            record = call.read(reply)
+            return None if record is None else self._open_record(record)
+
+        return structs.replace(call, read=read)
+
+    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+        """Also what a holder has (`held`) is such a page."""
+        call = super().page(state, cursor, limit)
+
+        def read(reply: object) -> Page:
+            page = call.read(reply)
+            return Page(tuple(map(self._open_record, page.jobs)), page.cursor)
+
+        return structs.replace(call, read=read)
+
+    def _open_record(self, record: JobRecord) -> JobRecord:
+        if not record.data:  # there is none that could be shown: it was damaged
+            return record
+        failed = record.failed
+        try:
+            data = self._open(record.id, record.data, caught=failed is not None)
+            if failed is not None:
+                failed = structs.replace(failed, data=self._open_job(failed.id, failed.data))
+        except Undecodable as error:
+            told = record.message if record.state is State.BROKEN and record.message else error.reason
+            failed = None if failed is None else structs.replace(failed, data=b"")
+            return structs.replace(record, data=b"", message=told, failed=failed)
+        if data is record.data:
+            return record
+        return structs.replace(record, data=data, failed=failed)
+
+    def result(self, id: str) -> Call[Result | None]:
+        """Only what a job returned is sealed; why one failed is a message of the server's."""
+        call = super().result(id)
+
+        def read(reply: bytes | None) -> Result | None:
+            result = call.read(reply)
+            if result is None or not result.succeeded:
+                return result
+            try:
+                data = self._seal.open(Purpose.RESULT, self.queue, id, result.data)
+            except Undecodable as error:
+                raise Undecodable(f"the result of job {id!r} of queue {self.queue!r}: {error.reason}") from None
+            return structs.replace(result, data=data)
+
+        return structs.replace(call, read=read)
+
+
+def schedule_of_job(id: str) -> str:
+    """The schedule whose tick made a job of this id. No name of a schedule has an @ in it."""
+    return id.partition("@")[0]
+
+
+# A sealed record begins as every record does, for the scripts look there whether a schedule is declared in code.
+_SEALED_RECORD = re.compile(rb'(\{"version":\d+,"declared":(?:true|false),)"sealed":"([A-Za-z0-9+/=]+)"\}')
+_BODY = b'"data":'
+
+
+class SealedSchedules:
+    """Where a queue keeps its schedules, their records sealed if there are keys."""
+
+    def __init__(self, book: ScheduleBook, queue: str, seal: Seal) -> None:
+        self._book = book
+        self._queue = queue
+        self._seal = seal
+
+    # -- what goes in ------------------------------------------------------------------------------
+
+    def put(
+        self, name: str, present: bytes | None, record: bytes, next_tick: int | None, *, keep_tick: bool
+    ) -> Call[bool]:
+        closed = self._close(name, record) if self._seal.is_on else record
+        return self._book.put(name, present, closed, next_tick, keep_tick=keep_tick)
+
+    def fire(
+        self,
+        row: StoredSchedule,
+        now: int,
+        next_tick: int,
+        jobs: Sequence[tuple[str, Change]],
+        data: bytes,
+        *,
+        last_tick: int | None,
+        missed: int,
+        dropped: int,
+    ) -> Call[Fired]:
+        closed = self._seal.close(Purpose.TICK, self._queue, row.name, data)
+        return self._book.fire(row, now, next_tick, jobs, closed, last_tick=last_tick, missed=missed, dropped=dropped)
+
+    def delete(self, name: str) -> Call[bool]:
+        return self._book.delete(name)
+
+    def _close(self, name: str, record: bytes) -> bytes:
+        begins = record[: record.index(_BODY)]
+        closed = self._seal.close(Purpose.SCHEDULE, self._queue, name, record)
+        return begins + b'"sealed":"' + base64.b64encode(closed) + b'"}'
+
+    # -- what comes out ------------------------------------------------------------------------------
+
+    def named(self, names: Sequence[str]) -> Call[StoredSchedules]:
+        return self._opening(self._book.named(names))
+
+    def page(self, cursor: str | None) -> Call[StoredSchedules]:
+        return self._opening(self._book.page(cursor))
+
+    def due(self, declared: Sequence[str], cursor: str | None) -> Call[StoredSchedules]:
+        return self._opening(self._book.due(declared, cursor))
+
+    def _opening(self, call: Call[StoredSchedules]) -> Call[StoredSchedules]:
+        def read(reply: object) -> StoredSchedules:
+            found = call.read(reply)
+            return structs.replace(found, rows=tuple(map(self._open, found.rows)))
+
+        return structs.replace(call, read=read)
+
+    def _open(self, row: StoredSchedule) -> StoredSchedule:
+        found = _SEALED_RECORD.fullmatch(row.record)
+        if found is None and not self._seal.is_on:
+            return row
+        try:
+            begins, sealed = (found[1], _decode(found[2])) if found else (b"", b"")
+            record = self._seal.open(Purpose.SCHEDULE, self._queue, row.name, sealed)
+            stale = not self._seal.is_current(sealed)
+            if not record.startswith(begins):
+                raise Undecodable("refused: its beginning was altered")
+        except Undecodable as error:
+            return structs.replace(row, record=b"", sealed=row.record, refused=error.reason)
+        return structs.replace(row, record=record, sealed=row.record, stale=stale)
+
+
+def _decode(text: bytes) -> bytes:
+    """What a sealed record holds. The same bytes can be written as base64 in more than one way: only ours is taken."""
+    try:
+        sealed = base64.b64decode(text)
+    except ValueError:
+        sealed = b""
+    if base64.b64encode(sealed) != text:
+        raise Undecodable("refused: its seal was altered")
+    return sealed

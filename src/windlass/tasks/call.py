@@ -1,0 +1,15 @@
+"""A call of a task that is ready to be sent."""
+
+from __future__ import annotations
+
+from windlass.values.options import JobOptions
+from windlass.values.redacted import Discreet
+
+
+class TaskCall(Discreet, frozen=True, gc=False):
+    """A call of a task that is ready to be sent, alone or with many others."""
+
+    task: str
+    queue: str
+    data: bytes
+    options: JobOptions

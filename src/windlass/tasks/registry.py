@@ -1,0 +1,65 @@
+"""What an app can run: tasks by their names, and handlers by their queues. No two of them may claim the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+from windlass.errors import InvalidTask
+
+
+class _HandlerLike(Protocol):
+    """A handler, as far as the registry needs to know it."""
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def place(self) -> str: ...
+
+
+class _TaskLike(_HandlerLike, Protocol):
+    """A task, as far as the registry needs to know it."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=_TaskLike)
+H = TypeVar("H", bound=_HandlerLike)
+
+
+class Registry(Generic[T, H]):
+    """The tasks and handlers of one app."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, T] = {}
+        self._handlers: dict[str, H] = {}
+        self.tasks: Mapping[str, T] = MappingProxyType(self._tasks)
+        self.handlers: Mapping[str, H] = MappingProxyType(self._handlers)
+
+    def add_task(self, task: T) -> None:
+        """Take in a task under a name that is still free."""
+        if task.name in self._tasks:
+            raise InvalidTask(
+                f"{task.place} and {self._tasks[task.name].place} have the same name: give one of them name=…"
+            )
+        if task.queue in self._handlers:
+            raise InvalidTask(
+                f"queue {task.queue!r} has a handler, {self._handlers[task.queue].place}, and a queue has tasks or one "
+                "handler: choose another queue"
+            )
+        self._tasks[task.name] = task
+
+    def add_handler(self, handler: H) -> None:
+        """Take in the handler of a queue that has neither tasks nor a handler."""
+        if handler.queue in self._handlers:
+            raise InvalidTask(f"there is one already, {self._handlers[handler.queue].place}: keep one of them")
+        for task in self._tasks.values():
+            if task.queue == handler.queue:
+                raise InvalidTask(
+                    f"task {task.name!r}, {task.place}, is on this queue, and a queue has tasks or one handler: "
+                    "choose another queue"
+                )
+        self._handlers[handler.queue] = handler

@@ -1,0 +1,83 @@
+"""Keeps a worker with wrong keys or old code from moving a whole queue to `broken`.
+
+A job that cannot be decoded goes to `broken`. If many in a row fail, the worker itself may be at fault, and another
+worker may be able to run them. So after `MAX_RUN` such jobs in a row the worker suspends the queue: it gives back the
+jobs that it holds and takes no more. Then it tries one job at a time, after longer and longer pauses, until it can
+decode one. The queue is suspended in the same way when it keeps `max_broken` broken jobs already.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from windlass.values.outcome import Broken, Released
+
+MAX_RUN = 20  # undecodable jobs in a row: more than a producer's slip, fewer than anybody would miss for a minute
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+
+
+class DecodeGuard:
+    """What one worker could decode of one queue lately, and whether it has suspended the queue."""
+
+    def __init__(self) -> None:
+        self.reason = ""  # why the queue is suspended; empty while it is not
+        self.retry_at = 0.0  # when to try the next job (monotonic)
+        self._left = MAX_RUN  # undecodable jobs that may still go to `broken`
+        self._last = ""
+        self._no_room = False  # the queue was suspended because it keeps `max_broken` jobs
+        self._pause_s = 0.0
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the worker takes no jobs from the queue but one at a time, to try."""
+        return bool(self.reason)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether all of the last jobs could be decoded."""
+        return self._left == MAX_RUN and not self.reason
+
+    def undecodable(self, broken: Broken) -> Broken | Released:
+        """How to settle a job that cannot be decoded: as broken, or given back once there were too many in a row."""
+        if not broken.worker_specific:
+            return broken  # no worker can decode it, so it says nothing about this one
+        if self._left == 0:
+            return Released(broken.lease)
+        self._left -= 1
+        self._last = broken.message
+        return broken
+
+    def decoded(self) -> bool:
+        """A job could be decoded; whether that ended a suspension."""
+        ended = self.suspended
+        self.reason, self.retry_at, self._pause_s, self._left, self._no_room = "", 0.0, 0.0, MAX_RUN, False
+        return ended
+
+    def stored(self) -> bool:
+        """The queue took a broken job; whether that ended a suspension for want of room."""
+        return self._no_room and self.decoded()
+
+    def check_run(self) -> bool:
+        """Suspend the queue if too many jobs in a row could not be decoded; whether that is new."""
+        if self._left:
+            return False
+        return self._suspend(f"{MAX_RUN} jobs in a row could not be decoded, the last one because: {self._last}")
+
+    def no_room(self) -> bool:
+        """The queue keeps `max_broken` broken jobs, so another one went back to the queue; whether that is new."""
+        self._no_room = True
+        return self._suspend("the queue keeps as many broken jobs as it may (max_broken)")
+
+    def begin_trial(self) -> None:
+        """One job is asked for: if it cannot be decoded either, it alone goes to `broken`."""
+        self._left = max(self._left, 1)
+
+    def _suspend(self, reason: str) -> bool:
+        new = not self.suspended
+        if monotonic() < self.retry_at:
+            return False  # settled since the suspension began; only the next trial tells more
+        self.reason = reason
+        self._left = 0
+        self._pause_s = min(self._pause_s * 2 or FIRST_PAUSE_S, MAX_PAUSE_S)
+        self.retry_at = monotonic() + self._pause_s
+        return new

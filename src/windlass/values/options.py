@@ -1,0 +1,172 @@
+"""What can be said of a job when it is enqueued or changed: checked here, and made a `NewJob`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack
+
+from windlass.errors import InvalidOption
+from windlass.values.durability import Durability
+from windlass.values.durations import Duration, Moment, milliseconds, run_time
+from windlass.values.ids import random_id
+from windlass.values.job import PLAIN, Change, NewJob
+from windlass.values.validation import (
+    MAX_COUNT,
+    check_choice,
+    check_flag,
+    check_id,
+    check_known,
+    check_payload,
+    check_priority,
+    check_whole,
+    listed,
+)
+
+UpdateRunAt = bool | Literal["later", "earlier"]
+LIMITS = ("max_failures", "max_stalls", "min_backoff", "max_backoff")
+_RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "earlier"}
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said of a job when it is enqueued."""
+
+    id: str
+    priority: int
+    run_at: Moment | None
+    delay: Duration | None
+    max_failures: int
+    max_stalls: int
+    min_backoff: Duration
+    max_backoff: Duration
+    if_exists: Literal["update", "keep"]
+    update_data: bool
+    update_run_at: UpdateRunAt
+    update_priority: bool
+    update_max_failures: bool
+    update_max_stalls: bool
+    update_min_backoff: bool
+    update_max_backoff: bool
+    reset_counts: bool
+    durability: str
+
+
+class UpdateOptions(TypedDict, total=False):
+    """What can be changed of a job that waits."""
+
+    data: bytes
+    run_at: Moment | None
+    delay: Duration | None
+    when: Literal["always", "later", "earlier"]
+    priority: int
+    max_failures: int
+    max_stalls: int
+    min_backoff: Duration
+    max_backoff: Duration
+    reset_counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RawJob:
+    """Data and options of one job, for `enqueue_many`."""
+
+    data: bytes
+    options: JobOptions
+
+    def __init__(self, data: bytes, **options: Unpack[JobOptions]) -> None:
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "options", options)
+
+    def __repr__(self) -> str:
+        return f"RawJob(options={self.options!r})"  # payloads may be long, and may be secret
+
+
+_UPDATES = frozenset(name for name in JobOptions.__annotations__ if name.startswith("update_")) | {"reset_counts"}
+
+
+def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | None = None) -> NewJob:
+    """A job that can be enqueued; it has an id of its own choice, or a random one."""
+    payload = check_payload(data, max_payload)
+    if not options:
+        return NewJob(spare_id or random_id(), payload, fresh=True)
+    check_known(options, JobOptions, "enqueue")
+    given_id = options.get("id")
+    update_data = _flag(options, "update_data", True)
+    change = Change(
+        when=run_time(options.get("run_at"), options.get("delay")),
+        **check_numbers(options),
+        update_data=update_data,
+        update_run_at=_run_at_mode(options.get("update_run_at", True)),
+        update_priority=_flag(options, "update_priority", True),
+        update_max_failures=_flag(options, "update_max_failures", True),
+        update_max_stalls=_flag(options, "update_max_stalls", True),
+        update_min_backoff=_flag(options, "update_min_backoff", True),
+        update_max_backoff=_flag(options, "update_max_backoff", True),
+        reset_counts=_flag(options, "reset_counts", update_data),
+        keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
+        limits_given=_gives_limits(options),
+    )
+    id = check_id(given_id) if given_id is not None else spare_id or random_id()
+    return NewJob(
+        id,
+        payload,
+        PLAIN if change == PLAIN else change,
+        fresh=given_id is None,
+        updates=not _UPDATES.isdisjoint(options) or options.get("if_exists") == "update",
+        durability=Durability.parse(options["durability"]) if "durability" in options else None,
+    )
+
+
+def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
+    """A change of a job that must be there already."""
+    check_known(changes, UpdateOptions, "update")
+    if not changes:
+        raise InvalidOption(f"update needs a change: {listed(UpdateOptions)}")
+    timed = "run_at" in changes or "delay" in changes
+    mode = check_choice(changes.get("when", "always"), "when", ("always", "later", "earlier"))
+    if "when" in changes and not timed:
+        raise InvalidOption("when= says how to treat a run time: give run_at or delay with it")
+    data = check_payload(changes["data"], max_payload) if "data" in changes else b""
+    change = Change(
+        when=run_time(changes.get("run_at"), changes.get("delay")),
+        **check_numbers(changes),
+        update_data="data" in changes,
+        update_run_at=mode if timed else "never",
+        update_priority="priority" in changes,
+        update_max_failures="max_failures" in changes,
+        update_max_stalls="max_stalls" in changes,
+        update_min_backoff="min_backoff" in changes,
+        update_max_backoff="max_backoff" in changes,
+        reset_counts=_flag(changes, "reset_counts", False),
+        must_exist=True,
+        limits_given=_gives_limits(changes),
+    )
+    return NewJob(check_id(id), data, change)
+
+
+def check_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Priority and limits (backoffs in milliseconds) as far as they are given, checked."""
+    numbers: dict[str, Any] = {}
+    if "priority" in options:
+        numbers["priority"] = check_priority(options["priority"])
+    for name in ("max_failures", "max_stalls"):
+        if name in options:
+            numbers[name] = check_whole(options[name], name, 0, MAX_COUNT)
+    for name in ("min_backoff", "max_backoff"):
+        if name in options:
+            numbers[name] = milliseconds(options[name], name)
+    return numbers
+
+
+def _gives_limits(options: Mapping[str, object]) -> bool:
+    return any(name in options for name in LIMITS)
+
+
+def _flag(options: Mapping[str, Any], name: str, default: bool) -> bool:
+    return check_flag(options.get(name, default), name)
+
+
+def _run_at_mode(value: object) -> str:
+    if value not in ("later", "earlier") and not isinstance(value, bool):
+        raise InvalidOption(f'update_run_at must be True, False, "later" or "earlier", not {value!r}')
+    return _RUN_AT_MODES[value]

@@ -1,0 +1,494 @@
+"""Schedules as plain values: when their ticks come, which of them are fired, and how a schedule is written down.
+
+A *tick* is one moment of a schedule, in milliseconds since 1970. Everything here is a pure function of its arguments:
+two workers that look at the same schedule compute the same ticks, the same job ids and the same jitter without talking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
+from hashlib import sha256
+from itertools import takewhile
+from typing import Annotated, Any, Literal, TypedDict, Unpack, cast, get_args
+from zlib import crc32
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+from msgspec import Meta, Struct, structs
+
+from windlass.errors import InvalidInput, InvalidOption
+from windlass.values.durations import LATEST_MS, Duration, Moment, milliseconds, run_time, seconds
+from windlass.values.options import check_numbers
+from windlass.values.redacted import Discreet
+from windlass.values.validation import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
+
+CatchUp = Literal["none", "one", "all"]
+Overlap = Literal["skip", "wait", "allow"]
+
+GRACE_MS = 60_000  # a tick that is later than this was missed
+MAX_JITTER = 86_400.0
+VERSION = 1
+_NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+# -- when the ticks come ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """What a cron expression names by the clocks of a zone: `Cron("*/5 9-17 * * MON-FRI", zone="Europe/Berlin")`.
+
+    When clocks change it does as Debian's cron: a fixed time in the hour that is left out comes when that hour is over,
+    one in the hour that comes twice comes the first time only. With a `*` in front of the minute or hour it goes by
+    real time. A sixth field, in front of the others, is for seconds.
+    """
+
+    expression: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        zone = _zone(self.zone)
+        if not isinstance(self.expression, str):
+            raise InvalidOption(f"cron must be text like '0 9 * * MON-FRI', not {self.expression!r}")
+        try:
+            first = next(CronSim(self._fields()[0], datetime(2024, 1, 1, tzinfo=zone)), None)
+        except (CronSimError, AssertionError, TypeError, ValueError) as error:
+            why = str(error) or "a combination that means nothing"
+            raise InvalidOption(
+                f"cron={self.expression!r} is no cron expression ({why}): write minute, hour, day of month, month and "
+                "day of week, like '0 9 * * MON-FRI'"
+            ) from None
+        if first is None:
+            raise InvalidOption(f"cron={self.expression!r} never comes: there is no such day within 50 years")
+
+    def ticks(self, after: int) -> Iterator[int]:
+        """All ticks later than this moment."""
+        expression, shift = self._fields()
+        last = after
+        try:
+            start = datetime.fromtimestamp((after - shift) // 1000, _zone(self.zone))
+            for moment in CronSim(expression, start):
+                tick = int(moment.timestamp()) * 1000 + shift
+                # Begun in the second pass of an hour that comes twice, the first pass is named once more.
+                if tick > last:
+                    last = tick
+                    yield tick
+        except OverflowError:  # beyond the year 9999
+            return
+
+    def count(self, first: int, end: int, most: int) -> int:
+        """How many ticks there are from `first` on and before `end`, up to `most`: it goes through them."""
+        found = takewhile(lambda tick: tick < end, self.ticks(first - 1))
+        return sum(1 for _ in zip(found, range(most), strict=False))
+
+    def _fields(self) -> tuple[str, int]:
+        """The expression, and the milliseconds by which its ticks are to be moved.
+
+        A fixed second is taken out of it: only an expression of five fields is treated with care when clocks change.
+        """
+        text = self.expression.strip()
+        fields = _NICKNAMES.get(text.lower(), text).split()
+        if len(fields) == 6 and fields[0].isdecimal() and int(fields[0]) < 60:
+            return " ".join(fields[1:]), int(fields[0]) * 1000
+        return " ".join(fields), 0
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Every:
+    """Every multiple of an interval since an anchor, the beginning of 1970 unless told otherwise: `Every("5m")`.
+
+    It counts real time. So `Every("1d")` is midnight in UTC; for nine in the morning in Rome use cron.
+    """
+
+    interval: int
+    anchor: int
+
+    def __init__(self, interval: Duration, *, anchor: Moment | None = None) -> None:
+        milliseconds(interval, "every", least=1.0)
+        object.__setattr__(self, "interval", round(seconds(interval, "every") * 1000))
+        _, since = run_time(anchor, None) or ("at", 0)
+        object.__setattr__(self, "anchor", since if since > 1 else 0)
+
+    @classmethod
+    def of_milliseconds(cls, interval: int, anchor: int) -> Every:
+        """The same from whole numbers, exactly."""
+        made = cls(1)
+        object.__setattr__(made, "interval", interval)
+        object.__setattr__(made, "anchor", anchor)
+        return made
+
+    def ticks(self, after: int) -> Iterator[int]:
+        """All ticks later than this moment."""
+        tick = self.anchor + max(0, (after - self.anchor) // self.interval + 1) * self.interval
+        while tick <= LATEST_MS:
+            yield tick
+            tick += self.interval
+
+    def count(self, first: int, end: int, most: int) -> int:
+        """How many ticks there are from `first` on and before `end`."""
+        begin = next(self.ticks(first - 1), end)
+        return max(0, -((begin - end) // self.interval))
+
+
+Timing = Cron | Every
+
+
+def _zone(name: object) -> tzinfo:
+    if name == "UTC":
+        return UTC  # what cronsim recognises as a zone without changes
+    try:
+        if isinstance(name, str):
+            return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        pass
+    raise InvalidOption(
+        f"there is no time zone {name!r} on this machine: use a name like 'Europe/Berlin' or 'UTC' "
+        "(the package tzdata brings the names where the system does not)"
+    )
+
+
+def next_after(timing: Timing, moment: int) -> int:
+    """The first tick later than this moment; the end of the year 9999 when there is none."""
+    return next(timing.ticks(moment), LATEST_MS)
+
+
+class Plan(Struct, frozen=True):
+    """What to do about a schedule that is due: the ticks to fire, the next tick, how many were passed over."""
+
+    fire: tuple[int, ...]
+    next: int
+    missed: int = 0
+
+
+def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most: int = 1000) -> Plan:
+    """Which ticks to fire at `now`, when `next_tick` was to be the next. At most so many; the rest stays due.
+
+    `none` leaves out ticks that are more than a minute late, `one` fires the oldest for all of them, `all` fires each.
+    """
+    if next_tick > now:
+        return Plan((), next_tick)
+    if catch_up == "one":
+        following = next_after(timing, now)
+        return Plan((next_tick,), following, timing.count(next_tick + 1, following, most))
+    first = next_tick
+    if catch_up == "none" and next_tick < now - GRACE_MS:
+        first = next_after(timing, now - GRACE_MS - 1)
+    missed = timing.count(next_tick, first, most) if first > next_tick else 0
+    fire: list[int] = []
+    upcoming = timing.ticks(first)
+    tick = first
+    while tick <= now and len(fire) < most:
+        fire.append(tick)
+        tick = next(upcoming, LATEST_MS)
+    return Plan(tuple(fire), tick, missed)
+
+
+# -- what a tick asks for --------------------------------------------------------------------------
+
+
+_Milliseconds = Annotated[int, Meta(ge=0, le=LATEST_MS)]
+
+
+class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the jobs of a schedule are to be treated. Times are in milliseconds."""
+
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    max_failures: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 10
+    max_stalls: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 3
+    min_backoff: _Milliseconds = 2_000
+    max_backoff: _Milliseconds = 300_000
+
+
+class Schedule(Discreet, frozen=True, kw_only=True):
+    """A job that comes again and again. `declared` ones come from code, the others were added to the server."""
+
+    name: str
+    queue: str
+    data: bytes
+    timing: Timing
+    job: JobSettings = JobSettings()
+    jitter: float = 0.0
+    catch_up: CatchUp = "one"
+    overlap: Overlap = "skip"
+    paused: bool = False
+    declared: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.name!r} on queue {self.queue!r}: {self.timing!r}>"
+
+    def job_id(self, tick: int) -> str:
+        """The id of a tick's job: the schedule's name, so that a second one meets the first; or one for each tick."""
+        return f"{self.name}@{iso(tick)}" if self.overlap == "allow" else self.name
+
+    def run_at(self, tick: int) -> int | None:
+        """When a tick's job may run: some of the jitter later, the same each time one asks. None for at once."""
+        if not self.jitter:
+            return None
+        drawn = int.from_bytes(sha256(f"{self.name}@{tick}".encode()).digest()[:6], "big")
+        return tick + int(drawn * self.jitter * 1000) // 2**48
+
+
+def iso(moment: int) -> str:
+    """Milliseconds since 1970 as people write them, in UTC."""
+    whole = datetime.fromtimestamp(moment // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{moment % 1000:03}Z" if moment % 1000 else f"{whole}Z"
+
+
+class TimingOptions(TypedDict, total=False):
+    """What can be said of a schedule: `cron` with `zone`, or `every` with `anchor`; and how ticks are treated."""
+
+    cron: str
+    zone: str
+    every: Duration
+    anchor: Moment
+    jitter: Duration
+    catch_up: CatchUp
+    overlap: Overlap
+
+
+def new_schedule(
+    name: str,
+    queue: str,
+    data: bytes,
+    options: Mapping[str, Any] | None = None,
+    *,
+    declared: bool = False,
+    max_payload: int = MAX_PAYLOAD,
+    **timing: Unpack[TimingOptions],
+) -> Schedule:
+    """A schedule from what a user says of it, checked. `options` are those of its jobs."""
+    check_known(timing, TimingOptions, "a schedule")
+    catch_up = check_choice(timing.get("catch_up", "one"), "catch_up", get_args(CatchUp))
+    overlap = check_choice(timing.get("overlap", "skip"), "overlap", get_args(Overlap))
+    if catch_up == "all" and overlap != "allow":
+        raise InvalidOption(
+            f'catch_up="all" asks for a job for each missed tick, and overlap="{overlap}" lets them fall together: '
+            'use overlap="allow", or catch_up="one"'
+        )
+    return Schedule(
+        name=check_name(name, "schedule"),
+        queue=check_name(queue),
+        data=check_payload(data, max_payload),
+        timing=_timing(timing),
+        job=_job_settings(options or {}),
+        jitter=milliseconds(timing.get("jitter", 0), "jitter", most=MAX_JITTER) / 1000,
+        catch_up=cast(CatchUp, catch_up),
+        overlap=cast(Overlap, overlap),
+        declared=declared,
+    )
+
+
+def _timing(said: TimingOptions) -> Timing:
+    if ("cron" in said) == ("every" in said):
+        raise InvalidOption("a schedule needs cron= or every=, and not both")
+    if "cron" in said:
+        if "anchor" in said:
+            raise InvalidOption("anchor= belongs to every=: a cron expression says by itself when its ticks come")
+        return Cron(said["cron"], said.get("zone", "UTC"))
+    if "zone" in said:
+        raise InvalidOption("zone= belongs to cron=: an interval is the same in all zones")
+    return Every(said["every"], anchor=said.get("anchor"))
+
+
+def _job_settings(options: Mapping[str, Any]) -> JobSettings:
+    for name in options:
+        if name not in JobSettings.__struct_fields__:
+            raise InvalidOption(
+                f"the jobs of a schedule cannot be given {name!r}: their ids and run times come from the schedule. "
+                f"Use {', '.join(JobSettings.__struct_fields__)}"
+            )
+    return JobSettings(**check_numbers(options))
+
+
+# -- how a schedule lies in the server -------------------------------------------------------------
+
+
+class _Written(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The record of a schedule. `lua/schedules.lua` recognises declared ones by its beginning."""
+
+    version: int
+    declared: bool
+    data: bytes
+    catch_up: CatchUp
+    overlap: Overlap
+    paused: bool = False
+    cron: str | None = None
+    zone: str | None = None
+    every: Annotated[int, Meta(ge=1000, le=LATEST_MS)] | None = None
+    anchor: _Milliseconds = 0
+    jitter: _Milliseconds = 0
+    job: JobSettings = JobSettings()
+    sum: int = 0  # CRC-32 of the record without it: the server's log has none of its own. Absent in one written by hand
+
+
+class _Version(Struct):
+    version: int
+
+
+class Unreadable(Struct, frozen=True):
+    """A record that is not ours to understand, and so to leave alone."""
+
+    why: str
+
+
+def write_schedule(schedule: Schedule) -> bytes:
+    """The record of a schedule: JSON. The same schedule gives the same bytes."""
+    timing = schedule.timing
+    when: dict[str, Any] = (
+        {"cron": timing.expression, "zone": timing.zone}
+        if isinstance(timing, Cron)
+        else {"every": timing.interval, "anchor": timing.anchor}
+    )
+    written = _Written(
+        version=VERSION,
+        declared=schedule.declared,
+        data=schedule.data,
+        catch_up=schedule.catch_up,
+        overlap=schedule.overlap,
+        paused=schedule.paused,
+        jitter=round(schedule.jitter * 1000),
+        job=schedule.job,
+        **when,
+    )
+    return msgspec.json.encode(structs.replace(written, sum=_sum_of(written)))
+
+
+def _sum_of(written: _Written) -> int:
+    return crc32(msgspec.json.encode(structs.replace(written, sum=0)))
+
+
+def read_schedule(queue: str, name: str, record: bytes) -> Schedule | Unreadable:
+    """The schedule that a record describes."""
+    try:
+        version = msgspec.json.decode(record, type=_Version).version
+        if version != VERSION:
+            return Unreadable(f"written by another version of Windlass (format {version}, this one knows {VERSION})")
+        said = msgspec.json.decode(record, type=_Written)
+        if said.sum and said.sum != _sum_of(said):
+            return Unreadable("it was damaged in the server (the checksum does not fit): add or declare it again")
+        timing: Timing
+        if said.cron is not None:
+            timing = Cron(said.cron, said.zone or "UTC")
+        elif said.every is not None:
+            timing = Every.of_milliseconds(said.every, said.anchor)
+        else:
+            return Unreadable("it says neither cron nor every")
+        return Schedule(
+            name=check_name(name, "schedule"),
+            queue=queue,
+            data=said.data,
+            timing=timing,
+            job=said.job,
+            jitter=said.jitter / 1000,
+            catch_up=said.catch_up,
+            overlap=said.overlap,
+            paused=said.paused,
+            declared=said.declared,
+        )
+    except (msgspec.MsgspecError, InvalidInput, UnicodeDecodeError) as error:
+        return Unreadable(str(error))
+
+
+class StoredSchedule(Struct, frozen=True):
+    """A schedule as the server has it: its record, its next tick, and what became of its ticks so far.
+
+    Where records are sealed, `sealed` is what lies in the server, `stale` says that today another key would be used,
+    and `refused` why there is no record: its seal does not fit.
+    """
+
+    name: str
+    record: bytes
+    next_tick: int | None = None
+    fired: int = 0
+    dropped: int = 0
+    missed: int = 0
+    last_tick: int | None = None
+    sealed: bytes | None = None
+    stale: bool = False
+    refused: str | None = None
+
+    @property
+    def stored(self) -> bytes:
+        """Its record byte for byte as it lies in the server."""
+        return self.record if self.sealed is None else self.sealed
+
+    def read(self, queue: str) -> Schedule | Unreadable:
+        """The schedule that its record describes."""
+        return read_schedule(queue, self.name, self.record) if self.refused is None else Unreadable(self.refused)
+
+
+class StoredSchedules(Struct, frozen=True):
+    """Some schedules of a queue at one moment of its clock. `cursor` asks for more, `next_tick` is the first ahead."""
+
+    now: int
+    rows: tuple[StoredSchedule, ...]
+    cursor: str | None = None
+    next_tick: int | None = None
+
+
+class Verdict(StrEnum):
+    """What became of an attempt to fire ticks: done, or why not."""
+
+    FIRED = "fired"
+    GONE = "gone"
+    CHANGED = "changed"
+    MOVED = "moved"
+    EARLY = "early"
+
+
+class Fired(Struct, frozen=True):
+    """The answer to an attempt to fire ticks: jobs added, and ticks dropped because their job is there already."""
+
+    verdict: Verdict
+    added: int
+    dropped: int
+
+
+class ScheduleRecord(Struct, frozen=True):
+    """What the server knows of one schedule. Times are in seconds since 1970.
+
+    `fired` ticks gave a job, `dropped` ones found the job before them still there, `missed` ones came too late. Where
+    `schedule` is None, `problem` says why its record could not be read.
+    """
+
+    name: str
+    queue: str
+    schedule: Schedule | None
+    problem: str | None = None
+    next_at: float | None = None
+    last_at: float | None = None
+    fired: int = 0
+    dropped: int = 0
+    missed: int = 0
+
+
+def record_of(queue: str, row: StoredSchedule) -> ScheduleRecord:
+    """A stored schedule, read."""
+    found = row.read(queue)
+    return ScheduleRecord(
+        name=row.name,
+        queue=queue,
+        schedule=found if isinstance(found, Schedule) else None,
+        problem=found.why if isinstance(found, Unreadable) else None,
+        next_at=None if row.next_tick is None else row.next_tick / 1000,
+        last_at=None if row.last_tick is None else row.last_tick / 1000,
+        fired=row.fired,
+        dropped=row.dropped,
+        missed=row.missed,
+    )
+
+
+def same_but_pause(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules differ in nothing, or only in being paused."""
+    return structs.replace(one, paused=False) == structs.replace(other, paused=False)

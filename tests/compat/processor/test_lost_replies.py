@@ -1,0 +1,122 @@
+"""Calls whose reply or request was lost: repeated, applied once, answered as the first time. Peers see one effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.compat.processor.conftest import QUEUE, Look
+from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth
+from windlass import Cleaned, Lease, Queue, RawJob, Receipt, Status, Windlass
+from windlass.storage.compat.processor import ProcessorLayout
+from windlass.storage.port import Call
+
+SCRIPT_CALLS = {"EVALSHA"}
+
+
+class Desk:
+    """A queue behind a proxy, and what the service asks of its layout."""
+
+    def __init__(self, app: Windlass) -> None:
+        self.queue: Queue = app.queue(QUEUE, layout="processor")
+        self.layout = cast(ProcessorLayout, app.layout(QUEUE, "processor"))
+        self._app = app
+
+    def do(self, call: Call[Any]) -> Any:
+        return self._app.run(lambda session: session.perform(call))
+
+    def waiting(self) -> None:
+        self.queue.enqueue(b"{}", id="a")
+
+    def leased(self) -> Lease:
+        self.waiting()
+        lease = self.queue.lease(60)
+        assert lease is not None
+        return lease
+
+    def idle(self) -> None:
+        self.waiting()
+        assert self.do(self.layout.hail("w", 0, busy=False))
+
+    def dispatched(self) -> None:
+        self.idle()
+        assert self.do(self.layout.dispatch(["w"]))
+
+    def accepted(self) -> None:
+        self.dispatched()
+        assert self.do(self.layout.accept("w", 0, "a", "now"))
+
+
+@pytest.fixture
+def desk(proxy: FaultProxy) -> Iterator[Desk]:
+    with Windlass(proxy.url, retry_for=10) as app:
+        desk = Desk(app)
+        yield desk
+        proxy.faults = None
+        desk.queue.purge()
+
+
+WAITS, RUNS, DONE = {"jobs_queued"}, {"jobs_processing", "jobs_progress"}, {"jobs_finished"}
+Verb = tuple[Callable[[Desk], Any], Callable[[Desk, Any], Any], Any, set[str]]
+
+# Each verb: what was before, the call, its answer, and the keys of jobs that are there afterwards.
+VERBS: dict[str, Verb] = {
+    "enqueue": (lambda d: None, lambda d, _: d.queue.enqueue(b"{}", id="a"), Receipt("a", Status.ADDED), WAITS),
+    "enqueue twice": (Desk.waiting, lambda d, _: d.queue.enqueue(b"{}", id="a"), Receipt("a", Status.KEPT), WAITS),
+    "complete": (Desk.leased, lambda d, lease: d.queue.complete(lease), True, DONE),
+    "release": (Desk.leased, lambda d, lease: d.queue.release(lease), True, WAITS),
+    "retry": (Desk.leased, lambda d, lease: d.queue.retry(lease, delay=0), True, WAITS),
+    "fail": (Desk.leased, lambda d, lease: d.queue.fail(lease), True, DONE),
+    "extend": (Desk.leased, lambda d, lease: d.queue.extend(lease, 60), True, RUNS),
+    "progress": (Desk.leased, lambda d, lease: d.queue.progress(lease, 0.5), True, RUNS),
+    "cancel": (Desk.waiting, lambda d, _: d.queue.cancel("a"), True, set()),
+    "purge": (Desk.waiting, lambda d, _: d.queue.purge(), 1, set()),
+    "clean": (Desk.leased, lambda d, _: d.queue.clean(), Cleaned(0), RUNS),
+    "idle": (Desk.waiting, lambda d, _: d.do(d.layout.hail("w", 0, busy=False)), True, WAITS),
+    "busy": (Desk.accepted, lambda d, _: d.do(d.layout.hail("w", 0, busy=True, job="a")), True, RUNS),
+    "dispatch": (Desk.idle, lambda d, _: [j.id for j in d.do(d.layout.dispatch(["w"]))], ["a"], {"jobs_dispatched"}),
+    "accept": (Desk.dispatched, lambda d, _: d.do(d.layout.accept("w", 0, "a", "now")), True, RUNS),
+    "finish": (Desk.accepted, lambda d, _: d.do(d.layout.finish("w", 0, "a", "now", b"{}")), True, DONE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
+)
+def test_a_lost_call_is_repeated_and_answers_as_the_first(
+    desk: Desk, proxy: FaultProxy, look: Look, verb: str, fault: Any
+) -> None:
+    prepare, act, expected, keys = VERBS[verb]
+    prepared = prepare(desk)
+    proxy.faults = nth(fault, only=SCRIPT_CALLS)
+    assert act(desk, prepared) == expected
+    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
+    seen = look()
+    assert {key for key in seen if key.startswith("jobs")} == keys
+    assert len(seen.get("jobs_queued", [])) == len(keys & WAITS)
+
+
+def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(desk: Desk, proxy: FaultProxy) -> None:
+    desk.queue.enqueue_many([RawJob(b"{}", id=str(n), priority=n) for n in range(5)])
+    for holder in (None, "w"):
+        proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+        leases = desk.queue.lease_many(2, 60, holder=holder)
+        proxy.faults = None
+        assert [(lease.id, lease.priority) for lease in leases] == [("0", 0), ("1", 1)]
+        assert desk.queue.counts().leased == 2
+        for lease in leases:
+            assert desk.queue.release(lease)
+
+
+def test_an_assignment_whose_reply_was_lost_is_not_another_one(desk: Desk, proxy: FaultProxy, look: Look) -> None:
+    desk.queue.enqueue_many([RawJob(b"{}", id=str(n)) for n in range(5)])
+    for worker in ("w1", "w2"):
+        assert desk.do(desk.layout.hail(worker, 0, busy=False))
+    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+    given = desk.do(desk.layout.dispatch(["w1", "w2", "w3"]))
+    assert [(job.worker, job.id) for job in given] == [("w1", "0"), ("w2", "1")]
+    assert set(look()["jobs_dispatched"]) == {"0", "1"}
+    assert look()["workers_busy"] == {"w1", "w2"}

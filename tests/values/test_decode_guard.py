@@ -1,0 +1,89 @@
+"""The guard that keeps a worker with wrong keys or old code from moving a whole queue to `broken`."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass import Lease
+from windlass.values import decode_guard
+from windlass.values.decode_guard import MAX_PAUSE_S, MAX_RUN, DecodeGuard
+from windlass.values.outcome import Broken, Released
+
+LEASE = Lease("q", "a", b"", 1)
+OURS, EVERYBODYS = Broken(LEASE, "no argument", True), Broken(LEASE, "no envelope")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(decode_guard, "monotonic", lambda: now[0])
+    return now
+
+
+def exhausted(guard: DecodeGuard) -> DecodeGuard:
+    assert [guard.undecodable(OURS) for _ in range(MAX_RUN)] == [OURS] * MAX_RUN
+    return guard
+
+
+def test_after_a_run_the_others_are_given_back(clock: list[float]) -> None:
+    guard = DecodeGuard()
+    assert guard.untouched
+    exhausted(guard)
+    assert not guard.suspended
+    assert guard.undecodable(OURS) == Released(LEASE)
+    assert guard.check_run()
+    assert guard.suspended
+    assert "no argument" in guard.reason
+    assert not guard.check_run(), "it is told once"
+
+
+def test_what_no_worker_can_decode_says_nothing_about_this_one(clock: list[float]) -> None:
+    guard = exhausted(DecodeGuard())
+    assert guard.undecodable(EVERYBODYS) is EVERYBODYS
+
+
+def test_a_job_that_could_be_decoded_begins_a_new_run(clock: list[float]) -> None:
+    guard = DecodeGuard()
+    for _ in range(MAX_RUN - 1):
+        guard.undecodable(OURS)
+    assert not guard.decoded()
+    exhausted(guard)
+    assert guard.check_run()
+    assert guard.decoded(), "which ends the suspension"
+    assert guard.untouched
+
+
+def test_a_trial_moves_one_job_and_the_next_comes_later(clock: list[float]) -> None:
+    guard = exhausted(DecodeGuard())
+    guard.check_run()
+    pauses = []
+    for _ in range(8):
+        pauses.append(guard.retry_at - clock[0])
+        clock[0] = guard.retry_at
+        guard.begin_trial()
+        assert guard.undecodable(OURS) is OURS
+        assert guard.undecodable(OURS) == Released(LEASE)
+        guard.check_run()
+    assert pauses == [1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
+
+
+def test_turns_that_were_under_way_do_not_prolong_a_suspension(clock: list[float]) -> None:
+    guard = exhausted(DecodeGuard())
+    guard.check_run()
+    retry_at = guard.retry_at
+    for _ in range(5):
+        assert guard.undecodable(OURS) == Released(LEASE)
+        guard.check_run()
+        guard.no_room()
+    assert guard.retry_at == retry_at
+
+
+def test_room_for_broken_jobs_ends_only_a_suspension_for_want_of_room(clock: list[float]) -> None:
+    guard = exhausted(DecodeGuard())
+    guard.check_run()
+    assert not guard.stored()
+    full = DecodeGuard()
+    assert full.no_room()
+    assert full.undecodable(OURS) == Released(LEASE)
+    assert full.stored()
+    assert full.untouched

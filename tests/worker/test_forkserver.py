@@ -1,0 +1,495 @@
+"""The nursery: what it forks is clean, and when something ends nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from tests.worker import sample_app
+from windlass.embedded import EmbeddedServer
+from windlass.worker import process_info
+from windlass.worker.app_loading import AppNotLoadable
+from windlass.worker.ipc.frames import FrameStream
+from windlass.worker.ipc.slot_table import Board
+from windlass.worker.supervisor.forkserver import ForkRefused, Nursery, NurseryGone, Offspring
+from windlass.worker.supervisor.forkserver_process import YOUNG_OBJECTS
+
+ROOT = Path(__file__).parent.parent.parent
+SAMPLE = "tests.worker.sample_app:app"
+PERFORM = "tests.worker.sample_app:perform"
+
+pytestmark = pytest.mark.skipif(not process_info.HAS_PROC, reason="these tests look into /proc")
+
+
+class Child:
+    """A child with its socket and its output, as a keeper and a runner would hold them."""
+
+    offspring: Offspring
+    stream: FrameStream
+    output: int
+
+    def __init__(
+        self, nursery: Nursery, *, board: int | None = None, reading: bool = True, role: str = "child"
+    ) -> None:
+        self._nursery = nursery
+        self._board = board
+        self._reading = reading
+        self._role = role
+        self._printed = bytearray()
+        self._drained = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        ours, theirs = socket.socketpair()
+        self.output, write = os.pipe()
+        fds = {"frames": theirs.fileno(), "output": write}
+        if self._board is not None:
+            fds["board"] = self._board
+        arguments = {"perform": PERFORM, "entry": "windlass.worker.executors.child:begin"}
+        with theirs:
+            try:
+                self.offspring = await self._nursery.fork(self._role, arguments, fds)
+            finally:
+                os.close(write)
+        self.stream = FrameStream(ours)
+        if self._reading:
+            os.set_blocking(self.output, False)
+            asyncio.get_running_loop().add_reader(self.output, self._read)
+        return self
+
+    def _read(self) -> None:
+        data = os.read(self.output, 65_536)
+        self._printed += data
+        if not data:
+            asyncio.get_running_loop().remove_reader(self.output)
+            self._drained.set()
+
+    async def ask(self, header: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        await self.stream.send(header, body)
+        answer = await asyncio.wait_for(self.stream.receive(), 20)
+        assert answer is not None, f"the child is gone: {bytes(self._printed)!r}"
+        return answer
+
+    async def hear(self) -> dict[str, Any]:
+        frame = await asyncio.wait_for(self.stream.receive(), 20)
+        assert frame is not None, f"the child is gone: {bytes(self._printed)!r}"
+        return frame[0]
+
+    async def printed(self) -> bytes:
+        await asyncio.wait_for(self._drained.wait(), 5)
+        return bytes(self._printed)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stream.close()
+        self.offspring.signal(signal.SIGKILL)
+        await asyncio.wait_for(asyncio.shield(self.offspring.exited), 5)
+        if self.output >= 0:
+            asyncio.get_running_loop().remove_reader(self.output)
+            os.close(self.output)
+
+
+@pytest.fixture
+async def nursery() -> AsyncIterator[Nursery]:
+    async with await Nursery.open(SAMPLE) as nursery:
+        yield nursery
+    assert not process_info.is_alive(nursery.pid)
+
+
+async def until(reached: Callable[[], bool], patience: float = 5.0) -> float:
+    """Wait for a condition of other processes, which nobody signals; how long it took."""
+    began = time.monotonic()
+    while not reached():
+        assert time.monotonic() - began < patience, "it has not come true"
+        await asyncio.sleep(0.0005)
+    return time.monotonic() - began
+
+
+def figures(times: list[float]) -> str:
+    p99 = sorted(times)[len(times) * 99 // 100 - 1]
+    return f"p50 {statistics.median(times) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
+
+
+def none_alive(pids: Iterable[int]) -> bool:
+    return not any(process_info.is_alive(pid) for pid in pids)
+
+
+# -- the app -------------------------------------------------------------------------------------
+
+
+async def test_facts() -> None:
+    async with await Nursery.open(SAMPLE, facts="tests.worker.sample_app:facts") as nursery:
+        facts = nursery.facts
+        assert (facts["module"], facts["attribute"], facts["pid"]) == ("tests.worker.sample_app", "app", nursery.pid)
+        assert facts["python"] == sys.version.split()[0]
+        assert facts["rss"] > 10_000_000
+        assert facts["threads"] == []
+        assert facts["shown"] == repr(sample_app.app)
+    assert nursery.gone.result().code == 0
+
+
+BROKEN = {
+    "no colon": ("jobs", "", "'jobs' does not name an app: write module:attribute"),
+    "no module": ("jobz:app", "", "No module named 'jobz'"),
+    "other name": ("jobs:ap", "import windlass\nfirst = second = windlass.Windlass()", "jobs:first or jobs:second"),
+    "no app": ("jobs:app", "x = 1", "'app' is not there .* put `app = windlass.Windlass"),
+    "not an app": ("jobs:app", "app = 42", "'app' is int, no Windlass app"),
+    "raises": ("jobs:app", "def f():\n    1/0\nf()", "line 2, in f\n.*\n.*ZeroDivisionError"),
+    "exits": ("jobs:app", "raise SystemExit(5)", "SystemExit: 5"),
+    "a windlass error": ("jobs:app", "import windlass\napp = windlass.Windlass('')", "line 2.*\n.*\n.*URL is empty"),
+    "dies": ("jobs:app", "import os\nos._exit(9)", "ended without a word, by exit code 9"),
+    "is killed": ("jobs:app", "import os\nos.kill(os.getpid(), 11)", "ended without a word, by SIGSEGV"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BROKEN.values(), ids=BROKEN)
+async def test_an_app_that_cannot_be_loaded(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / "jobs.py").write_text(text)
+    with pytest.raises(AppNotLoadable, match=f"(?s){message}") as caught:
+        await Nursery.open(name, folder=tmp_path)
+    assert "nursery.py" not in str(caught.value)
+
+
+async def test_its_exit_code_says_so(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    arguments = [str(theirs.fileno()), str(os.getpid()), "jobz:app", ""]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "windlass.worker.supervisor.forkserver_process",
+        *arguments,
+        pass_fds=(theirs.fileno(),),
+        cwd=tmp_path,
+    )
+    assert await process.wait() == 3
+    ours.close()
+    theirs.close()
+
+
+async def test_giving_up_on_an_import_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(999)")
+    opening = asyncio.create_task(Nursery.open("jobs:app", folder=tmp_path))
+    pidfile = tmp_path / "pid"
+    await until(lambda: pidfile.exists() and bool(pidfile.read_text()))
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert none_alive([int(pidfile.read_text())])
+
+
+# -- what is forked ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["child", "runner"])
+async def test_a_fork_has_only_what_was_handed_to_it(nursery: Nursery, role: str) -> None:
+    board = Board.create(1)
+    async with Child(nursery, board=board.fd, role=role) as one, Child(nursery) as other:
+        about, _ = await one.ask({"run": "about"})
+        fds = about["fds"]
+        assert fds.pop("0") == "/dev/null"
+        assert fds.pop("1") == fds.pop("2")
+        kinds = [path.partition(":")[0] for path in fds.values()]
+        assert kinds.count("socket") == 1
+        assert set(kinds) == {"socket", "/memfd"}  # a mapping has a copy of its own of the board's
+        assert about["pid"] == about["session"] == about["group"] == one.offspring.pid
+        assert about["parent"] == nursery.pid
+        assert about["role"] == role
+        assert about["sigterm"]
+        assert about["sigint"]
+        assert about["blocked"] == []
+        assert (await other.ask({"run": "about"}))[0]["random"] != about["random"]
+    board.close()
+
+
+async def test_what_the_app_left_open_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "leaky.py").write_text(
+        f"import socket, sys, windlass\nsys.path.append({str(ROOT)!r})\n"
+        "connection, other_end = socket.socketpair()\n"
+        "log = open('log', 'a')\n"
+        "app = windlass.Windlass('redis://127.0.0.1:1')\n"
+    )
+    async with await Nursery.open("leaky:app", folder=tmp_path) as nursery, Child(nursery) as one:
+        assert (await one.ask({"run": "socket"}))[0] == {"leads_to": "/dev/null", "reused": False}
+    assert (tmp_path / "log").read_text() == "from a child\n"
+
+
+@pytest.mark.parametrize(("chosen", "then"), [("", YOUNG_OBJECTS), ("gc.set_threshold(123, 4, 5)", 123)])
+async def test_garbage_is_looked_for_less_often_unless_the_app_says_how_often(
+    tmp_path: Path, chosen: str, then: int
+) -> None:
+    (tmp_path / "collects.py").write_text(
+        f"import gc\nfrom windlass import Windlass\n{chosen}\napp = Windlass()\n"
+        "def facts(app): return {'threshold': gc.get_threshold()[0]}\n"
+    )
+    async with await Nursery.open("collects:app", folder=tmp_path, facts="collects:facts") as nursery:
+        assert nursery.facts["threshold"] == then
+
+
+async def test_fork_is_quick(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:
+    forked, answered = [], []
+    for _ in range(100):
+        began = time.perf_counter()
+        async with Child(nursery) as one:
+            forked.append(time.perf_counter() - began)
+            await one.ask({"run": "echo"})
+            answered.append(time.perf_counter() - began)
+
+    with capsys.disabled():
+        print(f"\nfork: {figures(forked)}; until its first answer: {figures(answered)}")
+    assert statistics.median(answered) < 0.1
+
+
+async def test_what_must_not_be_forked(nursery: Nursery) -> None:
+    for role, arguments, message in (
+        ("parent", {}, "no role 'parent'"),
+        ("runner", {"entry": "os:system"}, "must be a function of Windlass"),
+        ("runner", {"entry": "windlass.worker.nowhere:run"}, "no function"),
+        ("child", {"perform": "tests.worker.sample_app:nothing"}, "no function"),
+    ):
+        with pytest.raises(ForkRefused, match=message):
+            await nursery.fork(role, arguments)
+    async with Child(nursery) as one:
+        assert (await one.ask({"run": "echo"}))[0] == {"end": "done"}
+
+
+# -- endings -------------------------------------------------------------------------------------
+
+
+async def test_every_ending_is_told_at_once(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:
+    lags = []
+    for job, code, number in (
+        ({"run": "exit", "code": 0}, 0, None),
+        ({"run": "exit", "code": 9}, 9, None),
+        ({"run": "crash"}, None, signal.SIGSEGV),
+        (None, None, signal.SIGTERM),
+    ):
+        async with Child(nursery) as one:
+            await one.ask({"run": "echo"})
+            began = time.monotonic()
+            if job:
+                await one.stream.send(job)
+            else:
+                one.offspring.signal(signal.SIGTERM)
+            ending = await asyncio.wait_for(asyncio.shield(one.offspring.exited), 5)
+            lags.append(time.monotonic() - began)
+            assert (ending.code, ending.signal) == (code, number)
+            assert ending.rss_kb is not None
+            assert ending.rss_kb > 5_000
+    with capsys.disabled():
+        print(f"\nending told after at most {max(lags) * 1e3:.1f} ms")
+    assert max(lags) < 0.1
+
+
+async def test_a_signal_right_after_the_fork_is_not_lost(nursery: Nursery) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL) * 20:
+        async with Child(nursery) as one:
+            one.offspring.signal(number)
+            ending = await asyncio.wait_for(asyncio.shield(one.offspring.exited), 5)
+            assert ending.signal == number
+
+
+async def test_a_stubborn_child_goes_with_all_that_it_started(
+    nursery: Nursery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lags = []
+    neighbour = Child(nursery)
+    await neighbour.__aenter__()
+    daemon = (await neighbour.ask({"run": "daemon", "with": "setsid"}))[0]["pid"]
+    for _ in range(50):
+        async with Child(nursery) as one:
+            await one.stream.send({"run": "hang"})
+            pids = (await one.hear())["pids"]
+            assert all(process_info.is_alive(pid) for pid in pids)
+            one.offspring.signal(signal.SIGTERM, group=False)
+            began = time.monotonic()
+            one.offspring.signal(signal.SIGKILL)
+            ending = await asyncio.wait_for(asyncio.shield(one.offspring.exited), 5)
+            assert ending.signal == signal.SIGKILL
+            await until(partial(none_alive, pids))
+            lags.append(time.monotonic() - began)
+    with capsys.disabled():
+        print(f"\nchild and grandchildren gone: {figures(lags)}, max {max(lags) * 1e3:.1f} ms")
+    assert process_info.is_alive(daemon), "what a living neighbour started is no orphan"
+    await until(lambda: set(process_info.children(nursery.pid) or ()) == {neighbour.offspring.pid, daemon})
+    await neighbour.__aexit__(None, None, None)
+    await until(lambda: process_info.children(nursery.pid) == [])
+
+
+async def test_what_stays_in_the_session_of_a_living_child_is_its_own(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        daemon = (await one.ask({"run": "daemon", "with": "env -i"}))[0]["pid"]
+        async with Child(nursery):
+            pass
+        assert process_info.is_alive(daemon)
+    await until(lambda: none_alive([daemon]))
+
+
+async def test_orphans_of_orphans_go_too(nursery: Nursery) -> None:
+    async with Child(nursery) as one:
+        script = """setsid sh -c 'setsid sleep 999 & setsid sleep 999 & exec "$0" "$@"'"""
+        outer = (await one.ask({"run": "daemon", "with": script}))[0]["pid"]
+        await until(lambda: len(process_info.children(outer) or ()) == 2)
+        family = [outer, *(process_info.children(outer) or ())]
+        await until(lambda: len({os.getsid(pid) for pid in family}) == 3)
+    await until(lambda: none_alive(family) and process_info.children(nursery.pid) == [])
+
+
+async def test_what_the_import_started_stays_until_the_end(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(
+        f"import subprocess, sys, windlass\nsys.path.append({str(ROOT)!r})\n"
+        "helper = subprocess.Popen(['sleep', '999'], start_new_session=True)\n"
+        "app = windlass.Windlass('redis://127.0.0.1:1')\n"
+    )
+    async with await Nursery.open("jobs:app", folder=tmp_path) as nursery:
+        (helper,) = process_info.children(nursery.pid) or [0]
+        async with Child(nursery) as one:
+            await one.ask({"run": "echo"})
+        assert process_info.children(nursery.pid) == [helper]
+        assert process_info.is_alive(helper)
+    assert none_alive([helper])
+
+
+async def test_the_embedded_server_is_spared(nursery: Nursery, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with Child(nursery) as one:
+        header, _ = await one.ask({"run": "embedded", "home": str(home)})
+    try:
+        await until(lambda: none_alive([header["other"]]))
+        await nursery.close()
+        assert process_info.is_alive(header["embedded"])
+        assert EmbeddedServer(home).status().state == "running"
+    finally:
+        EmbeddedServer(home).stop()
+
+
+async def test_closing_ends_all() -> None:
+    nursery = await Nursery.open(SAMPLE)
+    quiet, stubborn = Child(nursery), Child(nursery)
+    await quiet.__aenter__()
+    await stubborn.__aenter__()
+    await stubborn.stream.send({"run": "hang"})
+    pids = (await stubborn.hear())["pids"]
+    began = time.monotonic()
+    ending = await nursery.close()
+    assert ending.code == 0
+    assert 1.9 < time.monotonic() - began < 3.5, "the stubborn one has two seconds"
+    assert quiet.offspring.exited.result().signal == signal.SIGTERM
+    assert stubborn.offspring.exited.result().signal == signal.SIGKILL
+    assert none_alive([*pids, quiet.offspring.pid, stubborn.offspring.pid])
+    with pytest.raises(NurseryGone):
+        await nursery.fork("child", {"perform": PERFORM})
+    await nursery.close()
+    await quiet.__aexit__(None, None, None)
+    await stubborn.__aexit__(None, None, None)
+
+
+async def test_a_killed_nursery_takes_all_with_it() -> None:
+    nursery = await Nursery.open(SAMPLE)
+    children = [Child(nursery) for _ in range(3)]
+    for one in children:
+        await one.__aenter__()
+    await children[0].stream.send({"run": "hang"})
+    pids = (await children[0].hear())["pids"]
+    began = time.monotonic()
+    os.kill(nursery.pid, signal.SIGKILL)
+    ending = await asyncio.wait_for(asyncio.shield(nursery.gone), 5)
+    assert ending.signal == signal.SIGKILL
+    await until(lambda: none_alive([*pids, *(one.offspring.pid for one in children)]))
+    assert time.monotonic() - began < 1
+    for one in children:
+        assert one.offspring.exited.result().signal == signal.SIGKILL
+        await one.__aexit__(None, None, None)
+
+
+KEEPER = """
+import asyncio, sys
+from tests.worker.test_forkserver import Child, SAMPLE
+from windlass.worker.supervisor.forkserver import Nursery
+async def keep():
+    nursery = await Nursery.open(SAMPLE)
+    one = Child(nursery)
+    await one.__aenter__()
+    await one.stream.send({"run": "hang"})
+    pids = (await one.hear())["pids"]
+    print(nursery.pid, one.offspring.pid, *pids, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(keep())
+"""
+
+
+async def test_a_killed_keeper_takes_all_with_it() -> None:
+    keeper = await asyncio.create_subprocess_exec(sys.executable, "-c", KEEPER, stdout=subprocess.PIPE, cwd=ROOT)
+    assert keeper.stdout is not None
+    pids = [int(pid) for pid in (await keeper.stdout.readline()).split()]
+    assert len(pids) == 5
+    assert not none_alive(pids)
+    keeper.kill()
+    await keeper.wait()
+    await until(lambda: none_alive(pids), 4)
+
+
+async def test_the_nursery_heeds_no_signal_that_is_meant_for_the_keeper(nursery: Nursery) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(nursery.pid, number)
+    async with Child(nursery) as one:
+        assert (await one.ask({"run": "echo"}))[0] == {"end": "done"}
+
+
+async def test_many_at_once_leave_no_zombie_and_no_descriptor(nursery: Nursery) -> None:
+    async def live() -> None:
+        async with Child(nursery) as one:
+            await one.ask({"run": "echo"})
+
+    await live()
+    ours, theirs = process_info.open_files(os.getpid()) or {}, process_info.open_files(nursery.pid)
+    await asyncio.gather(*(live() for _ in range(40)))
+    assert process_info.children(nursery.pid) == []
+    assert len(process_info.open_files(os.getpid()) or {}) <= len(ours)
+    assert process_info.open_files(nursery.pid) == theirs
+
+
+async def test_who_gives_up_on_a_fork_leaves_no_child(nursery: Nursery) -> None:
+    forking = asyncio.create_task(nursery.fork("child", {"perform": PERFORM}))
+    await asyncio.sleep(0)
+    forking.cancel()
+    await asyncio.wait([forking])
+    async with Child(nursery) as one:
+        await one.ask({"run": "echo"})
+        await until(lambda: process_info.children(nursery.pid) == [one.offspring.pid])
+
+
+def test_procinfo_knows_this_process() -> None:
+    own = os.getpid()
+    process = process_info.look(own)
+    assert process is not None
+    assert (process.parent, process.group, process.session) == (os.getppid(), os.getpgrp(), os.getsid(0))
+    assert process_info.state(own) == "R"
+    assert own in (process_info.in_session(os.getsid(0)) or ())
+    assert own in (process_info.in_group(os.getpgrp()) or ())
+    assert (process_info.rss(own) or 0) > 10_000_000
+    nobody = 2**22 + 1
+    assert (process_info.look(nobody), process_info.rss(nobody), process_info.state(nobody)) == (None, None, None)
+    assert process_info.is_alive(nobody) is False
+
+
+def test_a_zombie_is_not_alive() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert process_info.state(pid) == "Z"
+    assert process_info.is_alive(pid) is False
+    assert pid in (process_info.children(os.getpid()) or ())
+    os.waitpid(pid, 0)

@@ -1,0 +1,200 @@
+"""A worker inside another program: jobs on its event loop and in threads, leases kept by a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+
+from tests.support.conditions import until
+from windlass import Job, Lease, Retry, Windlass, current
+from windlass.errors import InvalidOption, JobFailed
+from windlass.storage.native.keys import queue_key
+
+
+async def test_it_runs_coroutines_and_threads_and_ends_when_told(app: Windlass) -> None:
+    seen: list[tuple[str, int, bool]] = []
+
+    @app.task(queue="local")
+    async def on_the_loop(n: int, job: Job = current()) -> None:
+        await job.aprogress(0.5)
+        seen.append(("loop", n, threading.current_thread() is threading.main_thread()))
+
+    @app.task(queue="local", min_backoff=0.001, max_backoff=0.001)
+    def in_a_thread(n: int, job: Job = current()) -> None:
+        if job.attempt == 1:
+            raise Retry("once more", delay=0)
+        seen.append(("thread", n, threading.current_thread() is threading.main_thread()))
+
+    worker = app.worker(["local"])
+    working = asyncio.create_task(worker.run())
+    await app.aenqueue_many(call for n in range(20) for call in (on_the_loop.call(n), in_a_thread.call(n)))
+    await until(lambda: len(seen) == 40)
+    await worker.stop()
+    await working
+    assert sorted(seen) == sorted([("loop", n, True) for n in range(20)] + [("thread", n, False) for n in range(20)])
+    assert (await app.queue("local").acounts()).leased == 0
+
+
+async def test_cancelling_it_gives_back_what_runs(app: Windlass) -> None:
+    started = asyncio.Event()
+
+    @app.task(queue="local")
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    receipt = await endless.aenqueue()
+    working = asyncio.create_task(app.worker().run())
+    await started.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    (lease,) = await app.queue("local").alease_many(5)
+    assert (lease.id, lease.attempt) == (receipt.id, 1)
+    await app.queue("local").acomplete(lease)
+
+
+async def test_its_leases_are_kept_while_a_job_blocks_the_loop(app: Windlass) -> None:
+    runs: list[int] = []
+    stolen: list[Lease | None] = []
+    thief = threading.Thread(target=lambda: asyncio.run(steal(app, 3.0, stolen)))
+
+    @app.task(queue="local")
+    async def block(job: Job = current()) -> None:
+        runs.append(job.fence)
+        thief.start()
+        time.sleep(3)  # noqa: ASYNC251  # that is the point
+
+    await block.aenqueue()
+    worker = app.worker(["local"], lease=1)
+    working = asyncio.create_task(worker.run())
+    await until(lambda: runs)
+    await worker.stop()
+    await working
+    await asyncio.to_thread(thief.join)
+    assert len(runs) == 1
+    assert len(stolen) > 10
+    assert set(stolen) == {None}
+
+
+async def test_a_result_that_is_not_what_the_task_says_is_a_failure(app: Windlass) -> None:
+    @app.task(queue="local", keep_result="1m")
+    async def count(what: str) -> int:
+        returned: dict[str, Any] = {"number": 3, "text": "three", "yes": True, "large": "x" * 2_000_000}
+        return cast(int, returned[what])
+
+    @app.task(queue="local")
+    async def not_kept() -> int:
+        return cast(int, "three")
+
+    worker = app.worker(["local"])
+    working = asyncio.create_task(worker.run())
+    assert await (await count.aenqueue("number")).aresult(10) == 3
+    for what, told in (
+        ("text", "it returned str, which does not fit its annotation"),
+        ("yes", "it returned bool, which does not fit its annotation"),
+        ("large", "store it elsewhere and return a reference"),
+    ):
+        with pytest.raises(JobFailed, match=told):
+            await (await count.aenqueue(what)).aresult(10)
+    unkept = await not_kept.aenqueue()
+    await until(lambda: app.queue("local").get(unkept.id) is None)
+    assert app.queue("local").counts().dead == 3, "what nobody keeps, nobody checks"
+    await worker.stop()
+    await working
+    await app.queue("local").apurge()
+
+
+async def test_a_job_that_ends_too_late_and_well_is_told(app: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(queue="local", timeout=0.05)
+    async def block() -> None:
+        time.sleep(0.2)  # noqa: ASYNC251  # nothing can cancel it
+
+    job = await block.aenqueue()
+    worker = app.worker(["local"])
+    with caplog.at_level("INFO", "windlass"):
+        working = asyncio.create_task(worker.run())
+        await until(lambda: app.queue("local").get(job.id) is None)
+        await worker.stop()
+        await working
+    told = re.search(rf"block local/{job.id}: done, but after (\d+\.\d) s, and its limit is 0.05 s", caplog.text)
+    assert told is not None
+    assert float(told[1]) >= 0.2, "as long as it took on this machine"
+    assert "stopped; jobs run: 1" in caplog.text
+
+
+async def test_failure_handlers_are_named_in_the_log(app: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(queue="local", max_failures=0)
+    async def caught() -> None:
+        raise ValueError("no luck")
+
+    @caught.on_failure(max_failures=0)
+    async def catch() -> None:
+        raise KeyError("no net")
+
+    @app.task(queue="local", max_failures=0)
+    async def uncaught() -> None:
+        raise ValueError("nobody hears this")
+
+    ids = [(await caught.aenqueue()).id, (await uncaught.aenqueue()).id]
+    worker = app.worker(["local"])
+    with caplog.at_level("INFO", "windlass"):
+        working = asyncio.create_task(worker.run())
+        await until(lambda: app.queue("local").counts().dead == 2)
+        await worker.stop()
+        await working
+    assert f"failure handler of caught local/{ids[0]}: failed for good: KeyError" in caplog.text
+    assert "no failure handler wants it" not in caplog.text
+    await app.queue("local").apurge()
+
+
+async def steal(app: Windlass, seconds: float, found: list[Lease | None]) -> None:
+    """Look for jobs whose lease has ended, all the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found.append(await app.queue("local").alease(1))
+        await asyncio.sleep(0.1)
+
+
+async def test_a_worker_that_lost_its_leases_stops_its_jobs_and_begins_again(app: Windlass, client: object) -> None:
+    runs: list[tuple[int, str]] = []
+
+    @app.task(queue="local")
+    async def wait(job: Job = current()) -> None:
+        runs.append((job.fence, "began"))
+        try:
+            await asyncio.sleep(60 if len(runs) == 1 else 0)
+        except asyncio.CancelledError:
+            runs.append((job.fence, "stopped"))
+            raise
+
+    await wait.aenqueue()
+    worker = app.worker(["local"], lease=1.5)
+    working = asyncio.create_task(worker.run())
+    await until(lambda: runs)
+    # Somebody calls the holder lost, as a sweep does after a long silence.
+    client.zadd(queue_key("local", "holders"), dict.fromkeys(client.zrange(queue_key("local", "holders"), 0, -1), 1))  # type: ignore[attr-defined]
+    await app.queue("local").aclean()
+    await until(lambda: len(runs) == 3)
+    await worker.stop()
+    await working
+    assert [what for _, what in sorted(runs)] == ["began", "stopped", "began"]
+    assert (await app.queue("local").acounts()).leased == 0
+
+
+async def test_what_it_cannot_do_is_refused(app: Windlass) -> None:
+    with pytest.raises(InvalidOption, match="no task and no handler"):
+        app.worker()
+
+    @app.task(queue="media", run="process")
+    def thumbnail() -> None: ...
+
+    with pytest.raises(InvalidOption, match="windlass worker"):
+        app.worker()
+    with pytest.raises(InvalidOption, match="concurrency"):
+        app.worker(["x"], concurrency=0)

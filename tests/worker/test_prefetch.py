@@ -1,0 +1,543 @@
+"""Jobs that lie ready for a child: each is run once, and whose turn it was is known, whatever becomes of the child."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.conditions import until
+from tests.support.workers import Workshop
+from windlass import Windlass
+from windlass.values.job import Lease
+from windlass.values.outcome import Completed, Crashed, Outcome, Released, Retried
+from windlass.worker import attempt
+from windlass.worker.attempt import Plan
+from windlass.worker.executors import child, processes
+from windlass.worker.executors.base import Attempt, Stop, key_of
+from windlass.worker.executors.processes import MOST_IN_TRAY, Gone, NewChild, ProcessExecutor
+from windlass.worker.ipc import prefetch
+from windlass.worker.ipc.prefetch import LARGEST, Tray
+from windlass.worker.ipc.slot_table import Board
+
+PATIENCE = 10.0
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="trays are for Linux alone")
+
+
+# -- the tray itself -------------------------------------------------------------------------------------
+
+
+def test_what_was_taken_back_is_not_there_any_more() -> None:
+    inlet, outlet = prefetch.new_pair()
+    with prefetch.open_outlet(outlet.dup().detach()) as childs:
+        mine = Tray(inlet, outlet)
+        assert all(mine.put(number, job) for number, job in enumerate((b"one", b"", b"three"), 1))
+        assert (prefetch.take(childs), prefetch.take(childs)) == (b"one", b"")
+        assert mine.take_back() == {3}
+        assert mine.take_back() == set()
+        assert mine.put(4, b"four")
+        assert prefetch.take(childs) == b"four"
+        mine.close()
+        assert prefetch.take(childs) is None, "nothing more will come"
+
+
+@pytest.mark.parametrize("seconds", [None, 0.05, 5.0, 0.0])
+def test_what_the_app_sets_for_all_sockets_does_not_count(seconds: float | None) -> None:
+    inlet, outlet = prefetch.new_pair()
+    socket.setdefaulttimeout(seconds)
+    try:
+        mine = Tray.from_fds([inlet.detach(), outlet.dup().detach()])
+        childs = prefetch.open_outlet(outlet.detach())
+    finally:
+        socket.setdefaulttimeout(None)
+    assert mine is not None
+    taken: list[bytes | None] = []
+    thread = threading.Thread(target=lambda: taken.append(prefetch.take(childs)))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive(), "it waits for as long as it takes"
+    assert mine.put(1, b"job")
+    thread.join(PATIENCE)
+    assert taken == [b"job"]
+    before = time.monotonic()
+    assert mine.take_back() == set()
+    assert time.monotonic() - before < 2, "the loop does not wait"
+    mine.close()
+    childs.close()
+
+
+def test_a_full_tray_takes_no_more_and_keeps_what_it_has() -> None:
+    inlet, outlet = prefetch.new_pair()
+    mine = Tray(inlet, outlet)
+    job = b"x" * LARGEST
+    count = 0
+    while mine.put(count, job):
+        count += 1
+    assert count > 0
+    with outlet.dup() as childs:
+        assert prefetch.take(childs) == job
+    assert mine.take_back() == set(range(1, count))
+    mine.close()
+
+
+def test_each_job_is_taken_by_one_of_two_who_reach_for_it() -> None:
+    inlet, outlet = prefetch.new_pair()
+    childs, mine = prefetch.open_outlet(outlet.dup().detach()), Tray(inlet, outlet)
+    taken: list[int] = []
+
+    def take_all() -> None:
+        while (job := prefetch.take(childs)) is not None:
+            taken.append(int(job))
+
+    thread = threading.Thread(target=take_all)
+    thread.start()
+    back: list[int] = []
+    put: list[int] = []
+    for number in range(20_000):
+        if mine.put(number, str(number).encode()):
+            put.append(number)
+        if number % 7 == 0:
+            back += mine.take_back()
+    back += mine.take_back()
+    mine.close()
+    thread.join(PATIENCE)
+    childs.close()
+    assert sorted(taken + back) == put
+    assert taken == sorted(taken)
+    assert taken, "both had some"
+    assert back
+
+
+# -- the executor, with children that are threads --------------------------------------------------------
+
+
+class Died(BaseException):
+    """What a child does that dies in the middle of a job."""
+
+
+class Bench:
+    """An executor whose children are threads, and what they do with each job: nothing, if nothing else is said."""
+
+    def __init__(self, slots: int, max_jobs: int | None = None) -> None:
+        self.app = Windlass("unix:///nowhere")
+        self.app.task(queue="q", run="process", max_stalls=1)(_short)
+        board = Board.create(slots)
+        self.executor = ProcessExecutor(range(slots), board, self, self._finished, source=self, max_jobs=max_jobs)
+        self.executor._typical = 0.0  # jobs are known to be short
+        self.deeds: dict[str, Any] = {}
+        self.performed: list[tuple[int, str]] = []
+        self.outcomes: dict[str, Outcome | None] = {}
+        self.killed: list[tuple[int, str]] = []
+        self.may_serve = threading.Event()
+        self.may_serve.set()
+        self.ended = asyncio.Event()  # it is known how children ended
+        self.ended.set()
+        self.tray: type[Tray] | None = Tray
+        self._threads: list[threading.Thread] = []
+        self._pids = 100
+
+    def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
+        self.outcomes[one.plan.lease.id] = outcome
+
+    def progress(self, lease: Lease, value: float) -> None: ...
+
+    def submit(self, *ids: str, data: str = "") -> None:
+        for id in ids:
+            payload = self.app.tasks["_short"].call(data).data
+            plan = attempt.plan(self.app, Lease("q", id, payload, fence=int(id) + 1))
+            assert isinstance(plan, Plan)
+            self.executor.submit(plan)
+
+    async def child(self, slot: int) -> NewChild:
+        ours, theirs = socket.socketpair()
+        inlet, outlet = prefetch.new_pair()
+        self._pids += 1
+        childs = prefetch.open_outlet(outlet.dup().detach())
+        thread = threading.Thread(target=self._serve, args=(self._pids, theirs, childs))
+        self._threads.append(thread)
+        thread.start()
+        return NewChild(self._pids, ours, self.tray(inlet, outlet) if self.tray else None)
+
+    def _serve(self, pid: int, sock: socket.socket, jobs: socket.socket) -> None:
+        def perform(app: object, header: Any, body: bytes, link: Any) -> Any:
+            id = msgspec.msgpack.decode(body)["id"]
+            self.performed.append((pid, id))
+            try:
+                said = self.deeds.get(id, bool)()
+            except Died:
+                sock.close()
+                said = None
+            return said or {"end": "done"}, b""
+
+        with sock, jobs:
+            self.may_serve.wait(PATIENCE)
+            child.serve(sock, self.app, perform, tray=jobs if self.tray else None)
+
+    async def ending(self, pid: int) -> Gone:
+        await self.ended.wait()
+        return Gone(code=9)
+
+    def forget(self, pid: int) -> None: ...
+
+    def kill(self, slot: int, why: str) -> None:
+        self.killed.append((slot, why))
+
+    def ready(self) -> list[str]:
+        return [plan.lease.id for plan in self.executor._with_children()]
+
+    def runs(self) -> Counter[str]:
+        return Counter(id for _, id in self.performed)
+
+    async def all_ended(self, *ids: str) -> None:
+        await until(lambda: set(ids) <= set(self.outcomes), PATIENCE)
+
+    def close(self) -> None:
+        self.may_serve.set()
+        for deed in self.deeds.values():
+            if isinstance(deed, Held):
+                deed.go_on.set()
+        self.executor.close()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def _short(data: str) -> None: ...
+
+
+@pytest.fixture
+async def benches() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(slots: int, **options: Any) -> Bench:
+        made.append(Bench(slots, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+class Held:
+    """A job that waits in its child."""
+
+    def __init__(self, answer: dict[str, str] | None = None) -> None:
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.answer = answer
+
+    def __call__(self) -> dict[str, str] | None:
+        self.begun.set()
+        self.go_on.wait(3 * PATIENCE)
+        return self.answer
+
+
+def ids(*numbers: int) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+async def test_short_jobs_lie_ready_and_run_once_in_their_order(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(100))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    assert bench.ready() == ids(*range(1, MOST_IN_TRAY + 1))
+    assert bench.executor.waiting == 99
+    first.go_on.set()
+    await bench.all_ended(*every)
+    assert [id for _, id in bench.performed] == every
+    assert all(isinstance(bench.outcomes[id], Completed) for id in every)
+    assert bench.executor.idle
+
+
+async def test_long_jobs_do_not_lie_ready(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.executor._typical = 0.1
+    first = bench.deeds["0"] = Held()
+    bench.submit(*ids(0, 1, 2))
+    await until(first.begun.is_set)
+    assert bench.ready() == []
+    first.go_on.set()
+    await bench.all_ended(*ids(0, 1, 2))
+
+
+async def test_what_lies_behind_a_long_job_goes_to_another_child(
+    benches: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = benches(2)
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(40))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    await until(lambda: len(bench.outcomes) + len(bench.ready()) >= 39)
+    monkeypatch.setattr(processes, "OVERDUE", 0.0)  # now it is
+    assert "0" not in bench.outcomes
+    assert bench.executor.give_up_stuck() == []
+    await bench.all_ended(*every[1:])
+    first.go_on.set()
+    await bench.all_ended("0")
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_a_job_that_lies_ready_can_be_cancelled_and_never_begins(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(first.begun.is_set)
+    assert "2" in bench.ready()
+    given_up = bench.executor.give_up("q", "2")
+    assert given_up is not None
+    assert bench.executor.begun("q", "2") == []
+    first.go_on.set()
+    await bench.all_ended(*ids(0, 1, 3))
+    assert bench.runs() == Counter(ids(0, 1, 3))
+
+
+async def test_one_that_was_begun_before_we_heard_of_it_is_stopped_when_we_do(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first, second = bench.deeds["0"], bench.deeds["1"] = Held(), Held()
+    bench.submit(*ids(0, 1, 2))
+    await until(first.begun.is_set)
+    first.go_on.set()
+    assert second.begun.wait(PATIENCE), "while this loop stands still"
+    assert bench.executor.give_up("q", "1") is None
+    (key,) = bench.executor.begun("q", "1")
+    assert key == ("q", 2)
+    assert bench.executor.stop(key, Stop.CANCELLED)
+    assert not bench.executor.stop(("q", 99), Stop.CANCELLED)
+    await until(lambda: bench.killed)
+    assert bench.killed == [(0, "cancelled")]
+    assert bench.executor.running[key].stop is Stop.CANCELLED
+    second.go_on.set()
+    await bench.all_ended(*ids(0, 1, 2))
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_when_a_child_dies_only_the_job_that_it_had_begun_is_to_blame(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+
+    def die() -> None:
+        raise Died
+
+    first = bench.deeds["0"] = Held()
+    bench.deeds["1"] = die
+    every = ids(*range(30))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    assert bench.ready()[0] == "1"
+    first.go_on.set()
+    await bench.all_ended(*every)
+    assert isinstance(bench.outcomes["1"], Crashed)
+    assert all(isinstance(bench.outcomes[id], Completed) for id in every if id != "1")
+    assert set(bench.runs().values()) == {1}
+    assert len({pid for pid, _ in bench.performed}) == 2
+
+
+async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.submit("0")
+    await bench.all_ended("0")
+    (its,) = bench.executor._children.values()
+    tray_of_its = its._tray
+    assert tray_of_its is not None
+    bench.performed.clear()
+    # Nobody takes anything from now on, as when it was killed a moment ago.
+    other_inlet, other_outlet = prefetch.new_pair()
+    its._tray = Tray(other_inlet, other_outlet)
+    bench.submit(*ids(1, 2, 3))
+    await until(lambda: bench.ready() == ids(2, 3))
+    its.stream._end()
+    await bench.all_ended(*ids(1, 2, 3))
+    assert isinstance(bench.outcomes["1"], Released)
+    assert bench.runs() == Counter(ids(2, 3))
+    tray_of_its.close()
+
+
+async def test_a_child_that_dies_at_its_birth_is_charged_to_a_job(benches: Callable[..., Bench]) -> None:
+    """Whatever it dies of, it would do so again and again."""
+    bench = benches(1)
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2))
+    await until(lambda: bench.ready() == ids(1, 2))
+    (its,) = bench.executor._children.values()
+    its.stream._end()
+    await bench.all_ended("0")
+    assert isinstance(bench.outcomes["0"], Crashed)
+    bench.may_serve.set()
+    await bench.all_ended(*ids(1, 2))
+    assert bench.runs() == Counter(ids(1, 2))
+
+
+async def test_others_need_not_wait_until_it_is_known_how_a_child_died(benches: Callable[..., Bench]) -> None:
+    bench = benches(2)
+    bench.ended.clear()
+
+    def die() -> None:
+        raise Died
+
+    bench.deeds["0"] = die
+    every = ids(*range(20))
+    bench.submit(*every)
+    await bench.all_ended(*every[1:])
+    assert "0" not in bench.outcomes
+    bench.ended.set()
+    await bench.all_ended("0")
+    assert isinstance(bench.outcomes["0"], Crashed)
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_what_is_given_up_was_not_begun_and_what_runs_goes_on(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    second = bench.deeds["1"] = Held()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(second.begun.is_set)
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
+    second.go_on.set()
+    await bench.all_ended(*ids(0, 1))
+    assert bench.runs() == Counter(ids(0, 1))
+    assert bench.executor.idle
+
+
+async def test_a_child_that_stands_still_keeps_only_one_job(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(lambda: bench.ready() == ids(1, 2, 3))
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(1, 2, 3)
+    assert bench.executor.waiting == 0
+    bench.may_serve.set()
+    await bench.all_ended("0")
+    assert bench.runs() == Counter(["0"]), "it was taken back with the others, and sent again"
+    assert bench.executor.idle
+
+
+async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    second = bench.deeds["1"] = Held({"end": "raised", "type": "Oops", "message": "it is mine"})
+
+    class Interrupted(Tray):
+        def take_back(self) -> set[int]:
+            (first,) = (int.from_bytes(self._outlet.recv(4), "big"),)
+            bench.may_serve.set()
+            assert second.begun.wait(PATIENCE)
+            return {first} | super().take_back()
+
+    bench.tray = Interrupted
+    bench.may_serve.clear()
+    bench.submit(*ids(0, 1, 2, 3))
+    await until(lambda: bench.ready() == ids(1, 2, 3))
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
+    bench.tray = Tray
+    assert bench.executor.begun("q", "1") == [("q", 2)]
+    second.go_on.set()
+    await bench.all_ended(*ids(0, 1))
+    assert [id for _, id in bench.performed] == ids(1, 0), "that one had no chance to be the first"
+    assert isinstance(bench.outcomes["0"], Completed)
+    assert isinstance(bench.outcomes["1"], Retried)
+    assert "it is mine" in bench.outcomes["1"].message
+    assert bench.executor.idle
+
+
+async def test_without_trays_each_job_is_sent_when_its_child_is_free(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    bench.tray = None
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(10))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    assert bench.ready() == []
+    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == every[1:]
+    bench.submit(*every[1:])
+    first.go_on.set()
+    await bench.all_ended(*every)
+    assert [id for _, id in bench.performed] == every
+
+
+async def test_jobs_are_taken_back_again_and_again_while_they_run(benches: Callable[..., Bench]) -> None:
+    bench = benches(3)
+    every = ids(*range(400))
+    bench.submit(*every)
+    while not bench.executor.idle:
+        for plan in bench.executor.give_up_standby():
+            bench.executor.submit(plan)
+        await asyncio.sleep(0)
+    assert bench.runs() == Counter(every)
+    assert all(isinstance(bench.outcomes[id], Completed) for id in every)
+
+
+async def test_a_large_job_is_sent_by_itself(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    bench.submit("0")
+    bench.submit("1", data="x" * 10 * LARGEST)
+    bench.submit("2")
+    await until(first.begun.is_set)
+    assert bench.ready() == []
+    first.go_on.set()
+    await bench.all_ended(*ids(0, 1, 2))
+    assert [id for _, id in bench.performed] == ids(0, 1, 2)
+
+
+async def test_a_child_lives_for_as_many_jobs_as_it_may(benches: Callable[..., Bench]) -> None:
+    bench = benches(1, max_jobs=5)
+    every = ids(*range(20))
+    bench.submit(*every)
+    await bench.all_ended(*every)
+    assert Counter(pid for pid, _ in bench.performed) == {101: 5, 102: 5, 103: 5, 104: 5}
+    assert set(bench.runs().values()) == {1}
+
+
+async def test_a_child_that_is_to_go_leaves_what_lies_ready_to_the_next(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    first = bench.deeds["0"] = Held()
+    every = ids(*range(10))
+    bench.submit(*every)
+    await until(first.begun.is_set)
+    bench.executor.retire(0)
+    assert bench.ready() == []
+    first.go_on.set()
+    await bench.all_ended(*every)
+    by_child: dict[int, list[str]] = defaultdict(list)
+    for pid, id in bench.performed:
+        by_child[pid].append(id)
+    first_child, second_child = by_child.values()
+    assert (first_child, second_child) == (["0"], every[1:])
+
+
+async def test_the_board_shows_what_runs(benches: Callable[..., Bench]) -> None:
+    bench = benches(1)
+    late = bench.deeds["5"] = Held()
+    bench.submit(*ids(*range(10)))
+    await until(late.begun.is_set)
+    await until(lambda: [entry.fence for entry in bench.executor._board.running()] == [6])
+    assert list(bench.executor.running) == [("q", 6)]
+    late.go_on.set()
+    await bench.all_ended(*ids(*range(10)))
+    assert key_of(Lease("q", "5", b"", fence=6)) not in bench.executor.running
+
+
+# -- with a real worker ------------------------------------------------------------------------------------
+
+
+def test_a_job_that_kills_its_child_is_the_only_one_that_is_charged(shop: Workshop) -> None:
+    calls = [shop.call("brief", number % 150 == 149, queue="brief") for number in range(600)]
+    sent = shop.send_many(calls)
+    shop.start("brief", queues={"brief": 1}, processes=2)
+    shop.wait_empty("brief")
+    ran = shop.journal.all("ran")
+    assert Counter(entry.id for entry in ran) == Counter(sent)
+    assert {entry.attempt for entry in ran} == {1}
+    dead = shop.queue("brief").jobs("dead").jobs
+    assert {record.id for record in dead} == set(sent[149::150])
+    assert all("exit code 3" in (record.message or "") for record in dead)
+    assert len({entry.pid for entry in ran}) <= 2 + len(dead)
