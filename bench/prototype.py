@@ -2,7 +2,7 @@
 
 One list of ids, one hash of payloads, one sorted set of leases, and a script that settles a batch and leases the next
 in one call. Each job is read into a typed struct and awaited in a task of its own; two calls are under way at a time,
-through redis-py's client. There are no fences, no heartbeats, no keeper, no limits, no retries; nothing is repeated
+through redis-py's client. There are no fences, no heartbeats, no supervisor, no limits, no retries; nothing is repeated
 when a connection breaks.
 
     BENCH_URL=redis://… python -m bench.prototype 100000     # prints jobs a second, and µs of CPU for one

@@ -1,6 +1,7 @@
 """The app of a chaos run: tasks that do what their payload says, one for each way that a job can be run.
 
-Each notes when it begins and how it ends. Importing this module installs the tap: whatever a nursery forks has it then.
+Each notes when it begins and how it ends. Importing this module installs the tap: whatever a forkserver forks has it
+then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The processes of a chaos run: its workers and producers, and when each of them ended.
 
-None outlives the run. A worker is a keeper with its nursery, runner and children; all carry its mark in their
+None outlives the run. A worker is a supervisor with its forkserver, runner and children; all carry its mark in their
 environment, and only what carries it is ever signalled.
 """
 
@@ -99,8 +99,8 @@ class Process:
         self._watch = watch
 
     @property
-    def keeper(self) -> int:
-        """The process that was started; of a worker its keeper."""
+    def supervisor(self) -> int:
+        """The process that was started; of a worker its supervisor."""
         return self.process.pid
 
     def processes(self) -> list[int]:
@@ -192,7 +192,8 @@ class Fleet:
             return [worker for worker in self._workers.values() if worker.alive]
 
     def _look_on(self) -> None:
-        """New processes come all the time, and their end is to be seen. And a worker whose nursery was killed while it
+        """New processes come all the time, and their end is to be seen. And a worker whose forkserver was killed
+        while it
         imported the app ends by itself."""
         while not self._ending.wait(LOOK):
             self.mend()
@@ -206,7 +207,7 @@ class Fleet:
 
     def ready(self) -> bool:
         """Whether every worker has a runner."""
-        return all(_has_offspring(worker.keeper) for worker in self.workers())
+        return all(_has_forked(worker.supervisor) for worker in self.workers())
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -249,5 +250,5 @@ class Fleet:
         self._launcher.shutdown()
 
 
-def _has_offspring(keeper: int) -> bool:
-    return any(process_info.children(nursery) for nursery in process_info.children(keeper) or ())
+def _has_forked(supervisor: int) -> bool:
+    return any(process_info.children(forkserver) for forkserver in process_info.children(supervisor) or ())

@@ -47,7 +47,7 @@ from windlass.storage.port import Call, Layout
 from windlass.task import check_task_name
 from windlass.tasks.envelope import write_envelope
 from windlass.transport import presence
-from windlass.values.job import CAUGHT, JobRecord, Lease, State
+from windlass.values.job import FAILURE_JOB, JobRecord, Lease, State
 from windlass.values.outcome import Broken, Failed, Unknown
 from windlass.values.validation import check_id, check_name
 from windlass.values.worker_record import WorkerRecord
@@ -115,7 +115,7 @@ def read_failures(payloads: Iterable[bytes], findings: Findings) -> None:
     """The same in the place of what a failure handler is told, which only somebody can write who has the server."""
     for data in payloads:
         try:
-            attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1, marks=CAUGHT))
+            attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1, marks=FAILURE_JOB))
         except Exception as error:
             findings.crash(f"the record of a failure: {_described(error)}", data)
 
@@ -212,7 +212,7 @@ def _feed_worker(server: Server, folder: Path, payloads: list[bytes], findings: 
             if job.reason != "failed" or not (job.message or "").startswith("keep_result:"):
                 findings.crash(f"a payload died: {job.reason} {job.message}", job.data)
         alive = queue.enqueue(write_envelope("kept", b'["still here"]', 60), id="last")
-        if JobHandle[str](queue._layout, queue._runners, alive.id).result(timeout=PATIENCE) != "still here":
+        if JobHandle[str](queue._layout, queue._flow_runner, alive.id).result(timeout=PATIENCE) != "still here":
             findings.crash("the last job was not run", alive)
         for words in ("the runner died", "the runner was ended", "Traceback"):
             if words in worker.log:

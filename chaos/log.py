@@ -33,7 +33,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Began(Record, frozen=True, tag="began"):
-    """A process begins: its role ("producer", "runner", "keeper", "child", "driver"), for a runner its holder's name.
+    """A process begins: its role ("producer", "runner", "supervisor", "child", "driver"), for a runner its holder's
+    name.
 
     `wall` is what its clock showed at `t`, in ms since 1970 (0: not noted): so run times can be compared with real
     time, whatever was done to the server's clock.
@@ -79,7 +80,7 @@ class EnqueueAsked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SettleAsked(msgspec.Struct, frozen=True, array_like=True):
-    """One outcome: "completed", "released", "retried", "failed", "crashed", "broken", "unknown", "uncaught".
+    """One outcome: "completed", "released", "retried", "failed", "crashed", "broken", "unknown", "unhandled".
 
     `delay` (ms) is that of a retry; 0: at once.
     """

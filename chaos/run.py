@@ -55,7 +55,7 @@ SPARE = 1.4  # kills that are planned for one that is wanted: now and then nobod
 EVERYSEC_LOSES = 2.0  # seconds of answers, when the server is killed
 STUCK = 30.0  # seconds in which nothing moves: the queues will not drain any more
 REPORT_EVERY = 5.0
-_KILLS = {"kill runner": 30, "kill child": 25, "kill worker": 20, "kill keeper": 15, "kill nursery": 10}
+_KILLS = {"kill runner": 30, "kill child": 25, "kill worker": 20, "kill supervisor": 15, "kill forkserver": 10}
 
 
 @dataclass(frozen=True)
@@ -452,7 +452,11 @@ def _arguments(given: Sequence[str] | None, order: Order, prog: str) -> Order:
 
     number("jobs", int, "how many jobs are sent")
     number("minutes", float, "how long all of it may take; the load has the most of that")
-    number("worker_kills", int, "how many SIGKILLs hit a worker: a child, the runner, the nursery, the keeper or all")
+    number(
+        "worker_kills",
+        int,
+        "how many SIGKILLs hit a worker: a child, the runner, the forkserver, the supervisor or all",
+    )
     number("server_kills", int, "how many SIGKILLs hit the server")
     number("workers", int, "how many workers")
     number("producers", int, "how many producers")

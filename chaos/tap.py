@@ -40,7 +40,7 @@ from windlass.errors import OutcomeUnknown, WindlassError
 from windlass.storage.native.layout import NativeLayout
 from windlass.storage.port import Beat, Call, Parcel, Turn
 from windlass.tasks.context import Job
-from windlass.transport.session import Lane, Session
+from windlass.transport.session import Caller, Session
 from windlass.transport.wire import Flow
 from windlass.values.durability import Durability
 from windlass.values.job import Lease, Limits, NewJob
@@ -52,7 +52,7 @@ FOLDER = "WINDLASS_CHAOS_LOG"  # in the environment: where the log is
 LEVEL = "WINDLASS_CHAOS_LEVEL"  # the durability that the server's settings promise for every answer
 SINGLETON = "one-"  # how the ids begin that are enqueued again and again
 
-_ROLE = "WINDLASS_ROLE"  # set by the nursery in what it forks: "runner" or "child"
+_ROLE = "WINDLASS_ROLE"  # set by the forkserver in what it forks: "runner" or "child"
 _SLOW = 100_000_000  # ns after which an answer may be that of a repeat
 _NO_STEP = ""  # said of enqueues by an answer of a step that wrote nothing: then its number is that of another
 
@@ -101,11 +101,11 @@ def install(role: str) -> bool:
     return True
 
 
-def install_keeper() -> bool:
-    """The same for a keeper, which also sees how the processes of its worker end."""
-    if _pen is not None or not install("keeper"):
+def install_supervisor() -> bool:
+    """The same for a supervisor, which also sees how the processes of its worker end."""
+    if _pen is not None or not install("supervisor"):
         return False
-    _wrap_nursery()
+    _wrap_forkserver()
     _wrap_crew()
     return True
 
@@ -308,9 +308,9 @@ class _Turn(_Tap):
                 yield from ((outcome, child) for child in outcome.children if (child.queue == self._queue) == here)
 
     def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
-        _, verdicts, base, ids, data, metas, priorities, _, recovered, *_ = reply
-        settled = tuple(digit != ord("0") for digit in verdicts)
-        answers = zip(self._outcomes, verdicts, strict=True)
+        _, flags, base, ids, data, metas, priorities, _, recovered, *_ = reply
+        settled = tuple(digit != ord("0") for digit in flags)
+        answers = zip(self._outcomes, flags, strict=True)
         returned = tuple(outcome.lease.fence for outcome, digit in answers if digit == ord("2"))
         accepted = {outcome.lease.fence for outcome, ours in zip(self._outcomes, settled, strict=True) if ours}
         statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._children(here=True))
@@ -504,9 +504,9 @@ def _wrap_layout() -> None:
         return _tapped(extend(self, leases, seconds), _Extend, self.queue, leases, seconds)
 
     def tapped_beat(
-        self: NativeLayout, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None
+        self: NativeLayout, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None
     ) -> Call[Beat]:
-        call = beat(self, holder, seconds, register=register, catcher=catcher)
+        call = beat(self, holder, seconds, register=register, failure_handler=failure_handler)
         return _tapped(call, _Beat, self.queue, holder, seconds, register)
 
     def tapped_progress(self: NativeLayout, lease: Lease, value: float) -> Call[bool]:
@@ -531,16 +531,16 @@ def _wrap_layout() -> None:
 
 
 def _wrap_session() -> None:
-    """Where a call gets its lane and number. The repeat of an abandoned one goes past here; its answer is noted."""
+    """Where a call gets its caller and number. The repeat of an abandoned one goes past here; its answer is noted."""
     carry_out = Session._carry_out
 
-    def tapped_carry_out(self: Session, lane: Lane, call: Call[T], *more: Any) -> Flow[tuple[T, Durability]]:
+    def tapped_carry_out(self: Session, caller: Caller, call: Call[T], *more: Any) -> Flow[tuple[T, Durability]]:
         tap = call.tap if isinstance(call, _TappedCall) else None
         if tap is None:
-            return (yield from carry_out(self, lane, call, *more))
+            return (yield from carry_out(self, caller, call, *more))
         tap.sent()
         try:
-            value, level = yield from carry_out(self, lane, call, *more)
+            value, level = yield from carry_out(self, caller, call, *more)
         except WindlassError as error:
             tap.refused(error)
             raise
@@ -553,43 +553,43 @@ def _wrap_session() -> None:
     setattr(Session, "_carry_out", tapped_carry_out)  # noqa: B010  # mypy would not have it assigned
 
 
-def _wrap_nursery() -> None:
-    """How offspring end is noted before the keeper acts on it: what begins because of that begins later."""
-    from windlass.worker.supervisor.forkserver import Ending, Nursery
+def _wrap_forkserver() -> None:
+    """How forked end is noted before the supervisor acts on it: what begins because of that begins later."""
+    from windlass.worker.supervisor.forkserver import Ending, ForkServer
 
-    hear, bury = Nursery._hear, Nursery._bury
+    hear, bury = ForkServer._hear, ForkServer._bury
 
-    def tapped_hear(self: Nursery, header: dict[str, Any]) -> None:
+    def tapped_hear(self: ForkServer, header: dict[str, Any]) -> None:
         if "exited" in header:
             note(Ended(monotonic_ns(), header["exited"], _how(header["code"], header["signal"])))
         hear(self, header)
 
-    def tapped_bury(self: Nursery, ending: Ending) -> None:
-        for pid in self._offspring:
+    def tapped_bury(self: ForkServer, ending: Ending) -> None:
+        for pid in self._forked:
             note(Ended(monotonic_ns(), pid, "signal 9"))
         note(Ended(monotonic_ns(), self.pid, _how(ending.code, ending.signal)))
         bury(self, ending)
 
-    setattr(Nursery, "_hear", tapped_hear)  # noqa: B010
-    setattr(Nursery, "_bury", tapped_bury)  # noqa: B010
+    setattr(ForkServer, "_hear", tapped_hear)  # noqa: B010
+    setattr(ForkServer, "_bury", tapped_bury)  # noqa: B010
 
 
 def _wrap_crew() -> None:
     """A holder that leaves is forgotten by the server, and its next heartbeat is not a loss."""
-    from windlass.worker.supervisor.runner_group import Crew
+    from windlass.worker.supervisor.runner_group import RunnerGroup
 
-    drain, end = Crew.drain, Crew.end
+    drain, end = RunnerGroup.drain, RunnerGroup.end
 
-    def tapped_drain(self: Crew, grace: float) -> None:
+    def tapped_drain(self: RunnerGroup, grace: float) -> None:
         _leaving.add(self.holder)
         drain(self, grace)
 
-    def tapped_end(self: Crew) -> None:
+    def tapped_end(self: RunnerGroup) -> None:
         _leaving.add(self.holder)
         end(self)
 
-    setattr(Crew, "drain", tapped_drain)  # noqa: B010
-    setattr(Crew, "end", tapped_end)  # noqa: B010
+    setattr(RunnerGroup, "drain", tapped_drain)  # noqa: B010
+    setattr(RunnerGroup, "end", tapped_end)  # noqa: B010
 
 
 def _how(code: int | None, signal: int | None) -> str:

@@ -1,4 +1,4 @@
-"""`windlass worker` with a tap in its keeper: `python -m chaos.worker OPTIONS`, for the app of the chaos run."""
+"""`windlass worker` with a tap in its supervisor: `python -m chaos.worker OPTIONS`, for the app of the chaos run."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from windlass.cli import main
 APP = "chaos.app:app"
 
 if __name__ == "__main__":
-    tap.install_keeper()
+    tap.install_supervisor()
     main(["worker", APP, *sys.argv[1:]])

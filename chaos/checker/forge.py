@@ -420,7 +420,7 @@ class _Worker:
         self.world = world
         self.queue = queue
         self.runner = world.pen("runner")
-        self.keeper = world.pen("keeper")
+        self.supervisor = world.pen("supervisor")
         self.holder = f"w{self.runner.pid}"
         self.gone = False
         self.stopped = False
@@ -432,7 +432,7 @@ class _Worker:
         world = self.world
         world.tick()
         known = self.queue.beat(self.holder, world.wall, register=register)
-        self.keeper.write(
+        self.supervisor.write(
             Beaten(world.t, self.queue.name, self.holder, _EPOCH, self.queue.step, world.wall, LEASE, known)
         )
         self.beat_at = world.t + LEASE * MS // 3
@@ -508,7 +508,7 @@ class _Worker:
         world = self.world
         self.gone = True
         self.queue.retire(self.holder)
-        for pen in (self.runner, self.keeper):
+        for pen in (self.runner, self.supervisor):
             world.driver.write(Ended(world.tick(), pen.pid, "exit 0"))
             pen.close()
 
@@ -527,18 +527,18 @@ class _Worker:
                 world.tick()
                 self.queue.turn(sent, want, self.holder, world.wall)
         whole = world.chance.random() < 0.5
-        pids = (self.runner.pid, self.keeper.pid) if whole else (self.runner.pid,)
+        pids = (self.runner.pid, self.supervisor.pid) if whole else (self.runner.pid,)
         world.driver.write(Fault(world.tick(), "kill worker" if whole else "kill runner", True, pids))
         for pid in pids:
             world.driver.write(Ended(world.tick(), pid, "signal 9"))
         if not whole:
-            self._hand_back()
+            self._reclaim()
         self.runner.close()
-        self.keeper.close()
+        self.supervisor.close()
 
-    def _hand_back(self) -> None:
-        """The keeper sees that its runner is dead, and gives back what that held."""
-        world, pen, queue = self.world, self.keeper, self.queue
+    def _reclaim(self) -> None:
+        """The supervisor sees that its runner is dead, and gives back what that held."""
+        world, pen, queue = self.world, self.supervisor, self.queue
         held = [lease for lease in queue.leases.values() if lease.holder == self.holder]
         outcome = world.chance.choice(("released", "crashed"))
         settles = tuple(SettleAsked(lease.job.id, lease.fence, outcome, alone=False) for lease in held)
@@ -553,7 +553,7 @@ class _Worker:
         """It stands still for longer than its lease, and finds that all is lost."""
         world = self.world
         self.stopped = True
-        world.driver.write(Fault(world.tick(), "stop worker", True, (self.runner.pid, self.keeper.pid)))
+        world.driver.write(Fault(world.tick(), "stop worker", True, (self.runner.pid, self.supervisor.pid)))
         world.at(world.t + (LEASE + 300) * MS, self._go_on)
 
     def _go_on(self) -> None:
@@ -561,7 +561,7 @@ class _Worker:
         if self.gone:
             return
         self.stopped = False
-        world.driver.write(Fault(world.tick(), "stop worker", False, (self.runner.pid, self.keeper.pid)))
+        world.driver.write(Fault(world.tick(), "stop worker", False, (self.runner.pid, self.supervisor.pid)))
         if self.hand:
             sent = self._finish()
             pen.calls += 1

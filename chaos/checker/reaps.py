@@ -13,7 +13,7 @@ from chaos.checker.lives import IN_DOUBT, LOST_LEASE, UNEXPLAINED, Holder, Lease
 from chaos.log import Answered, Beaten, Claim, Extended, SettleAsked
 
 _JUMP = 10**9  # ns by which a lease may be shorter for every time that the server's clock is set
-ENDS = ("completed", "failed", "broken", "uncaught")
+ENDS = ("completed", "failed", "broken", "unhandled")
 
 
 def swept(book: Book, answer: Answered) -> None:

@@ -102,7 +102,7 @@ def _apply(book: Book, life: Life, asked: SettleAsked) -> None:
             book.die(life, "failed")
         case "broken":
             book.end(life, BROKEN)
-        case "uncaught":
+        case "unhandled":
             book.end(life, COMPLETED)
         case other:
             book.problem("I4", life.job, f"ended as {other!r}, which is no outcome")

@@ -187,9 +187,9 @@ MUTANTS = (
     Mutant(
         "a batch is one job short",
         f"{LUA}/turn.lua",
-        "return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)",
+        "return hand_out(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
         "if #ids > 1 then ids[#ids], payloads[#payloads], scores[#scores] = nil, nil, nil end\n"
-        "return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)",
+        "return hand_out(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
     ),
     Mutant(
         "leases are shorter than they say",
@@ -317,8 +317,8 @@ MUTANTS = (
     Mutant(
         "cancelling says yes and does nothing",
         f"{LUA}/cancel.lua",
-        "    verdict = call('ZREM', READY, id)\n",
-        "    verdict = call('ZSCORE', READY, id) and 1 or 0\n    if verdict == 1 then return { reading, '1' } end\n",
+        "    flag = call('ZREM', READY, id)\n",
+        "    flag = call('ZSCORE', READY, id) and 1 or 0\n    if flag == 1 then return { reading, '1' } end\n",
     ),
     Mutant(
         "a revived job stays among the dead",
@@ -351,8 +351,8 @@ MUTANTS = (
     Mutant(
         "answers are not remembered",
         f"{LUA}/shared/operations.lua",
-        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, lane_field,",
-        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, 'lane',",
+        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, caller_field,",
+        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, 'caller',",
     ),
     Mutant(
         "a request that comes late is done after a newer one",
@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         "a repeat writes nothing, so nobody waits for it",
         f"{LUA}/shared/operations.lua",
-        "      call('HSET', STATE, lane_field, write_record(step, answer))\n",
+        "      call('HSET', STATE, caller_field, write_record(step, answer))\n",
         "",
         ("tests/values/test_durability.py",),
     ),
@@ -430,7 +430,7 @@ MUTANTS = (
         "a repeat gets a number of its own",
         "transport/session.py",
         "                if call.when_repeated:\n",
-        "                command = command.replace(lane.name.encode(), random_id().encode())\n"
+        "                command = command.replace(caller.name.encode(), random_id().encode())\n"
         "                if call.when_repeated:\n",
     ),
     Mutant(
@@ -490,8 +490,8 @@ MUTANTS = (
         ("tests/worker/test_edges.py",),
     ),
     Mutant(
-        "a glance does not see when leases end",
-        "storage/native/lua/glance.lua",
+        "a probe does not see when leases end",
+        "storage/native/lua/probe.lua",
         "if call('EXISTS', KEYS[6]) == 1 then",
         "if false then",
         ("tests/worker/test_idle.py",),
@@ -504,31 +504,31 @@ MUTANTS = (
         ("tests/worker/test_server_faults.py",),
     ),
     Mutant(
-        "the keeper sends no heartbeats",
+        "the supervisor sends no heartbeats",
         "worker/supervisor/supervisor.py",
-        "                    if queue not in crew.beating:\n",
-        "                    if queue not in crew.beating and crew.why:\n",
+        "                    if queue not in group.beating:\n",
+        "                    if queue not in group.beating and group.why:\n",
         ("tests/worker/test_hostile.py::test_jobs_that_hold_the_interpreter_for_many_leases_run_once",),
     ),
     Mutant(
-        "the keeper gives back nothing",
+        "the supervisor gives back nothing",
         "worker/supervisor/supervisor.py",
-        "        await self._give_back(crew, ending)\n",
+        "        await self._give_back(group, ending)\n",
         "",
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
         "children outlive their runner",
         "worker/supervisor/runner_group.py",
-        '            child.why = child.why or "shutdown"\n            child.offspring.signal(signal.SIGKILL)\n',
+        '            child.why = child.why or "shutdown"\n            child.forked.signal(signal.SIGKILL)\n',
         '            child.why = child.why or "shutdown"\n',
         ("tests/worker/test_kills.py",),
     ),
     Mutant(
         "jobs go on when their leases could not be kept",
         "worker/supervisor/supervisor.py",
-        "        if crew.why:\n            return  # it is being ended already\n",
-        "        if crew:\n            return\n",
+        "        if group.why:\n            return  # it is being ended already\n",
+        "        if group:\n            return\n",
         ("tests/chaos/test_pauses.py", "tests/worker/test_partial_faults.py"),
     ),
     Mutant(
@@ -542,8 +542,8 @@ MUTANTS = (
     Mutant(
         "notes are not compared with a server that was restored",
         "worker/runner/runner.py",
-        "        if feed.in_doubt:\n",
-        "        if feed.in_doubt and feed.comparing:\n",
+        "        if consumer.in_doubt:\n",
+        "        if consumer.in_doubt and consumer.comparing:\n",
         ("tests/worker/test_rewinds.py",),
     ),
     # -- jobs that cannot be decoded ---------------------------------------------------------------------
@@ -557,8 +557,8 @@ MUTANTS = (
     Mutant(
         "the oldest broken jobs are dropped",
         f"{LUA}/shared/endings.lua",
-        "    add_grave(BROKEN, id, grave)\n",
-        "    add_grave(BROKEN, id, grave)\n"
+        "    add_dead_record(BROKEN, id, dead_record)\n",
+        "    add_dead_record(BROKEN, id, dead_record)\n"
         "    if call('ZCARD', BROKEN) > 2 then call('ZREMRANGEBYRANK', BROKEN, 0, 0) end\n",
     ),
     Mutant(
@@ -571,7 +571,7 @@ MUTANTS = (
     Mutant(
         "a worker that cannot decode jobs goes on taking them",
         "worker/runner/runner.py",
-        "            outcome = feed.guard.undecodable(outcome)\n",
+        "            outcome = consumer.guard.undecodable(outcome)\n",
         "            pass\n",
         ("tests/worker/test_undecodable.py",),
     ),
@@ -586,7 +586,7 @@ MUTANTS = (
     Mutant(
         "a job is taken from a child that was about to begin it",
         "worker/executors/processes.py",
-        '            self._tray.put(self._number, job if len(job) <= LARGEST else b"")\n',
+        '            self._prefetch.put(self._number, job if len(job) <= LARGEST else b"")\n',
         "",
         ("tests/worker/test_prefetch.py",),
     ),
@@ -626,8 +626,8 @@ MUTANTS = (
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "a glance goes by its caller's clock alone",
-        f"{LUA}/glance.lua",
+        "a probe goes by its caller's clock alone",
+        f"{LUA}/probe.lua",
         "math.max(ARGV[2], clock)",
         "ARGV[2]",
         ("tests/worker/test_idle.py",),

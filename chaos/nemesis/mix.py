@@ -147,12 +147,12 @@ KINDS: Mapping[str, Kind] = {
     for kind in (
         _kill("child", (0.5, 2.0)),
         _kill("runner", (1.0, 3.0)),
-        _kill("nursery", (2.0, 5.0)),
-        _kill("keeper", (2.0, 5.0)),
+        _kill("forkserver", (2.0, 5.0)),
+        _kill("supervisor", (2.0, 5.0)),
         _kill("worker", (2.0, 5.0)),
         _stop("child"),
         _stop("runner"),
-        _stop("keeper"),
+        _stop("supervisor"),
         _stop("worker"),
         Kind(
             "deploy",

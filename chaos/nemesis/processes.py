@@ -1,6 +1,7 @@
 """Workers whose processes are killed, stopped and told to end.
 
-A worker is a keeper, its nursery, a runner and children (see ARCHITECTURE.md). They are found through the keeper, and
+A worker is a supervisor, its forkserver, a runner and children (see ARCHITECTURE.md). They are found through the
+supervisor, and
 only what carries the worker's mark is ever signalled.
 """
 
@@ -16,7 +17,7 @@ from tests.support.waiting import wait_until
 from chaos.nemesis.fault import Detail, Fault
 from windlass.worker import process_info
 
-Part = Literal["child", "runner", "nursery", "keeper", "worker"]
+Part = Literal["child", "runner", "forkserver", "supervisor", "worker"]
 """What of a worker is hit; `worker` is all of it."""
 
 
@@ -27,7 +28,7 @@ class Victim(Protocol):
     def name(self) -> str: ...
 
     @property
-    def keeper(self) -> int: ...
+    def supervisor(self) -> int: ...
 
     def processes(self) -> list[int]:
         """All that is alive of it, by its mark."""
@@ -41,8 +42,8 @@ Replace = Callable[[Victim], None]
 class Anatomy(NamedTuple):
     """The processes of a worker by their roles, those that were there when it was asked."""
 
-    keeper: int | None
-    nursery: int | None
+    supervisor: int | None
+    forkserver: int | None
     runner: int | None
     children: tuple[int, ...]
     others: tuple[int, ...]
@@ -51,7 +52,7 @@ class Anatomy(NamedTuple):
     @property
     def everybody(self) -> list[int]:
         """Those that start others first: whoever is stopped in this order can replace nobody."""
-        leaders = [pid for pid in (self.keeper, self.nursery, self.runner) if pid is not None]
+        leaders = [pid for pid in (self.supervisor, self.forkserver, self.runner) if pid is not None]
         return [*leaders, *self.children, *self.others]
 
     def part(self, part: Part, which: int = 0) -> list[int]:
@@ -60,25 +61,25 @@ class Anatomy(NamedTuple):
             return self.everybody
         if part == "child":
             return [self.children[which % len(self.children)]] if self.children else []
-        pid = {"keeper": self.keeper, "nursery": self.nursery, "runner": self.runner}[part]
+        pid = {"supervisor": self.supervisor, "forkserver": self.forkserver, "runner": self.runner}[part]
         return [pid] if pid is not None else []
 
 
 def anatomy(worker: Victim) -> Anatomy:
-    """Who is who in a worker. The runner is the one of the nursery's offspring that has the board open."""
+    """Who is who in a worker. The runner is the one of the forkserver's forked that has the slot_table open."""
     marked = worker.processes()
     parents = {pid: process.parent for pid in marked if (process := process_info.look(pid)) is not None}
-    keeper = worker.keeper if worker.keeper in parents else None
-    nursery = next((pid for pid, parent in parents.items() if keeper is not None and parent == keeper), None)
-    offspring = [pid for pid, parent in parents.items() if nursery is not None and parent == nursery]
-    runner = next((pid for pid in offspring if _has_board(pid)), None)
-    children = tuple(pid for pid in offspring if pid != runner)
-    known = {keeper, nursery, *offspring}
-    return Anatomy(keeper, nursery, runner, children, tuple(pid for pid in parents if pid not in known))
+    supervisor = worker.supervisor if worker.supervisor in parents else None
+    forkserver = next((pid for pid, parent in parents.items() if supervisor is not None and parent == supervisor), None)
+    forked = [pid for pid, parent in parents.items() if forkserver is not None and parent == forkserver]
+    runner = next((pid for pid in forked if _has_slot_table(pid)), None)
+    children = tuple(pid for pid in forked if pid != runner)
+    known = {supervisor, forkserver, *forked}
+    return Anatomy(supervisor, forkserver, runner, children, tuple(pid for pid in parents if pid not in known))
 
 
-def _has_board(pid: int) -> bool:
-    return any("windlass-board" in path for path in (process_info.open_files(pid) or {}).values())
+def _has_slot_table(pid: int) -> bool:
+    return any("windlass-slot_table" in path for path in (process_info.open_files(pid) or {}).values())
 
 
 def _signal(pids: Iterable[int], number: int) -> list[int]:
@@ -94,17 +95,17 @@ def _signal(pids: Iterable[int], number: int) -> list[int]:
 
 
 class Kill(Fault):
-    """One kill; mending it is up to the worker, or to `replace` if the keeper is among the dead."""
+    """One kill; mending it is up to the worker, or to `replace` if the supervisor is among the dead."""
 
     name = "kill"
-    summary = "SIGKILL hits a child, the runner, the nursery, the keeper, or a whole worker at a stroke."
+    summary = "SIGKILL hits a child, the runner, the forkserver, the supervisor, or a whole worker at a stroke."
 
     def __init__(self, worker: Victim, part: Part, *, which: int = 0, replace: Replace | None = None) -> None:
         self.worker = worker
         self.part = part
         self.which = which
         self._replace = replace
-        self._keeper_hit = False
+        self._supervisor_hit = False
 
     def begin(self) -> Detail:
         pids = anatomy(self.worker).part(self.part, self.which)
@@ -113,14 +114,14 @@ class Kill(Fault):
             _signal(pids, signal.SIGSTOP)
             pids = anatomy(self.worker).everybody
         hit = _signal(pids, signal.SIGKILL)
-        self._keeper_hit = self.worker.keeper in hit
+        self._supervisor_hit = self.worker.supervisor in hit
         return {"worker": self.worker.name, "part": self.part, "pids": hit}
 
     def end(self) -> Detail:
-        hit, self._keeper_hit = self._keeper_hit, False
+        hit, self._supervisor_hit = self._supervisor_hit, False
         if not hit:
             return {}
-        wait_until(lambda: not process_info.is_alive(self.worker.keeper), "the killed keeper to be gone")
+        wait_until(lambda: not process_info.is_alive(self.worker.supervisor), "the killed supervisor to be gone")
         if self._replace is not None:
             self._replace(self.worker)
         return {"worker": self.worker.name, "replaced": self._replace is not None}
@@ -130,7 +131,7 @@ class Stop(Fault):
     """SIGSTOP until the end. Of a whole worker, nobody is left who could notice."""
 
     name = "stop"
-    summary = "SIGSTOP holds a child, the runner, the keeper or a whole worker still, and SIGCONT lets it go on."
+    summary = "SIGSTOP holds a child, the runner, the supervisor or a whole worker still, and SIGCONT lets it go on."
 
     def __init__(self, worker: Victim, part: Part = "worker", *, which: int = 0) -> None:
         self.worker = worker
@@ -173,8 +174,8 @@ class Deploy(Fault):
         self._told = False
 
     def begin(self) -> Detail:
-        self._told = bool(_signal([pid for pid in [anatomy(self.worker).keeper] if pid], signal.SIGTERM))
-        return {"worker": self.worker.name, "pids": [self.worker.keeper] if self._told else []}
+        self._told = bool(_signal([pid for pid in [anatomy(self.worker).supervisor] if pid], signal.SIGTERM))
+        return {"worker": self.worker.name, "pids": [self.worker.supervisor] if self._told else []}
 
     def end(self) -> Detail:
         told, self._told = self._told, False
@@ -182,8 +183,8 @@ class Deploy(Fault):
             return {}
         # What another fault has stopped would be let go on only after this one has ended.
         _signal(anatomy(self.worker).everybody, signal.SIGCONT)
-        keeper = self.worker.keeper
-        wait_until(lambda: not process_info.is_alive(keeper), "the worker to end", timeout=self._patience)
+        supervisor = self.worker.supervisor
+        wait_until(lambda: not process_info.is_alive(supervisor), "the worker to end", timeout=self._patience)
         if self._replace is not None:
             self._replace(self.worker)
         return {"worker": self.worker.name, "replaced": self._replace is not None}

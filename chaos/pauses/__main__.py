@@ -108,7 +108,7 @@ def run(orders: Orders, folder: Path) -> Result:
         drained = site.drain()
         left = site.left()
         codes = site.dismiss()
-    # Where the keeper alone stood still, the attempts of its worker did not: nothing excuses an overlap then.
+    # Where the supervisor alone stood still, the attempts of its worker did not: nothing excuses an overlap then.
     findings = judge(folder, toll.pauses if orders.part == "worker" else toll.of("partition"))
     lost = set(site.sent) - findings.done - findings.perhaps_done
     if not drained:
@@ -124,7 +124,9 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=100, help="cuts longer than the lease (default %(default)s)")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds (default %(default)s)")
     parser.add_argument("--workers", type=int, default=5, help="that are stopped at the most (default %(default)s)")
-    parser.add_argument("--part", choices=("worker", "keeper"), default="worker", help="what a stop hits (%(default)s)")
+    parser.add_argument(
+        "--part", choices=("worker", "supervisor"), default="worker", help="what a stop hits (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="where chance begins")
     parser.add_argument("--keep", type=Path, help="keep the logs in this folder")
     chosen = parser.parse_args()

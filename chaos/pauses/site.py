@@ -36,7 +36,7 @@ import sys
 from tests.support.workers import die_with_parent
 die_with_parent(int(sys.argv[1]))
 from chaos import tap
-tap.install_keeper()
+tap.install_supervisor()
 from windlass.cli import main
 main(["worker", *sys.argv[2:]])
 """
@@ -65,7 +65,7 @@ class Hand:
             )
 
     @property
-    def keeper(self) -> int:
+    def supervisor(self) -> int:
         return self.process.pid
 
     def processes(self) -> list[int]:

@@ -269,13 +269,13 @@ class NamedWorker(Actor):
         super().__init__(stage, program)
         self.queue = self.any_queue()
         self.layout = self.layouts[self.queue]
-        self.crews = 0
+        self.generations = 0
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Another crew, under another name: one that was called lost does not come back."""
-        self.crews += 1
-        self.holder = f"{self.program.name}-{self.crews}"
+        """Another generation, under another name: one that was called lost does not come back."""
+        self.generations += 1
+        self.holder = f"{self.program.name}-{self.generations}"
         self.known = False
         self.in_hand: dict[int, Lease] = {}
         self.outcomes: list[Outcome] = []
@@ -378,7 +378,7 @@ class Auditor(Actor):
 def _farewell(layout: NativeLayout, session: Session) -> Call[bool] | None:
     """As an app says it when it is closed."""
     first = layout.counts().keys[0]
-    return layout.farewell(session.idle_lanes(first))
+    return layout.farewell(session.idle_callers(first))
 
 
 def _names(outcomes: Sequence[Outcome]) -> str:

@@ -34,12 +34,12 @@ class Book(Orders, Turns):
             return ""
         if call.script == "goodbye":
             return self._goodbye(call, reply)
-        lane, number = call.args[0].decode(), int(call.args[1])
-        done = self.lanes.get(lane)
+        caller, number = call.args[0].decode(), int(call.args[1])
+        done = self.callers.get(caller)
         if isinstance(reply, RedisError):
             return self._refuse(done, number, reply)
         if done is not None and done.number > number:
-            raise Violation("I3", f"operation {number} of lane {lane} was applied after {done.number}")
+            raise Violation("I3", f"operation {number} of caller {caller} was applied after {done.number}")
         self.reading = Reading(*reply[0])
         if done is not None and done.number == number:
             self.replays += 1
@@ -48,7 +48,7 @@ class Book(Orders, Turns):
             return "again " + str(handler(call, reply, done.answer))
         self._open()
         told = handler(call, reply, None)
-        self._close(call.script, lane, number)
+        self._close(call.script, caller, number)
         return f"#{self.reading.step} {told}"
 
     def _refuse(self, done: Done | None, number: int, reply: RedisError) -> str:
@@ -85,7 +85,7 @@ class Book(Orders, Turns):
         if self.ahead > most + BLUR:
             raise Violation("clock", f"the queue's clock has run {self.ahead - most:.0f} ms ahead of the time")
 
-    def _close(self, script: str, lane: str, number: int) -> None:
+    def _close(self, script: str, caller: str, number: int) -> None:
         reading = self.reading
         if reading.step == self.step:
             if self.changed or script != "turn":
@@ -101,7 +101,7 @@ class Book(Orders, Turns):
         self.clock, self.wall, self.skew = self.now, self.moment.wall, self.moment.wall - self.due
         self.behind, self.frame = self.open_behind, reading.frame
         self.grace, self.grace_from = self.open_grace, self.open_grace_from
-        self.lanes[lane] = Done(number, self.answer, reading.step)
+        self.callers[caller] = Done(number, self.answer, reading.step)
 
     # -- the whole -------------------------------------------------------------------------------
 

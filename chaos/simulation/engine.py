@@ -44,7 +44,7 @@ class Engine:
             config={"dir": str(self._folder), "auto-aof-rewrite-percentage": "0"},
         )
         self.endpoint = Endpoint.parse(self.server.url)
-        self._heard: list[list[Any]] = []
+        self._clock_view: list[list[Any]] = []
         self.channels: dict[str, int] = {}  # how many simulated connections listen there
         self.calls = 0
 
@@ -83,7 +83,7 @@ class Engine:
 
     def published(self) -> list[list[Any]]:
         """What was said since this was last asked: [kind, channel, payload]."""
-        heard, self._heard = self._heard, []
+        heard, self._clock_view = self._clock_view, []
         return [message for message in heard if message[0] == b"message"]
 
     def _ask(self, packed: bytes, replies: int) -> list[Any]:
@@ -94,7 +94,7 @@ class Engine:
             if reply is False:
                 self._reader.feed(self._socket.recv(65536))
             elif isinstance(reply, PushNotification):
-                self._heard.append(list(reply))
+                self._clock_view.append(list(reply))
             else:
                 found.append(reply)
         assert found.pop() == b"PONG", "an answer too many"
@@ -111,7 +111,7 @@ class Engine:
         self._reader = Reader(protocolError=InvalidResponse, replyError=BaseParser.parse_error)
         self._ask(pack("HELLO", "3"), 1)
         self.channels.clear()
-        self._heard.clear()
+        self._clock_view.clear()
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -95,7 +95,7 @@ class Nemesis:
 
     def _somebody(self) -> Program | None:
         """A program that is alive, if any is."""
-        return self._chance.choice(list(self._run.crew)) if self._run.crew else None
+        return self._chance.choice(list(self._run.generation)) if self._run.generation else None
 
     # -- programs and machines ---------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Nemesis:
         machine.asleep_until = self._world.now + int(seconds * SECOND)
         machine.slept_ns += int(seconds * SECOND)
         self._note(f"suspends {machine.name} for {seconds:.3f} s")
-        asleep = [program for program in self._run.crew if program.machine is machine]
+        asleep = [program for program in self._run.generation if program.machine is machine]
         for program in asleep:
             program.held_until = max(program.held_until, machine.asleep_until)
         self._run.tell_checker("stop", asleep, seconds)

@@ -102,7 +102,7 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Done:
-    """The last operation of a lane, and its answer."""
+    """The last operation of a caller, and its answer."""
 
     number: int
     answer: Any
@@ -113,7 +113,7 @@ class Done:
 class Answer:
     """What a turn should bring."""
 
-    verdicts: str
+    flags: str
     base: int
     leased: list[Job] = field(default_factory=list)
     taken_back: int = 0

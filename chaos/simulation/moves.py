@@ -43,7 +43,7 @@ class Moves:
     dead: dict[str, Job] = field(default_factory=dict)
     broken: dict[str, Job] = field(default_factory=dict)
     holders: dict[str, Hold] = field(default_factory=dict)
-    lanes: dict[str, Done] = field(default_factory=dict)
+    callers: dict[str, Done] = field(default_factory=dict)
     # For those who were told something: what became of each payload, lease and outcome.
     enqueued: dict[bytes, str] = field(default_factory=dict)
     given: dict[int, Job] = field(default_factory=dict)

@@ -113,43 +113,43 @@ class Orders(Moves):
         if before is not None:
             return self._same(before, told)
         running = call.args[3] == b"1"
-        verdicts = ""
+        flags = ""
         ids = [id.decode() for id in call.args[4:]]
         for id in ids:
             job = self.leased.get(id)
-            verdict = 0
+            flag = 0
             if job is not None:
-                verdict = 1 if self.blocked.pop(id, None) is not None else 0
+                flag = 1 if self.blocked.pop(id, None) is not None else 0
                 if running and not job.cancelled:
                     job.cancelled = True
-                    verdict += 2
+                    flag += 2
             elif self.ready.pop(id, None) or self.scheduled.pop(id, None):
-                verdict = 1
-            verdicts += str(verdict)
-        self.answer = verdicts
-        if verdicts != told:
-            raise Violation("I4", f"cancel of {ids} should say {verdicts} and says {told}", *ids)
-        return f"cancel {' '.join(ids)} {verdicts}"
+                flag = 1
+            flags += str(flag)
+        self.answer = flags
+        if flags != told:
+            raise Violation("I4", f"cancel of {ids} should say {flags} and says {told}", *ids)
+        return f"cancel {' '.join(ids)} {flags}"
 
     def _revive(self, call: ScriptCall, reply: Any, before: Any) -> str:
         told = reply[1].decode()
         if before is not None:
             return self._same(before, told)
-        verdicts = ""
+        flags = ""
         ids = [id.decode() for id in call.args[3:]]
         for id in ids:
             here = id in self.ready or id in self.scheduled or id in self.leased
             job = None if here else self.dead.pop(id, None) or self.broken.pop(id, None)
-            verdicts += "1" if job else "0"
+            flags += "1" if job else "0"
             if job:
                 job.failures = job.stalls = 0
                 job.marks &= ~SUSPECT
                 job.when = NOW
                 self._place(job)
-        self.answer = verdicts
-        if verdicts != told:
-            raise Violation("I4", f"revive of {ids} should say {verdicts} and says {told}", *ids)
-        return f"revive {' '.join(ids)} {verdicts}"
+        self.answer = flags
+        if flags != told:
+            raise Violation("I4", f"revive of {ids} should say {flags} and says {told}", *ids)
+        return f"revive {' '.join(ids)} {flags}"
 
     # -- while a job runs ------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Orders(Moves):
         ids = [id.decode() for id in call.args[5 : 5 + count]]
         fences = list(map(int, call.args[5 + count : 5 + 2 * count]))
         raw = f".{call.args[0].decode()}.{call.args[1].decode()}"
-        verdicts, left = "", set()
+        flags, left = "", set()
         for id, fence in zip(ids, fences, strict=True):
             job = self.leased.get(id)
             ours = job is not None and job.fence == fence and not job.cancelled
@@ -186,12 +186,12 @@ class Orders(Moves):
                 self._sign_of_life(job.holder, ms)
             else:
                 ours = False
-            verdicts += "1" if ours else "0"
+            flags += "1" if ours else "0"
         self._drop_raw(left - {raw})
-        self.answer = verdicts
-        if verdicts != told:
-            raise Violation("I7", f"extend of {ids} should say {verdicts} and says {told}", *ids)
-        return f"extend {' '.join(ids)} {verdicts}"
+        self.answer = flags
+        if flags != told:
+            raise Violation("I7", f"extend of {ids} should say {flags} and says {told}", *ids)
+        return f"extend {' '.join(ids)} {flags}"
 
     def _progress(self, call: ScriptCall, reply: Any, before: Any) -> str:
         told = reply[1].decode()
@@ -210,19 +210,19 @@ class Orders(Moves):
 
     def _goodbye(self, call: ScriptCall, reply: Any) -> str:
         names = list(call.args)
-        waiters, holders, lanes = (_counted(names) for _ in range(3))
+        waiters, holders, callers = (_counted(names) for _ in range(3))
         busy = {job.holder for job in self.leased.values()}
         for holder in holders:
             if holder not in busy:
                 self.holders.pop(holder, None)
-        for lane in lanes:
-            self.lanes.pop(lane, None)
+        for caller in callers:
+            self.callers.pop(caller, None)
         if reply == 1:
             if any((self.ready, self.scheduled, self.leased, self.blocked, self.dead, self.broken, self.holders)):
                 raise Violation("I1", "the queue's state was dropped while it was in use")
-            if not self.lanes:  # else it is kept for a while, for the sake of what may still arrive
+            if not self.callers:  # else it is kept for a while, for the sake of what may still arrive
                 self.clock, self.step, self.fence = None, 0, 0
-        return f"goodbye {len(waiters)} {' '.join(holders)} {' '.join(lanes)} {reply}"
+        return f"goodbye {len(waiters)} {' '.join(holders)} {' '.join(callers)} {reply}"
 
 
 def _counted(names: list[bytes]) -> list[str]:

@@ -114,7 +114,7 @@ class Run:
             lease=chance.choice([3.0, 15.0]),
             plain=notes is not None,
         )
-        self.crew: dict[Program, tuple[str, Actor]] = {}
+        self.generation: dict[Program, tuple[str, Actor]] = {}
         self.incarnations: dict[str, int] = {}
         kinds = ["producer", "producer", *(chance.choice(["raw", "named"]) for _ in range(workers))]
         for number, kind in enumerate(kinds):
@@ -251,12 +251,12 @@ class Run:
         program = Program(f"{name}.{number}", machine, held_until=machine.asleep_until)
         self.world.current = program
         actor: Actor = ACTORS[kind](self.stage, program)
-        self.crew[program] = (kind, actor)
+        self.generation[program] = (kind, actor)
         actor.begin()
 
     def replace(self, program: Program, seconds: float) -> Actor:
         """Another program takes the place of this one, in so many seconds."""
-        kind, actor = self.crew.pop(program)
+        kind, actor = self.generation.pop(program)
         name = program.name.rpartition(".")[0]
         self.world.after(seconds, lambda: self.hire(name, kind))
         return actor
@@ -286,9 +286,9 @@ class Run:
         if self.jump_ns < self.most_ns:
             # A delay counts from the later reading, and may be as late as that. Nobody waits a day for the end.
             self.move_clock(self.most_ns - self.jump_ns)
-        for program in self.crew:
+        for program in self.generation:
             program.cut_until, program.held_until = 0, program.machine.asleep_until
-        if not any(kind == "raw" for kind, _ in self.crew.values()):
+        if not any(kind == "raw" for kind, _ in self.generation.values()):
             self.hire("raw", "raw")  # so that somebody works on every queue
 
 

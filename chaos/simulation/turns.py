@@ -28,13 +28,13 @@ class Turns(Moves):
         ms, want, registered = int(args[4]), int(args[5]), args[8] == b"1"
         if before is not None:
             return self._turn_again(before, reply, holder)
-        verdicts, touched, at = self._settle_completed(args)
-        other_verdicts, touched_too = self._settle_others(args, at)
+        flags, touched, at = self._settle_completed(args)
+        other_flags, touched_too = self._settle_others(args, at)
         self._drop_raw(touched | touched_too)
         self._promote()
         taken_back = self._sweep()
         base = max(self.fence, self.moment.wall_us)
-        answer = Answer(verdicts + other_verdicts, base, taken_back=taken_back)
+        answer = Answer(flags + other_flags, base, taken_back=taken_back)
         if want and registered and holder not in self.holders:
             answer.lost = True
         elif want:
@@ -45,40 +45,40 @@ class Turns(Moves):
         outcomes = self._describe_outcomes(args)
         leases = " ".join(f"{job.id}^{job.fence}" for job in answer.leased)
         return (
-            f"turn {holder}{outcomes} settled {answer.verdicts or '-'} leased {leases or '-'}"
+            f"turn {holder}{outcomes} settled {answer.flags or '-'} leased {leases or '-'}"
             f"{f' took back {taken_back}' * bool(taken_back)}{' lost' * answer.lost}"
         )
 
     def _settle_completed(self, args: list[bytes]) -> tuple[str, set[str], int]:
         count = int(args[9])
         touched: set[str] = set()
-        verdicts = ""
+        flags = ""
         done: list[str] = []
         for id_, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
             id = id_.decode()
             job = self.leased.get(id)
             if job is None or job.fence != fence:
-                verdicts += "0"
+                flags += "0"
                 continue
-            verdicts += "1"
+            flags += "1"
             touched.add(job.holder)
             self._end(job, "completed")
             done.append(id)
         for id in done:
             self._gone(id)
-        return verdicts, touched, 11 + count
+        return flags, touched, 11 + count
 
     def _settle_others(self, args: list[bytes], at: int) -> tuple[str, set[str]]:
         touched: set[str] = set()
-        verdicts = ""
+        flags = ""
         for i in range(int(args[at])):
             id_, fence, verb, a, b, _ = args[at + 1 + 6 * i : at + 7 + 6 * i]
             job = self.leased.get(id_.decode())
             if job is None or job.fence != int(fence):
-                verdicts += "0"
+                flags += "0"
                 continue
             no_room = verb == b"k" and len(self.broken) >= int(b) and job.id not in self.broken and not job.cancelled
-            verdicts += "2" if no_room else "1"
+            flags += "2" if no_room else "1"
             verb = b"l" if no_room else verb
             touched.add(job.holder)
             self._end(job, verb.decode())
@@ -86,7 +86,7 @@ class Turns(Moves):
                 self._gone(job.id)
             else:
                 self._settle_one(job, verb, int(a), int(b))
-        return verdicts, touched
+        return flags, touched
 
     def _settle_one(self, job: Job, verb: bytes, a: int, b: int) -> None:
         if verb == b"l":
@@ -171,10 +171,10 @@ class Turns(Moves):
             answer.leased = [replace(job) for job in answer.leased]
 
     def _compare_turn(self, answer: Answer, reply: Any, args: list[bytes]) -> None:
-        _, verdicts, base, ids, data, metas, priorities, _, taken_back, _, _, lost, _ = reply
-        verdicts = verdicts.decode()
-        if verdicts != answer.verdicts:
-            self._blame_verdicts(answer.verdicts, verdicts, args)
+        _, flags, base, ids, data, metas, priorities, _, taken_back, _, _, lost, _ = reply
+        flags = flags.decode()
+        if flags != answer.flags:
+            self._blame_flags(answer.flags, flags, args)
         if taken_back != answer.taken_back:
             raise Violation("I8", f"{answer.taken_back} jobs should be taken back, and {taken_back} were")
         if bool(lost) != answer.lost:
@@ -205,7 +205,7 @@ class Turns(Moves):
         if early > allowed and job.when.jumps == self.moment.jumps:
             raise Violation("I10", f"{job.id} was given out {early:.0f} ms before its delay was over", job.id)
 
-    def _blame_verdicts(self, expected: str, found: str, args: list[bytes]) -> None:
+    def _blame_flags(self, expected: str, found: str, args: list[bytes]) -> None:
         for (id, fence, _), ours, theirs in zip(self._outcomes(args), expected, found, strict=True):
             if ours == "0" != theirs:
                 raise Violation("I7", f"an outcome of {id} with fence {fence} was accepted, and it is stale", id)
@@ -230,13 +230,13 @@ class Turns(Moves):
 
     def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
         """A repeat names what is still held of the first answer, and changes nothing."""
-        _, verdicts, base, ids, data, _, priorities, _, taken_back, *_ = reply
+        _, flags, base, ids, data, _, priorities, _, taken_back, *_ = reply
         held = [(self.leased.get(job.id), job) for job in before.leased]
         still = [here is not None and (here.fence, here.holder) == (job.fence, job.holder) for here, job in held]
         expected = [job.id if kept else "" for job, kept in zip(before.leased, still, strict=True)]
         found = [id.decode() for id in ids]
-        first = (before.verdicts, before.base, before.taken_back)
-        again = (verdicts.decode(), int(base), taken_back)
+        first = (before.flags, before.base, before.taken_back)
+        again = (flags.decode(), int(base), taken_back)
         if first != again or expected != found:
             names = [job.id for job in before.leased]
             raise Violation("I3", f"a repeat says {again} {found}; it was {first} and should be {expected}", *names)

@@ -37,14 +37,14 @@ from windlass.tasks.declaration import (
     declaring,
 )
 from windlass.tasks.registry import Registry
-from windlass.transport import AwaitableRunner, BlockingRunner, Endpoint, Flow, Session, SessionOptions
+from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
 from windlass.transport.presence import list_queues, list_workers
 from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
 from windlass.values.options import RawJob
 from windlass.values.outcome import Child
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 from windlass.values.schedule import Schedule, TimingOptions
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, MAX_PAYLOAD, check_flag, check_name, check_whole
 from windlass.values.worker_record import WorkerRecord
@@ -57,10 +57,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
-LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent lane
+LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent caller
 
 
-class Given(Discreet, frozen=True):
+class AppConfig(Redacted, frozen=True):
     """What an app was made with, in plain values: enough to make another like it. URL and keys are not for all eyes."""
 
     hidden: ClassVar[tuple[str, ...]] = ("url", "signing_keys", "encryption_keys")
@@ -137,13 +137,13 @@ class Windlass:
         self._registry: Registry[Task[..., Any, Any], Handler[..., Any]] = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
-            scripts=native_scripts.ALL + native_scripts.FLEET,
+            scripts=native_scripts.ALL + native_scripts.PRESENCE,
             retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
             call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=LONGEST_RETRY) / 1000,
             allow_eviction=allow_eviction,
             locate=self._embedded.ensure if self._embedded else None,
         )
-        self.given = Given(
+        self.given = AppConfig(
             None if self._embedded else url,
             str(self._embedded.home) if self._embedded else None,  # also where WINDLASS_HOME, or nobody, has named it
             max_payload,
@@ -157,8 +157,8 @@ class Windlass:
             None if signing is None else dict(signing),
             None if encryption is None else dict(encryption),
         )
-        self._blocking = BlockingRunner(self._endpoint, self._options.call_timeout)
-        self._awaitable = AwaitableRunner(self._endpoint, self._options.call_timeout)
+        self._blocking = SyncDriver(self._endpoint, self._options.call_timeout)
+        self._awaitable = AsyncDriver(self._endpoint, self._options.call_timeout)
         self._layouts: dict[tuple[str, str], Layout] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -472,7 +472,7 @@ class Windlass:
         return session
 
     def _guard(self) -> None:
-        """After a fork the child must not speak on its parent's connections, nor as its lanes."""
+        """After a fork the child must not speak on its parent's connections, nor as its callers."""
         if self._pid != os.getpid():
             self._start_afresh()
         if self._closed:
@@ -518,17 +518,17 @@ class Windlass:
         options = replace(self._options, retry_for=0.0)
         parting = Session(self._endpoint, options)
         parting.start_at(address)
-        runner = BlockingRunner(self._endpoint, min(1.0, self._options.call_timeout))
+        runner = SyncDriver(self._endpoint, min(1.0, self._options.call_timeout))
         try:
             for layout in list(self._layouts.values()):
                 first = layout.counts().keys[0]
-                lanes = [name for session in sessions for name in session.idle_lanes(first)]
-                lossy = [name for session in sessions for name in session.idle_lanes(first, lossy=True)]
-                call = layout.farewell(lanes, lossy)
+                callers = [name for session in sessions for name in session.idle_callers(first)]
+                lossy = [name for session in sessions for name in session.idle_callers(first, lossy=True)]
+                call = layout.farewell(callers, lossy)
                 if call is not None:
                     runner.run(parting.perform(call))
         except WindlassError:
-            pass  # a goodbye that is not heard is only untidy: lanes are forgotten by themselves
+            pass  # a goodbye that is not heard is only untidy: callers are forgotten by themselves
         finally:
             parting.end()
 

@@ -26,7 +26,7 @@ from windlass.errors import (
     ResultMissing,
     Undecodable,
 )
-from windlass.queue import Runners
+from windlass.queue import FlowRunner
 from windlass.storage.port import Call, Layout
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener, Session
@@ -100,13 +100,21 @@ class JobHandle(Generic[R]):
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled", "_keeps", "_layout", "_returns", "_runners", "durability", "id", "status",
+        "__weakref__",
+        "_cancelled",
+        "_flow_runner",
+        "_keeps",
+        "_layout",
+        "_returns",
+        "durability",
+        "id",
+        "status",
     )  # fmt: skip
 
     def __init__(
         self,
         layout: Layout,
-        runners: Runners,
+        flow_runner: FlowRunner,
         id: str,
         status: Status | None = None,
         durability: str | None = None,
@@ -119,7 +127,7 @@ class JobHandle(Generic[R]):
         self.status = status
         self.durability = durability
         self._layout = layout
-        self._runners = runners
+        self._flow_runner = flow_runner
         self._returns = returns
         self._keeps = keeps
         self._cancelled = False
@@ -140,14 +148,14 @@ class JobHandle(Generic[R]):
         Raises `JobFailed` (`StallError`, `CrashError`) when it failed for good, `ResultMissing` when it is gone and
         nothing of it was kept, `TimeoutError` when it has not ended in time.
         """
-        return self._runners.run(self._result(timeout))
+        return self._flow_runner.run(self._result(timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Awaitable `result`."""
-        return await self._runners.arun(self._result(timeout))
+        return await self._flow_runner.arun(self._result(timeout))
 
     def _result(self, timeout: Duration | None) -> Callable[[Session], Flow[R]]:
-        vigil = _Vigil(self, timeout)
+        vigil = _Watch(self, timeout)
 
         def flow(session: Session) -> Flow[R]:
             try:
@@ -203,23 +211,23 @@ class JobHandle(Generic[R]):
 
         Raises `TimeoutError` when that has not come within `timeout`, counted from this call.
         """
-        return self._events(_Vigil(self, timeout))
+        return self._events(_Watch(self, timeout))
 
     def aevents(self, timeout: Duration | None = None) -> AsyncIterator[Event]:
         """`events` for `async for`."""
-        return self._aevents(_Vigil(self, timeout))
+        return self._aevents(_Watch(self, timeout))
 
-    def _events(self, vigil: _Vigil) -> Iterator[Event]:
+    def _events(self, vigil: _Watch) -> Iterator[Event]:
         try:
             while not vigil.ended:
-                yield self._runners.run(vigil.next_event)
+                yield self._flow_runner.run(vigil.next_event)
         finally:
             vigil.close()
 
-    async def _aevents(self, vigil: _Vigil) -> AsyncIterator[Event]:
+    async def _aevents(self, vigil: _Watch) -> AsyncIterator[Event]:
         try:
             while not vigil.ended:
-                yield await self._runners.arun(vigil.next_event)
+                yield await self._flow_runner.arun(vigil.next_event)
         finally:
             vigil.close()
 
@@ -227,19 +235,19 @@ class JobHandle(Generic[R]):
 
     def record(self) -> JobRecord | None:
         """Everything about the job; `None` when it is gone."""
-        return self._runners.run(lambda session: session.perform(self._layout.get(self.id)))
+        return self._flow_runner.run(lambda session: session.perform(self._layout.get(self.id)))
 
     async def arecord(self) -> JobRecord | None:
         """Awaitable `record`."""
-        return await self._runners.arun(lambda session: session.perform(self._layout.get(self.id)))
+        return await self._flow_runner.arun(lambda session: session.perform(self._layout.get(self.id)))
 
     def cancel(self, *, running: bool = False) -> bool:
         """Take the job away if it waits, with `running` also if it runs (as `Queue.cancel`); whether there was one."""
-        return self._runners.run(self._cancel(running))
+        return self._flow_runner.run(self._cancel(running))
 
     async def acancel(self, *, running: bool = False) -> bool:
         """Awaitable `cancel`."""
-        return await self._runners.arun(self._cancel(running))
+        return await self._flow_runner.arun(self._cancel(running))
 
     def _cancel(self, running: bool) -> Callable[[Session], Flow[bool]]:
         def flow(session: Session) -> Flow[bool]:
@@ -269,7 +277,7 @@ class _Ending(Struct, frozen=True):
         return EventKind.DEAD if self.result is not None else EventKind.GONE
 
 
-class _Vigil:
+class _Watch:
     """One wait for one job: it outlives lost connections, and the run of a single flow.
 
     Who was told that a job of its id is running waits behind that one (`blocked`): the end of it is not yet the end.

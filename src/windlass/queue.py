@@ -19,11 +19,11 @@ from msgspec import structs
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable, TooManyUndecodable
 from windlass.storage.port import Call, Capability, Layout, Turn
-from windlass.transport.enqueue_batcher import Gathering
+from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener, Session
 from windlass.transport.wire import Flow, Sleep
-from windlass.values.audit import EXAMPLES, Audit, Drift, Misfit
+from windlass.values.audit import EXAMPLES, Audit, Drift, Mismatch
 from windlass.values.backoff import after_failure
 from windlass.values.decode_guard import DecodeGuard
 from windlass.values.durability import Durability
@@ -51,7 +51,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
 
 
-class Runners(Protocol):
+class FlowRunner(Protocol):
     """What a queue needs of its app: to have a flow run, blocking or awaited."""
 
     def run(self, flow: Callable[[Session], Flow[T]]) -> T: ...
@@ -71,16 +71,16 @@ class Queue:
     def __init__(
         self,
         layout: Layout,
-        runners: Runners,
+        flow_runner: FlowRunner,
         *,
         max_payload: int = MAX_PAYLOAD,
         durability: Durability | None = None,
     ) -> None:
         self._layout = layout
-        self._runners = runners
+        self._flow_runner = flow_runner
         self._max_payload = max_payload
         self._durability = durability
-        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
+        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, EnqueueBatcher] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
@@ -111,17 +111,17 @@ class Queue:
         `durability` is how safe it must be when this returns: "memory", "everysec", "fsync", "replicated(2)"; by
         default what was said for the queue. The receipt states what was reached; if that is less, `NotDurable` comes.
         """
-        return self._runners.run(self._enqueue([self.new_job(data, options)]))[0]
+        return self._flow_runner.run(self._enqueue([self.new_job(data, options)]))[0]
 
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
         """Awaitable `enqueue`. Those that are awaited at the same time go to the server together."""
         job = self.new_job(data, options)
         self._layout.check(job)  # now, for what is wrong with this one is not to meet those that go with it
         loop = asyncio.get_running_loop()
-        gathering = self._gatherings.get(loop)
-        if gathering is None:
-            gathering = self._gatherings[loop] = Gathering(self._send_awaited, _batches)
-        return await gathering.enqueue(job)
+        batcher = self._batchers.get(loop)
+        if batcher is None:
+            batcher = self._batchers[loop] = EnqueueBatcher(self._send_awaited, _batches)
+        return await batcher.enqueue(job)
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
         """`enqueue` with anything that JSON can say as the payload; `lease.json()` reads it."""
@@ -136,11 +136,11 @@ class Queue:
 
         One round trip, and one atomic step, for each 1,000 of them; for fewer if they are large or an id comes twice.
         """
-        return self._runners.run(self._enqueue(self._new_jobs(jobs)))
+        return self._flow_runner.run(self._enqueue(self._new_jobs(jobs)))
 
     async def aenqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
         """Awaitable `enqueue_many`."""
-        return await self._runners.arun(self._enqueue(self._new_jobs(jobs)))
+        return await self._flow_runner.arun(self._enqueue(self._new_jobs(jobs)))
 
     def _enqueue(self, jobs: list[NewJob]) -> Callable[[Session], Flow[list[Receipt]]]:
         batches = list(_batches(jobs))
@@ -155,7 +155,7 @@ class Queue:
         return receipts
 
     def _send_awaited(self, batch: list[NewJob]) -> Awaitable[list[Receipt]]:
-        return self._runners.arun(lambda session: self._send(session, batch))
+        return self._flow_runner.arun(lambda session: self._send(session, batch))
 
     def _send_in_turn(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
         """One call for each batch."""
@@ -190,7 +190,7 @@ class Queue:
     ) -> Flow[tuple[list[Receipt], Shortfall | None]]:
         """Send one batch; what became of it, and whether it is less safe than was asked for."""
         level = self._level(batch)
-        statuses, safe = yield from session.perform_surely(call, level)
+        statuses, safe = yield from session.perform_durably(call, level)
         names, told = map(self._layout.id_of, batch), str(safe)
         receipts = [Receipt(id, cast(Status, s), told) for id, s in zip(names, statuses, strict=True)]
         return receipts, (safe, level) if level is not None and safe < level else None
@@ -221,11 +221,11 @@ class Queue:
 
         `when="later"` or `"earlier"` changes the run time only if the new one is that.
         """
-        return self._runners.run(self._update(id, changes))
+        return self._flow_runner.run(self._update(id, changes))
 
     async def aupdate(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
         """Awaitable `update`."""
-        return await self._runners.arun(self._update(id, changes))
+        return await self._flow_runner.arun(self._update(id, changes))
 
     def _update(self, id: str, changes: UpdateOptions) -> Callable[[Session], Flow[bool]]:
         job = changed_job(id, changes, self._max_payload)
@@ -256,13 +256,13 @@ class Queue:
         With a `holder` the leases live as long as that holder beats (`beat`), however many they are; without
         one they end after `seconds` unless extended.
         """
-        return self._runners.run(self._lease(n, seconds, wait, holder))
+        return self._flow_runner.run(self._lease(n, seconds, wait, holder))
 
     async def alease_many(
         self, n: int, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None
     ) -> list[Lease]:
         """Awaitable `lease_many`."""
-        return await self._runners.arun(self._lease(n, seconds, wait, holder))
+        return await self._flow_runner.arun(self._lease(n, seconds, wait, holder))
 
     def _lease(
         self, n: int, seconds: Duration, wait: Duration, holder: str | None
@@ -359,47 +359,47 @@ class Queue:
 
     def complete(self, lease: Lease) -> bool:
         """The job is done and leaves the queue. True exactly once for a job; false if the lease was lost."""
-        return self._runners.run(self._settle([Completed(lease)]))[0]
+        return self._flow_runner.run(self._settle([Completed(lease)]))[0]
 
     async def acomplete(self, lease: Lease) -> bool:
         """Awaitable `complete`."""
-        return (await self._runners.arun(self._settle([Completed(lease)])))[0]
+        return (await self._flow_runner.arun(self._settle([Completed(lease)])))[0]
 
     def complete_many(self, leases: Iterable[Lease]) -> list[bool]:
         """Complete many jobs in one step."""
-        return self._runners.run(self._settle([Completed(lease) for lease in leases]))
+        return self._flow_runner.run(self._settle([Completed(lease) for lease in leases]))
 
     async def acomplete_many(self, leases: Iterable[Lease]) -> list[bool]:
         """Awaitable `complete_many`."""
-        return await self._runners.arun(self._settle([Completed(lease) for lease in leases]))
+        return await self._flow_runner.arun(self._settle([Completed(lease) for lease in leases]))
 
     def release(self, lease: Lease) -> bool:
         """Give the job back, unharmed and uncharged: it is at the front again."""
-        return self._runners.run(self._settle([Released(lease)]))[0]
+        return self._flow_runner.run(self._settle([Released(lease)]))[0]
 
     async def arelease(self, lease: Lease) -> bool:
         """Awaitable `release`."""
-        return (await self._runners.arun(self._settle([Released(lease)])))[0]
+        return (await self._flow_runner.arun(self._settle([Released(lease)])))[0]
 
     def retry(
         self, lease: Lease, *, delay: Duration | None = None, run_at: Moment | None = None, message: str = ""
     ) -> bool:
         """The attempt failed; try again, after the job's backoff or when told. After `max_failures` it is dead."""
-        return self._runners.run(self._settle([self._retried(lease, delay, run_at, message)]))[0]
+        return self._flow_runner.run(self._settle([self._retried(lease, delay, run_at, message)]))[0]
 
     async def aretry(
         self, lease: Lease, *, delay: Duration | None = None, run_at: Moment | None = None, message: str = ""
     ) -> bool:
         """Awaitable `retry`."""
-        return (await self._runners.arun(self._settle([self._retried(lease, delay, run_at, message)])))[0]
+        return (await self._flow_runner.arun(self._settle([self._retried(lease, delay, run_at, message)])))[0]
 
     def fail(self, lease: Lease, message: str = "") -> bool:
         """The job failed for good; it is kept among the dead."""
-        return self._runners.run(self._settle([Failed(lease, _message(message))]))[0]
+        return self._flow_runner.run(self._settle([Failed(lease, _message(message))]))[0]
 
     async def afail(self, lease: Lease, message: str = "") -> bool:
         """Awaitable `fail`."""
-        return (await self._runners.arun(self._settle([Failed(lease, _message(message))])))[0]
+        return (await self._flow_runner.arun(self._settle([Failed(lease, _message(message))])))[0]
 
     def _settle(self, outcomes: Sequence[Outcome]) -> Callable[[Session], Flow[list[bool]]]:
         for outcome in outcomes:
@@ -436,11 +436,11 @@ class Queue:
 
     def extend(self, lease: Lease, seconds: Duration) -> bool:
         """More time for a lease, counted from now. False when it is lost or the job was cancelled: drop it."""
-        return self._runners.run(self._extend(lease, seconds))
+        return self._flow_runner.run(self._extend(lease, seconds))
 
     async def aextend(self, lease: Lease, seconds: Duration) -> bool:
         """Awaitable `extend`."""
-        return await self._runners.arun(self._extend(lease, seconds))
+        return await self._flow_runner.arun(self._extend(lease, seconds))
 
     def _extend(self, lease: Lease, seconds: Duration) -> Callable[[Session], Flow[bool]]:
         self._check_lease(lease)
@@ -454,11 +454,11 @@ class Queue:
 
     def progress(self, lease: Lease, value: float) -> bool:
         """Say how far a job has come, 0 to 1. False when the lease is lost or the job was cancelled: drop it."""
-        return self._runners.run(self._progress(lease, value))
+        return self._flow_runner.run(self._progress(lease, value))
 
     async def aprogress(self, lease: Lease, value: float) -> bool:
         """Awaitable `progress`."""
-        return await self._runners.arun(self._progress(lease, value))
+        return await self._flow_runner.arun(self._progress(lease, value))
 
     def _progress(self, lease: Lease, value: float) -> Callable[[Session], Flow[bool]]:
         self._check_lease(lease)
@@ -470,11 +470,11 @@ class Queue:
 
         False when the holder is not known: it was lost, and so are its leases. `register` makes it known.
         """
-        return self._runners.run(self._beat(holder, seconds, register))
+        return self._flow_runner.run(self._beat(holder, seconds, register))
 
     async def abeat(self, holder: str, seconds: Duration = 15, *, register: bool = False) -> bool:
         """Awaitable `beat`."""
-        return await self._runners.arun(self._beat(holder, seconds, register))
+        return await self._flow_runner.arun(self._beat(holder, seconds, register))
 
     def _beat(self, holder: str, seconds: Duration, register: bool) -> Callable[[Session], Flow[bool]]:
         check_name(holder, "holder")
@@ -494,11 +494,11 @@ class Queue:
         With `running` a job that runs is cancelled too: it keeps its lease, but is gone however its attempt
         ends, and its next `extend` or `progress` says so.
         """
-        return self._runners.run(self._cancel(id, running))
+        return self._flow_runner.run(self._cancel(id, running))
 
     async def acancel(self, id: str, *, running: bool = False) -> bool:
         """Awaitable `cancel`."""
-        return await self._runners.arun(self._cancel(id, running))
+        return await self._flow_runner.arun(self._cancel(id, running))
 
     def _cancel(self, id: str, running: bool) -> Callable[[Session], Flow[bool]]:
         call = self._layout.cancel([check_id(id)], running=check_flag(running, "running"))
@@ -511,11 +511,11 @@ class Queue:
 
     def revive(self, ids: str | Iterable[str]) -> list[bool]:
         """Bring dead or broken jobs back, with all counts at zero; for each id whether there was one to bring back."""
-        return self._runners.run(self._revive(ids))
+        return self._flow_runner.run(self._revive(ids))
 
     async def arevive(self, ids: str | Iterable[str]) -> list[bool]:
         """Awaitable `revive`."""
-        return await self._runners.arun(self._revive(ids))
+        return await self._flow_runner.arun(self._revive(ids))
 
     def _revive(self, ids: str | Iterable[str]) -> Callable[[Session], Flow[list[bool]]]:
         chosen = [check_id(id) for id in ([ids] if isinstance(ids, str) else ids)]
@@ -530,27 +530,27 @@ class Queue:
 
     def pause(self) -> bool:
         """Stop giving out jobs; false if it was paused already."""
-        return self._runners.run(self._call(lambda: self._layout.pause(True)))
+        return self._flow_runner.run(self._call(lambda: self._layout.pause(True)))
 
     async def apause(self) -> bool:
         """Awaitable `pause`."""
-        return await self._runners.arun(self._call(lambda: self._layout.pause(True)))
+        return await self._flow_runner.arun(self._call(lambda: self._layout.pause(True)))
 
     def resume(self) -> bool:
         """Give out jobs again; false if it was not paused."""
-        return self._runners.run(self._call(lambda: self._layout.pause(False)))
+        return self._flow_runner.run(self._call(lambda: self._layout.pause(False)))
 
     async def aresume(self) -> bool:
         """Awaitable `resume`."""
-        return await self._runners.arun(self._call(lambda: self._layout.pause(False)))
+        return await self._flow_runner.arun(self._call(lambda: self._layout.pause(False)))
 
     def purge(self, state: State | str | None = None) -> int:
         """Delete all jobs of a state; or all, running ones and a pause included, but no schedules. How many."""
-        return self._runners.run(self._purge(state))
+        return self._flow_runner.run(self._purge(state))
 
     async def apurge(self, state: State | str | None = None) -> int:
         """Awaitable `purge`."""
-        return await self._runners.arun(self._purge(state))
+        return await self._flow_runner.arun(self._purge(state))
 
     def _purge(self, state: State | str | None) -> Callable[[Session], Flow[int]]:
         chosen = None if state is None else _state(state)
@@ -572,11 +572,11 @@ class Queue:
 
         Workers do the first by themselves, so a healthy queue needs neither. Safe at any time, beside live workers.
         """
-        return self._runners.run(self._clean(deep))
+        return self._flow_runner.run(self._clean(deep))
 
     async def aclean(self, *, deep: bool = False) -> Cleaned:
         """Awaitable `clean`."""
-        return await self._runners.arun(self._clean(deep))
+        return await self._flow_runner.arun(self._clean(deep))
 
     def _clean(self, deep: bool) -> Callable[[Session], Flow[Cleaned]]:
         parts = (*self._layout.audit_parts, *self._layout.leftover_parts) if deep else ()
@@ -605,11 +605,11 @@ class Queue:
         Each step is atomic and judges by what it sees then, so it is safe at any time, beside live workers. With
         `repair` it mends what it finds, as `clean(deep=True)` does, and takes back what lost holders held.
         """
-        return self._runners.run(self._audit(repair))
+        return self._flow_runner.run(self._audit(repair))
 
     async def aaudit(self, *, repair: bool = False) -> Audit:
         """Awaitable `audit`."""
-        return await self._runners.arun(self._audit(repair))
+        return await self._flow_runner.arun(self._audit(repair))
 
     def _audit(self, repair: bool) -> Callable[[Session], Flow[Audit]]:
         check_flag(repair, "repair")
@@ -630,32 +630,32 @@ class Queue:
     def _compare(self, session: Session, part: str, *, repair: bool) -> Flow[tuple[int, Drift]]:
         """One part of the queue, step by step: how many jobs were looked at, and what is amiss."""
         jobs = amiss = mended = 0
-        examples: list[Misfit] = []
+        examples: list[Mismatch] = []
         cursor: bytes | None = b"0"
         while cursor is not None:
             step = yield from session.perform(self._layout.audit(part, cursor, repair=repair))
             cursor = step.cursor
             jobs, amiss, mended = jobs + step.jobs, amiss + step.amiss, mended + step.mended
-            examples += [Misfit(kind, id) for kind, id in step.examples[: EXAMPLES - len(examples)]]
+            examples += [Mismatch(kind, id) for kind, id in step.examples[: EXAMPLES - len(examples)]]
         return jobs, Drift(part, amiss, mended, tuple(examples))
 
     # -- questions -------------------------------------------------------------------------------
 
     def counts(self) -> Counts:
         """How many jobs there are in each state."""
-        return self._runners.run(self._call(self._layout.counts))
+        return self._flow_runner.run(self._call(self._layout.counts))
 
     async def acounts(self) -> Counts:
         """Awaitable `counts`."""
-        return await self._runners.arun(self._call(self._layout.counts))
+        return await self._flow_runner.arun(self._call(self._layout.counts))
 
     def get(self, id: str) -> JobRecord | None:
         """Everything about one job: the one that waits or runs, else the dead one of this id."""
-        return self._runners.run(self._get(id))
+        return self._flow_runner.run(self._get(id))
 
     async def aget(self, id: str) -> JobRecord | None:
         """Awaitable `get`."""
-        return await self._runners.arun(self._get(id))
+        return await self._flow_runner.arun(self._get(id))
 
     def _get(self, id: str) -> Callable[[Session], Flow[JobRecord | None]]:
         check_id(id)
@@ -666,11 +666,11 @@ class Queue:
 
         A scheduled job that has just become due is still listed among the scheduled, with `state` ready.
         """
-        return self._runners.run(self._jobs(state, cursor, limit))
+        return self._flow_runner.run(self._jobs(state, cursor, limit))
 
     async def ajobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Awaitable `jobs`."""
-        return await self._runners.arun(self._jobs(state, cursor, limit))
+        return await self._flow_runner.arun(self._jobs(state, cursor, limit))
 
     def _jobs(self, state: State | str, cursor: str | None, limit: int) -> Callable[[Session], Flow[Page]]:
         chosen = _state(state)

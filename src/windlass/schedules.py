@@ -8,7 +8,7 @@ from typing import TypeVar, Unpack, cast
 from msgspec import structs
 
 from windlass.errors import InvalidOption, KeyConflict, ServerBusy, UnsupportedByLayout
-from windlass.queue import Runners
+from windlass.queue import FlowRunner
 from windlass.storage.port import Layout, ScheduleBook
 from windlass.tasks.call import TaskCall
 from windlass.transport.session import Session
@@ -39,9 +39,11 @@ TRIES = 20  # to change a schedule that others change at the same time
 class Schedules:
     """The schedules of an app's queues. Every blocking verb `x` has an awaitable twin `ax`."""
 
-    def __init__(self, layout_of: Callable[[str], Layout], runners: Runners, *, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(
+        self, layout_of: Callable[[str], Layout], flow_runner: FlowRunner, *, max_payload: int = MAX_PAYLOAD
+    ) -> None:
         self._layout_of = layout_of
-        self._runners = runners
+        self._flow_runner = flow_runner
         self._max_payload = max_payload
 
     def add(self, name: str, call: Work, **timing: Unpack[TimingOptions]) -> ScheduleRecord:
@@ -53,62 +55,62 @@ class Schedules:
 
         When the timing stays the same the next tick does too. A pause is kept. One that is declared in code is refused.
         """
-        return self._runners.run(self._add(name, call, timing))
+        return self._flow_runner.run(self._add(name, call, timing))
 
     async def aadd(self, name: str, call: Work, **timing: Unpack[TimingOptions]) -> ScheduleRecord:
         """Awaitable `add`."""
-        return await self._runners.arun(self._add(name, call, timing))
+        return await self._flow_runner.arun(self._add(name, call, timing))
 
     def pause(self, name: str, queue: str) -> bool:
         """No more ticks until it is resumed; false if it was paused already, or is not there."""
-        return self._runners.run(self._pause(name, queue, True))
+        return self._flow_runner.run(self._pause(name, queue, True))
 
     async def apause(self, name: str, queue: str) -> bool:
         """Awaitable `pause`."""
-        return await self._runners.arun(self._pause(name, queue, True))
+        return await self._flow_runner.arun(self._pause(name, queue, True))
 
     def resume(self, name: str, queue: str) -> bool:
         """Go on with the next tick from now; those of the pause are left out. False if it was not paused."""
-        return self._runners.run(self._pause(name, queue, False))
+        return self._flow_runner.run(self._pause(name, queue, False))
 
     async def aresume(self, name: str, queue: str) -> bool:
         """Awaitable `resume`."""
-        return await self._runners.arun(self._pause(name, queue, False))
+        return await self._flow_runner.arun(self._pause(name, queue, False))
 
     def run_now(self, name: str, queue: str) -> Receipt | None:
         """Enqueue its job now, paused or not; the next tick stays. None if there is no such schedule.
 
         The receipt says `kept` or `updated` when, by its `overlap`, the job that is there already is enough.
         """
-        return self._runners.run(self._run_now(name, queue))
+        return self._flow_runner.run(self._run_now(name, queue))
 
     async def arun_now(self, name: str, queue: str) -> Receipt | None:
         """Awaitable `run_now`."""
-        return await self._runners.arun(self._run_now(name, queue))
+        return await self._flow_runner.arun(self._run_now(name, queue))
 
     def delete(self, name: str, queue: str) -> bool:
         """Take it away; jobs that it has enqueued stay. One that is declared in code comes back with its worker."""
-        return self._runners.run(self._delete(name, queue))
+        return self._flow_runner.run(self._delete(name, queue))
 
     async def adelete(self, name: str, queue: str) -> bool:
         """Awaitable `delete`."""
-        return await self._runners.arun(self._delete(name, queue))
+        return await self._flow_runner.arun(self._delete(name, queue))
 
     def get(self, name: str, queue: str) -> ScheduleRecord | None:
         """Everything about one schedule."""
-        return self._runners.run(self._get(name, queue))
+        return self._flow_runner.run(self._get(name, queue))
 
     async def aget(self, name: str, queue: str) -> ScheduleRecord | None:
         """Awaitable `get`."""
-        return await self._runners.arun(self._get(name, queue))
+        return await self._flow_runner.arun(self._get(name, queue))
 
     def list(self, queue: str) -> Records:
         """All schedules that feed a queue, by name."""
-        return self._runners.run(self._list(queue))
+        return self._flow_runner.run(self._list(queue))
 
     async def alist(self, queue: str) -> Records:
         """Awaitable `list`."""
-        return await self._runners.arun(self._list(queue))
+        return await self._flow_runner.arun(self._list(queue))
 
     # -- the flows -------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from msgspec import Raw, json
 
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
-from windlass.queue import Queue, Runners
+from windlass.queue import FlowRunner, Queue
 from windlass.storage.capabilities import need
 from windlass.storage.port import Capability, Layout
 from windlass.tasks.arguments import Arguments, Bound
@@ -70,7 +70,7 @@ class CallOptions(JobOptions, total=False):
     keep_result: Duration
 
 
-class Home(Runners, Protocol):
+class TaskApp(FlowRunner, Protocol):
     """What a task needs of its app."""
 
     def queue(self, name: str) -> Queue: ...
@@ -146,7 +146,7 @@ class Sender(Generic[P, V]):
 class Task(Declaration[P, R], Generic[P, R, V]):
     """A function that can be called here, or put on a queue to be called by a worker."""
 
-    def __init__(self, home: Home, function: Callable[P, R], name: str, options: TaskOptions) -> None:
+    def __init__(self, home: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.arguments = Arguments(Signature(function), f"{name}()")
         self.returns = _return_type(function)
         self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
@@ -218,7 +218,7 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
     """A function that gets every payload of one queue, as it is."""
 
     def __init__(
-        self, home: Home, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
+        self, home: TaskApp, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
     ) -> None:
         check_known(options, HandlerOptions)
         self.queue = home.layout(queue).queue

@@ -18,13 +18,13 @@ from windlass.errors import KeyConflict
 from windlass.storage.native.keys import NAMES, queue_key, result_key
 from windlass.storage.port import Parcel
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Uncaught, Unknown
+from windlass.values.outcome import Broken, Child, Completed, Crashed, Unhandled, Unknown
 
 _ALL = set(NAMES)
 _TURN = _ALL - {"schedules"}
-_ROW = {"state", "data", "meta", "progress", "notes"}
+_ROW = {"state", "data", "meta", "progress", "last_errors"}
 _ENQUEUE = {"state", "ready", "scheduled", "leases", "data", "meta", "blocked", "idle"}
-_CANCEL = _ENQUEUE - {"idle"} | {"notes", "watched"}
+_CANCEL = _ENQUEUE - {"idle"} | {"last_errors", "watched"}
 
 # Each verb, and the keys that it has to do with. With the others it does not care what they hold.
 VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
@@ -65,25 +65,25 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "jobs scheduled": (lambda queue, _: queue.jobs("scheduled"), _ROW | {"scheduled"}),
     "jobs leased": (lambda queue, _: queue.jobs("leased"), _ROW | {"leases", "held"}),
     "jobs blocked": (lambda queue, _: queue.jobs("blocked"), {"state", "blocked", "held"}),
-    "jobs dead": (lambda queue, _: queue.jobs("dead"), {"state", "dead", "graves"}),
-    "jobs broken": (lambda queue, _: queue.jobs("broken"), {"state", "broken", "graves"}),
+    "jobs dead": (lambda queue, _: queue.jobs("dead"), {"state", "dead", "dead_records"}),
+    "jobs broken": (lambda queue, _: queue.jobs("broken"), {"state", "broken", "dead_records"}),
     "revive": (
         lambda queue, _: queue.revive(["dead", "broken"]),
-        {"state", "ready", "scheduled", "dead", "broken", "graves", "data", "meta", "idle"},
+        {"state", "ready", "scheduled", "dead", "broken", "dead_records", "data", "meta", "idle"},
     ),
     "crash": (lambda queue, lease: settle(queue, Crashed(lease, "no", True)), _TURN),
     "crash of suspects": (lambda queue, lease: settle(queue, Crashed(lease, "no", False)), _TURN),
     "break": (lambda queue, lease: settle(queue, Broken(lease, "no")), _TURN),
     "put aside": (lambda queue, lease: settle(queue, Unknown(lease, "task")), _TURN),
-    "leave uncaught": (lambda queue, lease: settle(queue, Uncaught(lease)), _TURN),
+    "leave uncaught": (lambda queue, lease: settle(queue, Unhandled(lease)), _TURN),
     "hand over": (lambda queue, lease: settle(queue, Completed(lease, children=_children(queue))), _TURN),
     "beat and catch": (
-        lambda queue, _: perform(queue, lambda layout: layout.beat("w", 30, register=True, catcher=Limits())),
+        lambda queue, _: perform(queue, lambda layout: layout.beat("w", 30, register=True, failure_handler=Limits())),
         {"state", "holders", "parked"},
     ),
     "unpark": (
         lambda queue, _: perform(queue, lambda layout: layout.unpark(["task"])),
-        {"state", "ready", "scheduled", "parked", "idle", "meta", "notes"},
+        {"state", "ready", "scheduled", "parked", "idle", "meta", "last_errors"},
     ),
     "watch": (lambda queue, _: perform(queue, lambda layout: layout.watch("ready", 60)), {"state", "watched"}),
     "outbox": (lambda queue, _: perform(queue, lambda layout: layout.outbox(10, [1])), {"state", "outbox"}),

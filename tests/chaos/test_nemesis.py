@@ -92,7 +92,7 @@ def states(pids: list[int]) -> set[str | None]:
 
 def test_the_processes_of_a_worker_are_told_apart(worker: Worker) -> None:
     found = anatomy(worker)
-    assert (found.keeper, found.nursery) == (worker.keeper, worker.nursery)
+    assert (found.supervisor, found.forkserver) == (worker.supervisor, worker.forkserver)
     assert found.runner is not None
     assert len(found.children) == 1
     assert sorted(found.everybody) == sorted(worker.processes())
@@ -121,13 +121,13 @@ def test_a_killed_child_or_runner_is_dead_and_its_worker_goes_on(shop: Workshop,
     assert expected not in worker.processes()
 
 
-@pytest.mark.parametrize("part", ["keeper", "worker"])
+@pytest.mark.parametrize("part", ["supervisor", "worker"])
 def test_a_killed_worker_is_dead_and_replaced(shop: Workshop, worker: Worker, part: Part) -> None:
     everybody = worker.processes()
     replaced: list[Victim] = []
     kill = Kill(worker, part, replace=replaced.append)
     hit = kill.begin()["pids"]
-    assert sorted(hit) == (sorted(everybody) if part == "worker" else [worker.keeper])
+    assert sorted(hit) == (sorted(everybody) if part == "worker" else [worker.supervisor])
     worker.process.wait(5)
     kill.end()
     kill.end()
@@ -138,7 +138,7 @@ def test_a_killed_worker_is_dead_and_replaced(shop: Workshop, worker: Worker, pa
 def test_a_worker_that_is_deployed_anew_ends_in_order(worker: Worker) -> None:
     replaced: list[Victim] = []
     deploy = Deploy(worker, replace=replaced.append)
-    assert deploy.begin()["pids"] == [worker.keeper]
+    assert deploy.begin()["pids"] == [worker.supervisor]
     assert worker.process.wait(10) == 0
     deploy.end()
     assert replaced == [worker]

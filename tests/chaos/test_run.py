@@ -68,7 +68,7 @@ def test_one_seed_gives_one_plan_of_faults(server: Server) -> None:
     assert fault_plan(SMOKE, targets) == fault_plan(SMOKE, targets)
     planned = [step.fault for step in fault_plan(SMOKE, targets)]
     assert planned.count("kill server") == SMOKE.server_kills
-    assert sum(planned.count(f"kill {part}") for part in ("child", "runner", "nursery", "keeper", "worker")) > 10
+    assert sum(planned.count(f"kill {part}") for part in ("child", "runner", "forkserver", "supervisor", "worker")) > 10
 
 
 def test_nothing_goes_wrong_in_a_run_without_faults(server: Server) -> None:

@@ -376,14 +376,14 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def test_a_worker_runs_jobs_is_seen_and_drains(shop: str, app: Windlass, queue: Queue) -> None:
     process = start(
-        shop, "--queue", f"{QUEUE}=3", "--name", "crew", "--grace", "10s", "--threads", "2", "--lease", "3s"
+        shop, "--queue", f"{QUEUE}=3", "--name", "worker_process", "--grace", "10s", "--threads", "2", "--lease", "3s"
     )
     try:
         assert run("enqueue", "welcome", "42", "locale=fr", "--app", shop).exit_code == 0
         said = Path("said")
         wait_until(lambda: said.exists() and said.read_text() == "42 fr\n", "the job to run")
         (worker,) = wait_until(app.workers, "the worker to show up")
-        assert worker.name.startswith("crew-")
+        assert worker.name.startswith("worker_process-")
         assert (worker.pid, worker.queues, worker.slots["thread"]) == (process.pid, {QUEUE: 3}, 2)
         assert told(run("workers", "--json"))[0]["name"] == worker.name
         wait_until(lambda: queue.counts().leased == 0, "the job to be settled")

@@ -169,7 +169,7 @@ def fill(app: Windlass, queue: Queue) -> None:
         queue.enqueue(b"payload of " + id.encode(), id=id)
     _, dead, broken, parked = queue.lease_many(4, 600)
     queue.fail(dead, "it is \x1b[31mbroken\x1b[0m [bold]beyond repair\nTraceback: line")
-    queue._runners.run(
+    queue._flow_runner.run(
         lambda session: session.perform(
             app.layout(NAME).turn([Broken(broken, "no JSON"), Unknown(parked, "lost_task")])
         )
@@ -198,7 +198,7 @@ def test_status_counts_the_workers_of_a_queue(run: Run, app: Windlass, queue: Qu
     found = told(run("status", "--json"))
     assert (found["workers"], found["queues"][0]["workers"]) == (3, 2)
     assert "no worker" not in run("status").stdout
-    client.delete(*keys.fleet_keys())
+    client.delete(*keys.presence_keys())
 
 
 def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue: Queue, client: redis.Redis) -> None:
@@ -207,12 +207,12 @@ def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue:
         record = WorkerRecord(name, queues={NAME: 1}, every=every)
         app.run(lambda session, record=record: session.perform(presence.beat(record)))  # type: ignore[misc]
     for name in ("short", "long"):
-        client.zincrby(keys.fleet_keys()[0], -10_000, name)
+        client.zincrby(keys.presence_keys()[0], -10_000, name)
     assert {worker.name: worker.state for worker in app.workers()} == {"short": "lost?", "long": "working"}
     found = told(run("status", "--json"))
     assert (found["workers"], found["queues"][0]["workers"]) == (1, 1)
     assert "lost?" in run("workers").stdout
-    client.delete(*keys.fleet_keys())
+    client.delete(*keys.presence_keys())
 
 
 def test_status_of_chosen_queues(run: Run, queue: Queue) -> None:
@@ -336,7 +336,7 @@ def test_workers(run: Run, app: Windlass, client: redis.Redis) -> None:
     shown = run("workers").stdout
     for part in ("w-1", "host", "77", "working", "emails=3 media", "9/8/2", "1234", "50 MB"):
         assert part in shown
-    client.delete(*keys.fleet_keys())
+    client.delete(*keys.presence_keys())
 
 
 # -- jobs -------------------------------------------------------------------------------------------------
@@ -474,7 +474,9 @@ def test_the_dead_of_all_queues(run: Run, app: Windlass, queue: Queue) -> None:
 
 def test_a_job_for_a_failure_handler_names_whom_it_is_for(run: Run, queue: Queue) -> None:
     layout = queue._layout
-    queue._runners.run(lambda session: session.perform(layout.beat("w", 30, register=True, catcher=Limits())))
+    queue._flow_runner.run(
+        lambda session: session.perform(layout.beat("w", 30, register=True, failure_handler=Limits()))
+    )
     queue.enqueue(b'{"task": "welcome"}', id="a")
     lease = queue.lease()
     assert lease is not None

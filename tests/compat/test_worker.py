@@ -54,13 +54,13 @@ def test_nothing_is_lost_whatever_is_killed(shop: Workshop) -> None:
     first = start(shop)
     send(shop, 30, 0.05)
     child, runner = (shop.journal.wait(1, "start", task=f"{way}_work")[0].pid for way in ("process", "loop"))
-    # A child, then the runner, then the keeper, then a whole worker at a stroke.
+    # A child, then the runner, then the supervisor, then a whole worker at a stroke.
     os.kill(child, signal.SIGKILL)
     shop.journal.wait(20, "end")
     os.kill(runner, signal.SIGKILL)
     shop.journal.wait(30, "end")
     second = start(shop)
-    os.kill(first.keeper, signal.SIGKILL)
+    os.kill(first.supervisor, signal.SIGKILL)
     shop.journal.wait(45, "end")
     start(shop)
     second.signal_all(signal.SIGSTOP)

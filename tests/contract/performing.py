@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 def perform(queue: Queue, make: Callable[[Layout], Call[T]]) -> T:
     """What the server answers to a call of the queue's layout."""
-    return queue._runners.run(lambda session: session.perform(make(queue._layout)))
+    return queue._flow_runner.run(lambda session: session.perform(make(queue._layout)))
 
 
 def settle(queue: Queue, *outcomes: Outcome) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Uncaught
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled
 
 pytestmark = pytest.mark.needs("FAILURE_HANDLERS", "DEAD")
 
@@ -20,7 +20,7 @@ HANDLER = Limits(max_failures=1, max_stalls=2, min_backoff=0.5, max_backoff=9.0)
 
 def register(queue: Queue, limits: Limits = HANDLER) -> None:
     """From now on failures on this queue are caught."""
-    perform(queue, lambda layout: layout.beat("worker-1", 30, register=True, catcher=limits))
+    perform(queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=limits))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def catching(raw_queue: Queue) -> Queue:
 def caught(queue: Queue) -> tuple[Lease, JobRecord]:
     """The lease on the next failure, and the job it tells of."""
     lease = take(queue)
-    assert lease.caught
+    assert lease.is_failure_job
     return lease, queue._layout.failure(lease)
 
 
@@ -129,9 +129,9 @@ def test_a_new_job_of_the_id_does_not_disturb_the_failure(catching: Queue) -> No
     catching.enqueue(b"behind it", id="a")
     assert catching.fail(lease, "no")
     first, second = catching.lease_many(5)
-    assert first.caught
+    assert first.is_failure_job
     assert catching._layout.failure(first).data == b"old"
-    assert (second.id, second.data, second.caught) == ("a", b"behind it", False)
+    assert (second.id, second.data, second.is_failure_job) == ("a", b"behind it", False)
 
 
 def test_a_cancelled_job_that_fails_is_gone(catching: Queue) -> None:
@@ -169,7 +169,7 @@ def test_a_failure_is_tried_again_and_stays_a_failure(catching: Queue, later: La
     assert (lease.failures, second) == (1, first)
     assert catching.release(lease)
     lease = take(catching, seconds=10)
-    assert lease.caught
+    assert lease.is_failure_job
     later(11)
     lease, third = caught(catching)
     assert (lease.stalls, third) == (1, first)
@@ -206,11 +206,11 @@ def test_a_revived_failure_is_a_failure(catching: Queue) -> None:
     assert (lease.attempt, second) == (1, first)
 
 
-@pytest.mark.parametrize("stage", ["uncaught", "revived"])
+@pytest.mark.parametrize("stage", ["unhandled", "revived"])
 def test_a_failure_that_no_handler_wants_leaves_the_job_among_the_dead(catching: Queue, stage: str) -> None:
     die(catching, max_failures=4, priority=2)
     lease, expected = caught(catching)
-    assert settle(catching, Uncaught(lease)) == (True,)
+    assert settle(catching, Unhandled(lease)) == (True,)
     assert catching.get(lease.id) is None
     assert catching.get("a") == expected
     counts = catching.counts()
@@ -219,7 +219,7 @@ def test_a_failure_that_no_handler_wants_leaves_the_job_among_the_dead(catching:
     if stage == "revived":
         assert catching.revive("a") == [True]
         again = take(catching)
-        assert (again.id, again.data, again.attempt, again.caught) == ("a", b"data", 1, False)
+        assert (again.id, again.data, again.attempt, again.is_failure_job) == ("a", b"data", 1, False)
 
 
 def test_the_dead_stay_bounded_when_no_handler_wants_them(catching: Queue) -> None:
@@ -227,7 +227,7 @@ def test_the_dead_stay_bounded_when_no_handler_wants_them(catching: Queue) -> No
     for id in "abc":
         catching.enqueue(b"", id=id)
     assert all(settle(catching, *map(Failed, catching.lease_many(3))))
-    assert all(settle(catching, *map(Uncaught, catching.lease_many(3))))
+    assert all(settle(catching, *map(Unhandled, catching.lease_many(3))))
     assert [record.id for record in catching.jobs("dead").jobs] == ["c", "b"]
     assert catching.get("a") is None
 
@@ -245,7 +245,7 @@ def test_failures_and_jobs_are_worked_off_together(catching: Queue) -> None:
         assert settle(catching, Failed(lease) if number % 2 else Completed(lease)) == (True,)
     catching.enqueue_many([b""] * 3)
     leases = catching.lease_many(20)
-    assert [lease.caught for lease in leases] == [True] * 10 + [False] * 3
+    assert [lease.is_failure_job for lease in leases] == [True] * 10 + [False] * 3
     assert all(catching.complete_many(leases))
     assert drain(catching) == []
 
@@ -256,4 +256,4 @@ def test_a_purge_forgets_the_handler(catching: Queue) -> None:
     assert catching.counts().dead == 1
     register(catching)
     die(catching)
-    assert take(catching).caught, "until it shows its next sign of life"
+    assert take(catching).is_failure_job, "until it shows its next sign of life"

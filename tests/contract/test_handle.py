@@ -47,7 +47,7 @@ HOUR = 3_600_000
 
 
 def make(queue: Queue, id: str = "a", status: Status | None = None, returns: Any = Any) -> JobHandle[Any]:
-    return JobHandle(queue._layout, queue._runners, id, status, returns=returns)
+    return JobHandle(queue._layout, queue._flow_runner, id, status, returns=returns)
 
 
 def nodes(client: Any) -> list[Any]:
@@ -216,7 +216,7 @@ def test_a_job_whose_lease_was_lost_too_often(
 @pytest.mark.parametrize("keep", [0, HOUR])
 def test_a_failure_that_was_caught(raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, keep: int) -> None:
     """It became a job of its own: what it was like is told by what was kept, if anything was."""
-    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, catcher=Limits()))
+    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=Limits()))
     lease = leased(raw_queue)
     found = waiting.for_(job.result)
     assert settle(raw_queue, Failed(lease, "told why", keep)) == (True,)

@@ -39,7 +39,7 @@ def test_a_lease_says_what_the_job_is(queue: Queue) -> None:
     )
     assert lease.limited, "these limits are its own"
     assert not lease.suspect
-    assert not lease.caught
+    assert not lease.is_failure_job
     assert lease.attempt == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 
 pytestmark = pytest.mark.needs("LIMITS", "DEAD")
 
@@ -403,7 +403,7 @@ ENDS: dict[str, Callable[[Lease], Outcome]] = {
     "suspect": lambda lease: crash(lease, alone=False),
     "broken": lambda lease: Broken(lease, "no"),
     "unknown": lambda lease: Unknown(lease, "task"),
-    "uncaught": Uncaught,
+    "unhandled": Unhandled,
 }
 
 
@@ -441,9 +441,9 @@ def test_a_deep_clean_finds_nothing_to_mend(raw_queue: Queue, end: str) -> None:
 
 
 def test_a_failure_that_is_none_is_buried_as_itself(raw_queue: Queue) -> None:
-    """`Uncaught` on a plain job: its data is not taken for the record of another."""
+    """`Unhandled` on a plain job: its data is not taken for the record of another."""
     raw_queue.enqueue(b"\x00\x03dead beef", id="a")
-    assert settle(raw_queue, Uncaught(take(raw_queue))) == (True,)
+    assert settle(raw_queue, Unhandled(take(raw_queue))) == (True,)
     assert (job(raw_queue).state, job(raw_queue).data) == (State.DEAD, b"\x00\x03dead beef")
 
 

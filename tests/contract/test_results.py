@@ -71,7 +71,7 @@ def test_a_failure_is_kept_with_its_message(raw_queue: Queue) -> None:
 
 
 def test_a_failure_that_is_caught_is_kept_too(raw_queue: Queue) -> None:
-    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, catcher=Limits()))
+    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=Limits()))
     assert settle(raw_queue, Failed(leased(raw_queue), "user deleted", MINUTE)) == (True,)
     assert result(raw_queue) == Result(False, b"user deleted")
 
@@ -143,7 +143,7 @@ def test_ids_that_begin_alike_have_results_of_their_own(raw_queue: Queue) -> Non
 # -- events ----------------------------------------------------------------------------------------
 
 
-class Ear:
+class Wakeups:
     """Hears what is published about one job."""
 
     def __init__(self, client: redis.Redis, queue: Queue, id: str) -> None:
@@ -170,15 +170,15 @@ class Ear:
 
 
 @pytest.fixture
-def ear(raw_queue: Queue, client: redis.Redis) -> Iterator[Ear]:
+def ear(raw_queue: Queue, client: redis.Redis) -> Iterator[Wakeups]:
     """Hears of job `a`, which is watched."""
-    ear = Ear(client, raw_queue, "a")
+    ear = Wakeups(client, raw_queue, "a")
     assert perform(raw_queue, lambda layout: layout.watch("a", 60))
     yield ear
     ear.close()
 
 
-def test_a_watched_job_tells_its_life(raw_queue: Queue, ear: Ear) -> None:
+def test_a_watched_job_tells_its_life(raw_queue: Queue, ear: Wakeups) -> None:
     lease = leased(raw_queue)
     assert raw_queue.progress(lease, 0.25)
     assert raw_queue.release(lease)
@@ -200,27 +200,27 @@ ENDS: dict[str, tuple[Callable[[Lease], Outcome], str]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_every_end_of_an_attempt_is_told(raw_queue: Queue, ear: Ear, end: str) -> None:
+def test_every_end_of_an_attempt_is_told(raw_queue: Queue, ear: Wakeups, end: str) -> None:
     make, told = ENDS[end]
     assert settle(raw_queue, make(leased(raw_queue))) == (True,)
     assert ear.heard() == ["started", told]
 
 
 @pytest.mark.parametrize("end", ["released", "failed", "unknown"])
-def test_a_cancelled_job_says_so_when_its_attempt_ends(raw_queue: Queue, ear: Ear, end: str) -> None:
+def test_a_cancelled_job_says_so_when_its_attempt_ends(raw_queue: Queue, ear: Wakeups, end: str) -> None:
     lease = leased(raw_queue)
     assert raw_queue.cancel("a", running=True)
     assert settle(raw_queue, ENDS[end][0](lease)) == (True,)
     assert ear.heard() == ["started", "cancelled"]
 
 
-def test_a_cancelled_job_that_waits_says_so_at_once(raw_queue: Queue, ear: Ear) -> None:
+def test_a_cancelled_job_that_waits_says_so_at_once(raw_queue: Queue, ear: Wakeups) -> None:
     raw_queue.enqueue(b"", id="a")
     assert raw_queue.cancel("a")
     assert ear.heard() == ["cancelled"]
 
 
-def test_what_a_sweep_does_is_told(raw_queue: Queue, ear: Ear, later: Later) -> None:
+def test_what_a_sweep_does_is_told(raw_queue: Queue, ear: Wakeups, later: Later) -> None:
     leased(raw_queue, max_stalls=1)
     for _ in range(2):
         later(31)
@@ -228,7 +228,7 @@ def test_what_a_sweep_does_is_told(raw_queue: Queue, ear: Ear, later: Later) -> 
     assert ear.heard() == ["started", "stalled", "started", "dead"]
 
 
-def test_a_cancelled_job_of_a_lost_holder_says_so(raw_queue: Queue, ear: Ear, later: Later) -> None:
+def test_a_cancelled_job_of_a_lost_holder_says_so(raw_queue: Queue, ear: Wakeups, later: Later) -> None:
     leased(raw_queue)
     assert raw_queue.cancel("a", running=True)
     later(31)
@@ -236,14 +236,14 @@ def test_a_cancelled_job_of_a_lost_holder_says_so(raw_queue: Queue, ear: Ear, la
     assert ear.heard() == ["started", "cancelled"]
 
 
-def test_a_caught_failure_is_told_as_the_end_of_its_job(raw_queue: Queue, ear: Ear) -> None:
-    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, catcher=Limits()))
+def test_a_caught_failure_is_told_as_the_end_of_its_job(raw_queue: Queue, ear: Wakeups) -> None:
+    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=Limits()))
     assert raw_queue.fail(leased(raw_queue), "no")
     assert raw_queue.complete(take(raw_queue))
     assert ear.heard() == ["started", "dead"]
 
 
-def test_what_was_refused_is_not_told(raw_queue: Queue, ear: Ear) -> None:
+def test_what_was_refused_is_not_told(raw_queue: Queue, ear: Wakeups) -> None:
     lease = leased(raw_queue)
     assert raw_queue.release(lease)
     assert not raw_queue.complete(lease)
@@ -251,8 +251,8 @@ def test_what_was_refused_is_not_told(raw_queue: Queue, ear: Ear) -> None:
     assert ear.heard() == ["started", "released"]
 
 
-def test_nobody_hears_of_a_job_that_is_not_watched(raw_queue: Queue, client: redis.Redis, ear: Ear) -> None:
-    other = Ear(client, raw_queue, "b")
+def test_nobody_hears_of_a_job_that_is_not_watched(raw_queue: Queue, client: redis.Redis, ear: Wakeups) -> None:
+    other = Wakeups(client, raw_queue, "b")
     assert raw_queue.complete(leased(raw_queue, "b"))
     assert other.heard() == ear.heard() == []
     other.close()

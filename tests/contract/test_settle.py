@@ -60,8 +60,8 @@ def test_complete_is_true_once_from_eight_threads(raw_queue: Queue) -> None:
 async def test_complete_is_true_once_from_many_tasks(raw_queue: Queue) -> None:
     await raw_queue.aenqueue_many([b""] * 5)
     for lease in await raw_queue.alease_many(5):
-        verdicts = await asyncio.gather(*(raw_queue.acomplete(lease) for _ in range(32)))
-        assert sorted(verdicts) == [False] * 31 + [True]
+        flags = await asyncio.gather(*(raw_queue.acomplete(lease) for _ in range(32)))
+        assert sorted(flags) == [False] * 31 + [True]
     assert await raw_queue.acounts() == NOTHING
 
 

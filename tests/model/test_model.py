@@ -329,9 +329,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert leased == {job.id: (job.fence, job.progress, job.cancelled) for job in model.leased.values()}
         blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
         assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}
-        for state, graves in (("dead", model.dead), ("broken", model.broken)):
+        for state, dead_records in (("dead", model.dead), ("broken", model.broken)):
             buried = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs(state)}
-            assert buried == {job.id: (job.data, job.failures, job.stalls) for job in graves.values()}
+            assert buried == {job.id: (job.data, job.failures, job.stalls) for job in dead_records.values()}
         assert self.client.hlen(queue_key("model", "data")) == len(model.ready) + len(model.scheduled) + len(
             model.leased
         )

@@ -140,9 +140,9 @@ def free_running_job(keys: Keys) -> None:
     keys.client.hset(keys.blocked, "x", blocked)
 
 
-def lose_grave(keys: Keys) -> None:
+def lose_dead_record(keys: Keys) -> None:
     keys.queue.fail(keys.lease("x"))
-    keys.client.hdel(keys.graves, "x")
+    keys.client.hdel(keys.dead_records, "x")
 
 
 def lose_dead(keys: Keys) -> None:
@@ -150,12 +150,12 @@ def lose_dead(keys: Keys) -> None:
     keys.client.zrem(keys.dead, "x")
 
 
-def swap_graveyards(keys: Keys) -> None:
+def swap_dead_and_broken(keys: Keys) -> None:
     keys.queue.fail(keys.lease("x"))
     keys.client.rename(keys.dead, keys.broken)
 
 
-def mix_graveyards(keys: Keys) -> None:
+def mix_dead_and_broken(keys: Keys) -> None:
     settle(keys.queue, Broken(keys.lease("x"), "no JSON"))
     keys.client.zadd(keys.dead, {"x": 1})
 
@@ -175,10 +175,10 @@ DAMAGES: dict[str, tuple[Damage, dict[str, str]]] = {
     "meta loses": (lose_record, {"scheduled": "no record"}),
     "the running job is lost": (lose_running_job, {"blocked": "behind nothing"}),
     "the running job waits": (free_running_job, {"blocked": "behind a job that waits"}),
-    "graves loses": (lose_grave, {"dead": "no grave"}),
-    "dead loses": (lose_dead, {"graves": "neither dead nor broken"}),
-    "dead is broken": (swap_graveyards, {"broken": "it is dead"}),
-    "broken is dead too": (mix_graveyards, {"dead": "it is broken"}),
+    "dead_records loses": (lose_dead_record, {"dead": "no dead record"}),
+    "dead loses": (lose_dead, {"dead_records": "neither dead nor broken"}),
+    "dead is broken": (swap_dead_and_broken, {"broken": "it is dead"}),
+    "broken is dead too": (mix_dead_and_broken, {"dead": "it is broken"}),
     "ready gets": (lambda k: k.client.zadd(k.ready, {"x": 1}), {"ready": "no job"}),
     "ready gets a leased one": (lambda k: (k.lease("x"), k.client.zadd(k.ready, {"x": 1})), {"ready": "leased too"}),
     "scheduled gets": (
@@ -187,11 +187,14 @@ DAMAGES: dict[str, tuple[Damage, dict[str, str]]] = {
     ),
     "held gets": (lambda k: k.client.zadd(k.held, {b"w\0x": 0}), {"held": "no lease"}),
     "meta gets": (lambda k: k.client.hset(k.meta, "x", "?"), {"meta": "no job"}),
-    "notes gets": (lambda k: k.client.hset(k.notes, "x", "?"), {"notes": "no job"}),
+    "last_errors gets": (lambda k: k.client.hset(k.last_errors, "x", "?"), {"last_errors": "no job"}),
     "progress gets": (lambda k: k.client.hset(k.progress, "x", "?"), {"progress": "no lease"}),
-    "dead gets": (lambda k: k.client.zadd(k.dead, {"x": 1}), {"dead": "no grave"}),
-    "broken gets": (lambda k: k.client.zadd(k.broken, {"x": 1}), {"broken": "no grave"}),
-    "graves gets": (lambda k: k.client.hset(k.graves, "x", "?"), {"graves": "neither dead nor broken"}),
+    "dead gets": (lambda k: k.client.zadd(k.dead, {"x": 1}), {"dead": "no dead record"}),
+    "broken gets": (lambda k: k.client.zadd(k.broken, {"x": 1}), {"broken": "no dead record"}),
+    "dead_records gets": (
+        lambda k: k.client.hset(k.dead_records, "x", "?"),
+        {"dead_records": "neither dead nor broken"},
+    ),
     "ticks gets": (lambda k: k.client.zadd(k.ticks, {"x": 1}), {"ticks": "no schedule"}),
     "seq is put back": (forget_sequence, {"counters": "seq is behind"}),
 }
@@ -328,7 +331,7 @@ def disturb(client: Any, chance: random.Random, beginning: str) -> None:
 
 
 def dead_and_broken(client: Any, queue: Queue) -> set[bytes]:
-    return set(client.hkeys(queue_key(queue.name, "graves")))
+    return set(client.hkeys(queue_key(queue.name, "dead_records")))
 
 
 # -- the other layouts -----------------------------------------------------------------------------
@@ -753,6 +756,6 @@ def test_limits_of_a_failure_handler_are_no_job(server: Server, client: redis.Re
     """The placeholder that tells peers of a failure handler is not taken for an entry without a job."""
     queue = queue_on(app, "queasy", NAME)
     queue.enqueue(b"")
-    app.run(lambda session: session.perform(queue._layout.beat("w", 30, register=True, catcher=Limits())))
+    app.run(lambda session: session.perform(queue._layout.beat("w", 30, register=True, failure_handler=Limits())))
     assert look_twice(server, client, queue).drifts == ()
     queue.purge()

@@ -26,14 +26,14 @@ HOUR = 3_600_000
 @pytest.fixture
 def caught(raw_queue: Queue, client: redis.Redis) -> Iterator[Queue]:
     """A queue with a failure handler."""
-    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, catcher=Limits()))
+    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=Limits()))
     yield raw_queue
     for key in client.scan_iter(result_key(raw_queue.name, "*")):
         client.delete(key)
 
 
 def handle(queue: Queue, keeps: bool | None = None) -> JobHandle[object]:
-    return JobHandle(queue._layout, queue._runners, "a", keeps=keeps)
+    return JobHandle(queue._layout, queue._flow_runner, "a", keeps=keeps)
 
 
 def test_who_waits_is_told_of_a_crash(caught: Queue, client: redis.Redis) -> None:

@@ -12,7 +12,7 @@ from chaos.clock import ServerClock, shim
 from tests.support.queue_clock import change_core, change_drift, read_core, read_drift
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
-from windlass.storage.native.clock_view import Heard
+from windlass.storage.native.clock_view import ClockView
 from windlass.storage.native.keys import queue_key
 from windlass.values.ids import random_id
 from windlass.values.job import NewJob
@@ -59,7 +59,7 @@ def passed(raw_queue: Queue, jump: Callable[[float], None]) -> Callable[[float],
 
     def by(seconds: float) -> None:
         jump(seconds)
-        heard: Heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+        heard: ClockView = raw_queue._layout._clock_view  # type: ignore[attr-defined]
         heard._reading = heard._reading._replace(at=heard._reading.at - seconds)
 
     return by
@@ -235,7 +235,7 @@ def test_after_a_silence_named_holders_get_time_to_beat(
 def _made_now(queue: Queue) -> Callable[[], object]:
     """A call that is made now, and sent later: it waited for a connection, or the server stood still."""
     call = queue._layout.enqueue([NewJob(random_id(), b"", fresh=True)])
-    return lambda: queue._runners.run(lambda session: session.perform(call))
+    return lambda: queue._flow_runner.run(lambda session: session.perform(call))
 
 
 def _clock(client: Any, queue: Queue) -> int:
@@ -333,7 +333,7 @@ def test_nor_is_a_short_one(raw_queue: Queue, stranger: Queue, elsewhere: Callab
 def test_nobody_s_word_starts_a_job_early(raw_queue: Queue) -> None:
     """What a program has heard may be wrong by a fault of its own; that must not reach the others."""
     raw_queue.enqueue(b"x", delay=HOUR / 2)
-    heard: Heard = raw_queue._layout._heard  # type: ignore[attr-defined]
+    heard: ClockView = raw_queue._layout._clock_view  # type: ignore[attr-defined]
     heard._reading = heard._reading._replace(due=heard._reading.due + HOUR * 1000)
     assert raw_queue.lease() is None
     assert raw_queue.counts().scheduled == 1

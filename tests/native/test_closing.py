@@ -26,7 +26,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def test_a_call_under_way_is_not_repeated_after_close(server: Server, client: Any) -> None:
-    """Its lane may be forgotten by then, and the server could not tell a repeat from a new call."""
+    """Its caller may be forgotten by then, and the server could not tell a repeat from a new call."""
     with FaultProxy(server.address) as proxy, Windlass(server.url) as witness:
         app = Windlass(proxy.url, retry_for=5)
         queue = app.queue("closing")
@@ -57,7 +57,7 @@ def test_a_forked_child_takes_back_nothing_of_its_parent(raw_queue: Queue) -> No
     if child == 0:
         try:
             raw_queue.enqueue(b"from the child")
-            raw_queue._runners.close()  # type: ignore[attr-defined]
+            raw_queue._flow_runner.close()  # type: ignore[attr-defined]
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

@@ -253,7 +253,7 @@ def test_a_successor_of_a_job_that_waits_is_merged_into_it(
 
 
 @pytest.mark.serves("R5")
-@pytest.mark.parametrize("name", ["meta", "progress", "notes", "graves"])
+@pytest.mark.parametrize("name", ["meta", "progress", "last_errors", "dead_records"])
 def test_records_of_no_job_are_dropped(queue: Queue, client: redis.Redis, keys: Keys, name: str) -> None:
     queue.enqueue(b"", id="a", max_failures=3)
     assert queue.retry(take(queue), delay=0, message="note")
@@ -276,20 +276,22 @@ def test_a_dead_entry_with_no_grave_is_dropped(queue: Queue, client: redis.Redis
 
 
 @pytest.mark.serves("R5", "W4")
-def test_lanes_and_waiters_of_long_ago_are_dropped(queue: Queue, client: redis.Redis, keys: Keys) -> None:
+def test_callers_and_waiters_of_long_ago_are_dropped(queue: Queue, client: redis.Redis, keys: Keys) -> None:
     queue.enqueue(b"")
     clock = read_core(client, queue.name).clock
-    client.hset(keys.state, mapping={"lane:old": f"7 {clock - 601_000} 1 a", "lane:young": f"7 {clock - 500_000} 1 a"})
+    client.hset(
+        keys.state, mapping={"caller:old": f"7 {clock - 601_000} 1 a", "caller:young": f"7 {clock - 500_000} 1 a"}
+    )
     client.zadd(keys.idle, {"old": clock - 1, "young": clock + 30_000})
     mend(queue, mended=2)
-    assert client.hexists(keys.state, "lane:young")
+    assert client.hexists(keys.state, "caller:young")
     assert client.zrange(keys.idle, 0, -1) == [b"young"]
     client.zrem(keys.idle, "young")
 
 
-def test_a_lane_record_that_is_not_ours_does_not_stop_a_clean(queue: Queue, client: redis.Redis, keys: Keys) -> None:
+def test_a_caller_record_that_is_not_ours_does_not_stop_a_clean(queue: Queue, client: redis.Redis, keys: Keys) -> None:
     queue.enqueue(b"", id="a")
-    client.hset(keys.state, "lane:scribble", "not a record")
+    client.hset(keys.state, "caller:scribble", "not a record")
     client.zadd(keys.ready, {"ghost": 1})
     assert queue.clean(deep=True).mended >= 1
     assert drain(queue) == ["a"]
@@ -307,10 +309,10 @@ def test_a_light_clean_touches_expired_leases_only(queue: Queue, client: redis.R
     queue.enqueue_many([RawJob(b"", id="ready"), RawJob(b"", id="late", delay=5000), RawJob(b"", id="lost")])
     client.zrem(keys.ready, "lost")
     client.zadd(keys.ready, {"ghost": 2**60})
-    client.hset(keys.notes, "ghost", "x")
-    client.hset(keys.graves, "ghost", "x")
+    client.hset(keys.last_errors, "ghost", "x")
+    client.hset(keys.dead_records, "ghost", "x")
     later(11)
-    same = ("scheduled", "data", "blocked", "progress", "notes", "dead", "graves", "inbox", "idle")
+    same = ("scheduled", "data", "blocked", "progress", "last_errors", "dead", "dead_records", "inbox", "idle")
     before = {name: client.dump(getattr(keys, name)) for name in same}
     assert queue.clean() == Cleaned(recovered=1, mended=0)
     assert {name: client.dump(getattr(keys, name)) for name in same} == before

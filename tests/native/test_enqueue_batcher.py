@@ -17,7 +17,7 @@ from windlass import Queue, Receipt, Status, Windlass
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
 from windlass.storage.port import Call
 from windlass.transport import enqueue_batcher
-from windlass.transport.enqueue_batcher import ENOUGH, Gathering, Split
+from windlass.transport.enqueue_batcher import ENOUGH, EnqueueBatcher, Split
 from windlass.values.durability import Durability
 from windlass.values.job import NewJob
 
@@ -51,7 +51,7 @@ class Sent:
         self.ended: list[list[str]] = []
         self.third = asyncio.Event()
         self._answers: list[asyncio.Event] = []
-        self.gathering = Gathering(self._send, split)
+        self.batcher = EnqueueBatcher(self._send, split)
 
     async def _send(self, jobs: list[NewJob]) -> list[Receipt]:
         self.batches.append([job.id for job in jobs])
@@ -67,7 +67,7 @@ class Sent:
         return [Receipt(job.id, Status.ADDED, "memory") for job in jobs]
 
     def enqueue(self, *ids: str) -> list[asyncio.Task[Receipt]]:
-        return [asyncio.create_task(self.gathering.enqueue(NewJob(id, b"", fresh=True))) for id in ids]
+        return [asyncio.create_task(self.batcher.enqueue(NewJob(id, b"", fresh=True))) for id in ids]
 
     def answer(self, number: int) -> None:
         self._answers[number].set()
@@ -93,8 +93,8 @@ async def test_one_that_comes_while_many_are_under_way_goes_with_them_when_they_
     sent = Sent()
 
     async def enqueue_two(first: str, second: str) -> None:
-        await sent.gathering.enqueue(NewJob(first, b"", fresh=True))
-        await sent.gathering.enqueue(NewJob(second, b"", fresh=True))
+        await sent.batcher.enqueue(NewJob(first, b"", fresh=True))
+        await sent.batcher.enqueue(NewJob(second, b"", fresh=True))
 
     first = sent.enqueue("a")
     crowd = [asyncio.create_task(enqueue_two(*ids)) for ids in zip("bcdefg", "hijklm", strict=True)]
@@ -132,7 +132,7 @@ async def test_one_waits_for_a_moment_at_most_whatever_is_answered_meanwhile(mon
     began = loop.time()
     while ["x"] not in sent.batches:
         # Those that it waits for are not answered, and others again and again.
-        others = [asyncio.create_task(sent.gathering.enqueue(safe(name))) for name in "hijklmn"]
+        others = [asyncio.create_task(sent.batcher.enqueue(safe(name))) for name in "hijklmn"]
         for number in range(2, len(await sent.after_turns())):
             sent.answer(number)
         await asyncio.gather(*others)
@@ -146,7 +146,7 @@ async def test_who_is_to_be_safer_does_not_wait_for_those_it_cannot_go_with() ->
     sent = Sent()
     crowd = sent.enqueue(*"abcdefg")
     await sent.after_turns()
-    crowd.append(asyncio.create_task(sent.gathering.enqueue(safe("x"))))
+    crowd.append(asyncio.create_task(sent.batcher.enqueue(safe("x"))))
     assert (await sent.after_turns(3))[2:] == [["x"]]
     for number in range(3):
         sent.answer(number)
@@ -173,7 +173,7 @@ def test_event_loops_that_have_ended_are_not_kept(raw_queue: Queue) -> None:
     for _ in range(3):
         asyncio.run(raw_queue.aenqueue(b"x"))
     gc.collect()
-    assert len(raw_queue._gatherings) <= 1  # the app takes over the connections of the last one when there is another
+    assert len(raw_queue._batchers) <= 1  # the app takes over the connections of the last one when there is another
     assert raw_queue.counts().ready == 3
 
 
@@ -310,7 +310,7 @@ async def test_what_nobody_waits_for_any_more_is_not_sent_later(proxy: FaultProx
         waiting = [asyncio.wait_for(queue.aenqueue(b""), 0.3) for _ in range(4)]
         ends = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(end) for end in ends} == {TimeoutError}
-        (enqueue_batcher,) = queue._gatherings.values()
+        (enqueue_batcher,) = queue._batchers.values()
         async with asyncio.timeout(5):  # long before it would give up by itself
             await asyncio.gather(*enqueue_batcher._sending, return_exceptions=True)
         proxy.up()

@@ -167,7 +167,7 @@ def test_what_is_broken_stays(server: Server, client: redis.Redis) -> None:
     with Windlass(server.url) as app:
         app.queue(NAME).enqueue(b"data", id="a")
         assert settle(app.queue(NAME), Broken(take(app.queue(NAME)), "not JSON")) == (True,)
-    assert names(client) == {"state", "broken", "graves"}
+    assert names(client) == {"state", "broken", "dead_records"}
     with Windlass(server.url) as app:
         assert app.queue(NAME).purge("broken") == 1
     assert names(client) == set()
@@ -260,7 +260,7 @@ def test_what_a_killed_program_left_is_taken_back_and_forgotten(server: Server, 
 
 
 @pytest.mark.serves("W4")
-def test_young_lanes_are_not_forgotten(server: Server, client: redis.Redis) -> None:
+def test_young_callers_are_not_forgotten(server: Server, client: redis.Redis) -> None:
     state = queue_key(NAME, "state")
     with Windlass(server.url) as app:
         app.queue(NAME).enqueue(b"", id="a")
@@ -274,13 +274,13 @@ def test_young_lanes_are_not_forgotten(server: Server, client: redis.Redis) -> N
 
 
 @pytest.mark.serves("W4")
-def test_thousands_of_abandoned_lanes_are_forgotten(server: Server, client: redis.Redis) -> None:
+def test_thousands_of_abandoned_callers_are_forgotten(server: Server, client: redis.Redis) -> None:
     state = queue_key(NAME, "state")
     with Windlass(server.url) as app:
         queue = app.queue(NAME)
         queue.enqueue(b"")
         clock = read_core(client, NAME).clock
-        client.hset(state, mapping={f"lane:gone{number}": f"3 {clock - 700_000} 1 a" for number in range(2000)})
+        client.hset(state, mapping={f"caller:gone{number}": f"3 {clock - 700_000} 1 a" for number in range(2000)})
         assert queue.clean(deep=True).mended == 2000
         assert client.hlen(state) < 15
         drain(queue)

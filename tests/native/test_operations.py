@@ -145,7 +145,7 @@ def test_an_operation_that_comes_too_late_is_refused(client: redis.Redis, app: W
     client.script_load(scripts.ENQUEUE.text)
 
     def enqueue(number: int, id: str) -> Any:
-        return client.evalsha(scripts.ENQUEUE.sha, len(keys), *keys, "lane", number, b"", 0, id, b"data", b"")
+        return client.evalsha(scripts.ENQUEUE.sha, len(keys), *keys, "caller", number, b"", 0, id, b"data", b"")
 
     first = enqueue(7, "a")
     assert enqueue(7, "a")[1] == first[1] == b"a"

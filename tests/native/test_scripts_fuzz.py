@@ -30,7 +30,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
-    Uncaught,
+    Unhandled,
     Unknown,
 )
 from windlass.values.schedule import StoredSchedule, new_schedule, write_schedule
@@ -96,7 +96,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         Crashed(lease, "m", alone=False),
         Broken(lease, "m"),
         Unknown(lease, "task"),
-        Uncaught(lease),
+        Unhandled(lease),
     ]
     changes = [Change(), Change(when=("in", 5000))]
     some = [NewJob(id, b"new", chance.choice(changes)) for id in chance.sample(IDS, 3)]
@@ -119,7 +119,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
             [chance.choice(outcomes)], want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])
         ),
         "native/extend": layout.extend([lease], 60),
-        "native/beat": layout.beat("w", 60, register=True, catcher=chance.choice([None, Limits(100)])),
+        "native/beat": layout.beat("w", 60, register=True, failure_handler=chance.choice([None, Limits(100)])),
         "native/progress": layout.progress(lease, 0.75),
         "native/cancel": layout.cancel(chance.sample(IDS, 2), running=chance.random() < 0.5),
         "native/pause": layout.pause(chance.random() < 0.5),
@@ -127,7 +127,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         "native/audit": layout.audit(chance.choice(layout.audit_parts), "0"),
         "native/goodbye": layout.leave("me"),
         "native/counts": layout.counts(),
-        "native/glance": cast(Call[Any], layout.glance()),
+        "native/probe": cast(Call[Any], layout.probe()),
         "native/get": layout.get(chance.choice(IDS)),
         "native/page": layout.page(chance.choice(list(State)), None, 10),
         "native/unpark": layout.unpark(["task", "other"]),
@@ -183,7 +183,7 @@ def test_a_foreign_type_stops_a_script_before_it_writes(client: Any, app: Windla
             conflicts += isinstance(error, KeyConflict)
             assert error is None or dump(client) == before, f"{script} wrote before it saw a foreign {name}: {error}"
     # One has a key of its own, the other is content with the first job that it sees.
-    assert conflicts > 0 or script in ("native/result", "native/glance")
+    assert conflicts > 0 or script in ("native/result", "native/probe")
     restore(client, healthy)
     tidy(client, app)
 
@@ -223,7 +223,7 @@ def damage(client: Any, chance: random.Random) -> None:
         client.delete(key)
     elif kind == b"hash":
         field = chance.choice(client.hkeys(key))
-        if chance.random() < 0.5 and name in ("meta", "leases", "progress", "notes"):
+        if chance.random() < 0.5 and name in ("meta", "leases", "progress", "last_errors"):
             client.hset(key, field, b"garbled")
         else:
             client.hdel(key, field)

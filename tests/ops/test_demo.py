@@ -361,7 +361,13 @@ def test_the_tally_knows_what_is_under_way_and_when_it_went_on(tmp_path: Path) -
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 50), (60, 24), (200, 30)])
 def test_the_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=columns, height=rows)
-    roles = {"keeper": "watching", "nursery": "watching", "runner": "working", "child 1": "killed", "child 2": "idle"}
+    roles = {
+        "supervisor": "watching",
+        "forkserver": "watching",
+        "runner": "working",
+        "child 1": "killed",
+        "child 2": "idle",
+    }
     frame = Frame(
         at=12.3,
         server="Valkey 9.1.2",

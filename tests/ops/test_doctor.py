@@ -33,7 +33,7 @@ from windlass.cli import main
 from windlass.doctor import Finding, examine
 from windlass.doctor.checks import CHECKS
 from windlass.doctor.facts import NEEDED, Facts, Slow
-from windlass.doctor.known_bugs import HOLES, holes_of
+from windlass.doctor.known_bugs import KNOWN_BUGS, known_bugs_of
 from windlass.errors import ServerMayEvict, ServerReadOnly, ServerTooOld, ServerUnfit
 from windlass.transport.presence import beat as beat_worker
 from windlass.values.outcome import Broken
@@ -223,13 +223,13 @@ def test_a_server_that_tells_nothing_is_unseen_with_the_rule_that_would_show_it(
         ("redis", "", set()),
     ],
 )
-def test_the_holes_of_a_version_are_known(kind: str, version: str, ids: set[str]) -> None:
-    found = {hole.id for hole, _ in holes_of(kind, tuple(map(int, version.split("."))) if version else ())}
+def test_the_known_bugs_of_a_version_are_known(kind: str, version: str, ids: set[str]) -> None:
+    found = {hole.id for hole, _ in known_bugs_of(kind, tuple(map(int, version.split("."))) if version else ())}
     assert found - {"CVE-2025-46817, CVE-2025-46818"} == ids
 
 
 def test_every_hole_says_what_to_upgrade_to() -> None:
-    for hole in HOLES:
+    for hole in KNOWN_BUGS:
         for kind, lines in (("redis", hole.redis), ("valkey", hole.valkey)):
             for line, patch in lines.items():
                 assert hole.fixed_in(kind, (*line, 0)) == (f"{line[0]}.{line[1]}.{patch}" if patch else _told(patch))

@@ -39,7 +39,7 @@ class Probe:
     def ask(self, task: str, *, patience: float = 20.0) -> Any:
         """What a task of that name returns, run there."""
         id = self.queue.enqueue(write_envelope(task, keep=60)).id
-        return JobHandle[Any](self.queue._layout, self.queue._runners, id).result(timeout=patience)
+        return JobHandle[Any](self.queue._layout, self.queue._flow_runner, id).result(timeout=patience)
 
 
 @pytest.fixture(scope="package")

@@ -22,7 +22,7 @@ WORDS = (
     "../../etc/passwd", "/dev/zero", "$(id)", "; rm -rf /", "%s%n", "{0.__class__}", "__class__", "__import__",
     "os.system", "builtins.eval", "subprocess.Popen", "pickle.loads", "windlass:{q}:data", "windlass:wake:x",
     "jobs_queued:x", "worqr:x", "\x1b[2J", "\x7f", "\u202e", "\ufeff", "\ufffe", "é", "日本", "🚢", "ß" * 200,
-    "x" * 129, "x" * 513, "-1", "0", "NaN", "null", "true", "1e999", "failure-1", "from:q", "lane:a", "default",
+    "x" * 129, "x" * 513, "-1", "0", "NaN", "null", "true", "1e999", "failure-1", "from:q", "caller:a", "default",
     ".workers", "constructor", "a.b_c-d", "A" * 128, "ready", "\u2028", "a\0b", "a\nb",
 )  # fmt: skip
 NUMBERS: tuple[Any, ...] = (

@@ -23,10 +23,10 @@ def test_a_child_has_its_pipes_and_nothing_else(probe: Probe) -> None:
     assert "/dev/null" in found.values()
     left = {fd: target for fd, target in found.items() if target != "/dev/null"}
     pairs = [fd for fd, target in left.items() if target == "socket to ''"]  # of each one end: these have no name
-    board = [fd for fd, target in left.items() if re.match(r"/memfd:windlass|/dev/shm/", target)]
-    assert len(pairs) == 2, left  # for frames, and the tray of jobs
-    assert len(board) <= 1, left
-    assert left.keys() == {*pairs, *board}, left
+    slot_table = [fd for fd, target in left.items() if re.match(r"/memfd:windlass|/dev/shm/", target)]
+    assert len(pairs) == 2, left  # for frames, and the prefetch of jobs
+    assert len(slot_table) <= 1, left
+    assert left.keys() == {*pairs, *slot_table}, left
 
 
 def test_what_the_environment_of_a_child_holds_is_documented(probe: Probe) -> None:

@@ -83,7 +83,7 @@ def test_no_name_with_a_meaning_elsewhere_is_taken(app: Windlass, client: redis.
 
 
 IDS = [f"a{sign}b" for sign in (*SIGNS, "}:ready", ":result:x", "\0".join("abc"))] + [
-    "windlass:{other}:ready", "{other}", "}{other}", "*", "lane:x", "from:other", "failure-1", "../x", "x" * 511,
+    "windlass:{other}:ready", "{other}", "}{other}", "*", "caller:x", "from:other", "failure-1", "../x", "x" * 511,
 ]  # fmt: skip
 
 

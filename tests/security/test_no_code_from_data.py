@@ -30,7 +30,7 @@ IMPORTERS = {
     "cli/__init__.py",  # a command, by the name in its own table
     "storage/layouts.py",  # a layout, by the name in the table of layouts
     "worker/app_loading.py",  # the app, as it was named to the worker
-    "worker/executors/child.py",  # a function of Windlass, as the keeper names it to the nursery
+    "worker/executors/child.py",  # a function of Windlass, as the supervisor names it to the forkserver
 }
 
 
@@ -157,7 +157,7 @@ def test_an_error_is_stored_as_text_and_never_made_anew(probe: Probe) -> None:
         key = queue_keys(probe.queue.name)[13]
         grave = client.hget(key, id)
         assert isinstance(grave, bytes)
-        assert key.endswith(":graves")
+        assert key.endswith(":dead_records")
         assert b"touch" not in grave
         assert b"\x80\x04" not in grave, "a pickle"
         # Somebody who can write there names whatever class he likes: it stays what was said.

@@ -32,7 +32,7 @@ from windlass.values.decode_guard import MAX_RUN
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Child, Completed, Failed, Kept
 from windlass.worker.runner.outbox import empty_outbox
-from windlass.worker.runner.queue_consumer import Feed
+from windlass.worker.runner.queue_consumer import QueueConsumer
 from windlass.worker.runner.ticker import declare
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -321,13 +321,13 @@ def test_what_nobody_waited_for_goes_back_the_refused_as_well(raw_queue: Queue, 
     raw_queue.enqueue_many([RawJob(b"1", id="a"), RawJob(b"2", id="b")])
     data["b"] = b"forged"
     call = raw_queue._layout.turn(want=2, seconds=30, holder="idle")
-    turn = raw_queue._runners.run(lambda session: session.perform(call))
+    turn = raw_queue._flow_runner.run(lambda session: session.perform(call))
     assert [lease.id for lease in turn.leases] == ["a"]
     assert [(type(each), each.lease.id, each.lease.data) for each in turn.refused] == [(Broken, "b", b"")]
     assert call.undo is not None
     undo = call.undo(turn)
     assert undo is not None
-    raw_queue._runners.run(lambda session: session.perform(undo))
+    raw_queue._flow_runner.run(lambda session: session.perform(undo))
     assert (raw_queue.counts().ready, raw_queue.counts().leased) == (2, 0)
 
 
@@ -413,7 +413,7 @@ def test_what_a_job_hands_over_is_sealed_for_where_it_goes(app: Windlass, raw_qu
 @pytest.fixture
 def failure(raw_queue: Queue) -> str:
     """The id of a job that tells a failure handler of job `a`."""
-    perform(raw_queue, lambda layout: layout.beat("w", 30, register=True, catcher=Limits()))
+    perform(raw_queue, lambda layout: layout.beat("w", 30, register=True, failure_handler=Limits()))
     raw_queue.enqueue(b"x", id="a")
     assert raw_queue.fail(one(raw_queue), "no")
     (record,) = raw_queue.jobs("ready").jobs
@@ -425,7 +425,7 @@ def test_a_failure_handler_gets_the_data_of_the_job_that_failed(raw_queue: Queue
     assert record.failed is not None
     assert (record.failed.id, record.failed.data) == ("a", b"x")
     lease = one(raw_queue)
-    assert lease.caught
+    assert lease.is_failure_job
     told = raw_queue._layout.failure(lease)
     assert (told.id, told.data, told.message) == ("a", b"x", "no")
     assert settle(raw_queue, Failed(lease, "the handler failed")) == (True,)
@@ -453,7 +453,7 @@ def test_a_failure_that_tells_of_a_forged_job_is_broken(
         raw[failure] = forged
         assert seen(raw_queue, failure).data == b""
         leases = raw_queue.lease_many(3)
-        assert all(not lease.caught for lease in leases)
+        assert all(not lease.is_failure_job for lease in leases)
         for lease in leases:
             raw_queue.release(lease)
         assert broken(raw_queue, failure)
@@ -613,11 +613,11 @@ async def test_a_worker_that_found_only_forged_jobs_looks_for_more_at_once(
     raw_queue.enqueue(b"x", id="a")
     data["a"] = b"forged"
     raw_queue.beat("w", register=True)
-    feed = Feed(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0)
-    _, turn = await feed.turn(1)
+    consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0)
+    _, turn = await consumer.turn(1)
     assert [outcome.lease.id for outcome in turn.refused] == ["a"]
-    assert not feed.is_empty
-    assert feed.wants_look(0.0), "there may be sound ones behind it"
+    assert not consumer.is_empty
+    assert consumer.wants_look(0.0), "there may be sound ones behind it"
     assert settle(raw_queue, *turn.refused) == (True,)
 
 
@@ -655,7 +655,7 @@ _WITHOUT_PAYLOADS = {
     "extend",
     "farewell",
     "forget_names",
-    "glance",
+    "probe",
     "id_of",
     "leave",
     "obey_cancel",

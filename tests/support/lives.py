@@ -284,7 +284,7 @@ class Life:
         return chosen
 
     def perform(self, queue: Queue, call: Call[T]) -> T:
-        return queue._runners.run(lambda session: session.perform(call))
+        return queue._flow_runner.run(lambda session: session.perform(call))
 
     def new_data(self) -> bytes:
         self.made += 1

@@ -1,4 +1,5 @@
-"""Real workers for the tests: each a keeper with its nursery, runner and children, found again by a mark in their
+"""Real workers for the tests: each a supervisor with its forkserver, runner and children, found again by a mark in
+their
 environment. What jobs do they write into a journal, a file that outlives every process; the tests read that.
 """
 
@@ -181,7 +182,7 @@ class Worker:
             )
 
     @property
-    def keeper(self) -> int:
+    def supervisor(self) -> int:
         return self.process.pid
 
     @property
@@ -202,14 +203,14 @@ class Worker:
         ]
 
     @property
-    def nursery(self) -> int:
+    def forkserver(self) -> int:
         """The process that imported the app."""
-        (pid,) = process_info.children(self.keeper) or [0]
+        (pid,) = process_info.children(self.supervisor) or [0]
         return pid
 
     def signal(self, number: int) -> None:
-        """Signal the keeper."""
-        os.kill(self.keeper, number)
+        """Signal the supervisor."""
+        os.kill(self.supervisor, number)
 
     def signal_all(self, number: int) -> None:
         """Signal every process of it, as fast as can be."""
@@ -314,7 +315,7 @@ class Workshop:
         return False
 
     def _runner_is_there(self, worker: Worker) -> bool:
-        return any(len(process_info.children(pid) or ()) > 0 for pid in process_info.children(worker.keeper) or ())
+        return any(len(process_info.children(pid) or ()) > 0 for pid in process_info.children(worker.supervisor) or ())
 
     # -- sending
 

@@ -19,7 +19,7 @@ from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, erro
 from windlass.handle import JobHandle
 from windlass.storage.native import keys, scripts
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Released, Uncaught, Unknown
+from windlass.values.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Released, Unhandled, Unknown
 
 RULES = Path(__file__).parents[2] / "docs" / "acl"
 ROLES = ("producer", "worker", "reader")
@@ -152,8 +152,8 @@ def test_a_worker_leases_and_settles_in_every_way(server: Server, master: Queue,
 def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> None:
     with as_role(server, "worker") as app:
         queue = app.queue("guarded")
-        perform(queue, lambda layout: layout.beat("someone", 30, register=True, catcher=Limits()))
-        job = JobHandle[int](queue._layout, queue._runners, "0")
+        perform(queue, lambda layout: layout.beat("someone", 30, register=True, failure_handler=Limits()))
+        job = JobHandle[int](queue._layout, queue._flow_runner, "0")
         master.enqueue_many(RawJob(b"", id=str(n), max_stalls=1) for n in range(7))
         events = job.events(timeout=20)
         assert next(events).kind == "ready"
@@ -179,8 +179,8 @@ def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> No
         assert perform(queue, lambda layout: layout.outbox(10, [parcel.seq])) == []
         assert perform(queue, lambda layout: layout.unpark(["task"])) == 1
         assert queue.revive([others[3].id]) == [True]
-        failures = [lease for lease in queue.lease_many(10) if lease.caught]
-        assert settle(queue, Uncaught(failures[0])) == (True,)
+        failures = [lease for lease in queue.lease_many(10) if lease.is_failure_job]
+        assert settle(queue, Unhandled(failures[0])) == (True,)
         assert app.queue("elsewhere").purge() == 1
     # It remembers for a while what came from another queue.
     assert 0 < server.command("PTTL", keys.queue_key("elsewhere", "state")) <= 86_400_000

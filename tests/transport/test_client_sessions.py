@@ -1,4 +1,4 @@
-"""The lanes of a session: threads that call at the same time each have one of their own."""
+"""The callers of a session: threads that call at the same time each have one of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def restless_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless_threads")
-def test_threads_that_take_lanes_at_the_same_time_are_not_in_each_others_way() -> None:
+def test_threads_that_take_callers_at_the_same_time_are_not_in_each_others_way() -> None:
     session = Session(Endpoint.parse("unix:///nowhere"), SessionOptions(scripts=()))
     call = Call(Script("none", ""), ("key",), (), read=lambda reply: reply, writes=False, about="nothing")
     errors: list[Exception] = []
@@ -34,11 +34,11 @@ def test_threads_that_take_lanes_at_the_same_time_are_not_in_each_others_way() -
     def take_and_give_back() -> None:
         try:
             for _ in range(ROUNDS):
-                lane = session._take_lane(call)
-                assert id(lane) not in taken, "two threads have the same lane"
-                taken.add(id(lane))
-                taken.remove(id(lane))
-                session._idle.append(lane)
+                caller = session._take_caller(call)
+                assert id(caller) not in taken, "two threads have the same caller"
+                taken.add(id(caller))
+                taken.remove(id(caller))
+                session._idle.append(caller)
         except Exception as error:
             errors.append(error)
 
@@ -48,4 +48,4 @@ def test_threads_that_take_lanes_at_the_same_time_are_not_in_each_others_way() -
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(session.lanes) <= THREADS
+    assert len(session.callers) <= THREADS

@@ -1,4 +1,4 @@
-"""An app for the nursery to import, and the jobs that its children run: `perform` looks its job up by name."""
+"""An app for the forkserver to import, and the jobs that its children run: `perform` looks its job up by name."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ def job_fork(header: dict[str, Any], body: bytes, link: Link) -> Answer:
     return {"end": "original", "codes": [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)]}, b""
 
 
-def job_board(header: dict[str, Any], body: bytes, link: Link) -> Answer:
-    assert link.board is not None
-    return {"running": link.board.running()}, b""
+def job_slot_table(header: dict[str, Any], body: bytes, link: Link) -> Answer:
+    assert link.slot_table is not None
+    return {"running": link.slot_table.running()}, b""
 
 
 def job_exit(header: dict[str, Any], body: bytes, link: Link) -> Answer:

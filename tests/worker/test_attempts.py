@@ -60,7 +60,7 @@ def test_a_job_that_returns_is_done_and_gone(shop: Workshop, worker: Worker, tas
     wait_until(lambda: all(shop.queue().get(id) is None for id in ids), "the jobs to be gone")
     assert all(len(shop.journal.all("done", id=id)) == 1 for id in ids)
     pids = {entry.pid for entries in done.values() for entry in entries}
-    assert worker.keeper not in pids
+    assert worker.supervisor not in pids
     if task.startswith("process"):
         assert {entries[0].more["role"] for entries in done.values()} == {"child"}
 

@@ -17,21 +17,21 @@ from tests.worker import sample_app
 from tests.worker.test_forkserver import SAMPLE, Child
 from windlass.worker.executors import child
 from windlass.worker.ipc import frames
-from windlass.worker.ipc.slot_table import Board
-from windlass.worker.supervisor.forkserver import Nursery
+from windlass.worker.ipc.slot_table import SlotTable
+from windlass.worker.supervisor.forkserver import ForkServer
 
-# One nursery for all: each test has a child of its own.
+# One forkserver for all: each test has a child of its own.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def nursery() -> AsyncIterator[Nursery]:
-    async with await Nursery.open(SAMPLE) as nursery:
-        yield nursery
+async def forkserver() -> AsyncIterator[ForkServer]:
+    async with await ForkServer.open(SAMPLE) as forkserver:
+        yield forkserver
 
 
-async def test_every_exception_is_an_answer(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_every_exception_is_an_answer(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         for what, kind in (("exit", "SystemExit"), ("interrupt", "KeyboardInterrupt"), ("value", "ValueError")):
             header, _ = await one.ask({"run": "raise", "what": what})
             assert (header["end"], header["type"], header["module"]) == ("raised", kind, "builtins")
@@ -42,8 +42,8 @@ async def test_every_exception_is_an_answer(nursery: Nursery) -> None:
         assert (await one.ask({"run": "echo"}, b"still here")) == ({"end": "done"}, b"still here")
 
 
-async def test_an_answer_that_cannot_be_sent(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_an_answer_that_cannot_be_sent(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         header, _ = await one.ask({"run": "unsendable"})
         assert (header["end"], header["type"]) == ("raised", "TypeError")
         header, _ = await one.ask({"run": "huge"})
@@ -51,8 +51,8 @@ async def test_an_answer_that_cannot_be_sent(nursery: Nursery) -> None:
         assert (await one.ask({"run": "echo"}))[0] == {"end": "done"}
 
 
-async def test_progress_from_many_threads(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_progress_from_many_threads(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         await one.stream.send({"run": "progress"})
         seen: dict[int, list[int]] = {part: [] for part in range(4)}
         while "progress" in (header := await one.hear()):
@@ -63,39 +63,39 @@ async def test_progress_from_many_threads(nursery: Nursery) -> None:
         assert (await one.ask({"run": "late_word"}))[0] == {"sent": False}
 
 
-async def test_a_fork_in_a_job_is_harmless(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_a_fork_in_a_job_is_harmless(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         for _ in range(5):
             assert (await one.ask({"run": "fork"}))[0] == {"end": "original", "codes": [0, 0]}
         assert (await one.ask({"run": "echo"}, b"1"))[1] == b"1"
 
 
-async def test_the_board_is_at_hand(nursery: Nursery) -> None:
-    board = Board.create(2)
-    board.begin(1, 77, 5)
-    async with Child(nursery, board=board.fd) as one:
-        header, _ = await one.ask({"run": "board"})
-        assert header["running"] == [list(board.running()[0])]
-    board.close()
+async def test_the_slot_table_is_at_hand(forkserver: ForkServer) -> None:
+    slot_table = SlotTable.create(2)
+    slot_table.begin(1, 77, 5)
+    async with Child(forkserver, slot_table=slot_table.fd) as one:
+        header, _ = await one.ask({"run": "slot_table"})
+        assert header["running"] == [list(slot_table.running()[0])]
+    slot_table.close()
 
 
-async def test_the_end_of_the_socket_is_the_end(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_the_end_of_the_socket_is_the_end(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         await one.ask({"run": "echo"})
         one.stream.close()
-        ending = await asyncio.wait_for(one.offspring.exited, 2)
+        ending = await asyncio.wait_for(one.forked.exited, 2)
         assert (ending.code, ending.signal) == (0, None)
 
 
-async def test_a_frame_that_is_no_job_ends_it_with_a_word(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_a_frame_that_is_no_job_ends_it_with_a_word(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         await one.stream.send({"dance": 1})
-        assert (await asyncio.wait_for(one.offspring.exited, 2)).code == 70
+        assert (await asyncio.wait_for(one.forked.exited, 2)).code == 70
         assert b"can only be asked to run a job; it was sent ['dance']" in await one.printed()
 
 
-async def test_a_flood_of_output_for_a_slow_reader(nursery: Nursery) -> None:
-    async with Child(nursery, reading=False) as one:
+async def test_a_flood_of_output_for_a_slow_reader(forkserver: ForkServer) -> None:
+    async with Child(forkserver, reading=False) as one:
         await one.stream.send({"run": "print", "lines": 10_500})
         whole = bytearray()
         while len(whole) < 1_050_000:
@@ -105,8 +105,8 @@ async def test_a_flood_of_output_for_a_slow_reader(nursery: Nursery) -> None:
         assert whole == (b"x" * 99 + b"\n") * 10_500
 
 
-async def test_output_that_nobody_reads(nursery: Nursery) -> None:
-    async with Child(nursery, reading=False) as one:
+async def test_output_that_nobody_reads(forkserver: ForkServer) -> None:
+    async with Child(forkserver, reading=False) as one:
         header, _ = await one.ask({"run": "print", "lines": 10_500})
         assert child.PATIENCE <= header["took"] < child.PATIENCE + 2, "it waits once, not for every line"
         header, _ = await one.ask({"run": "print", "lines": 10_500})
@@ -116,23 +116,23 @@ async def test_output_that_nobody_reads(nursery: Nursery) -> None:
         assert b"bytes were dropped, nobody read them" in await asyncio.to_thread(os.read, one.output, 65_536)
 
 
-async def test_output_that_is_closed(nursery: Nursery) -> None:
-    async with Child(nursery, reading=False) as one:
+async def test_output_that_is_closed(forkserver: ForkServer) -> None:
+    async with Child(forkserver, reading=False) as one:
         os.close(one.output)
         one.output = -1
         assert "took" in (await one.ask({"run": "print", "lines": 1000}))[0]
         assert (await one.ask({"run": "close_output"}))[0] == {"end": "done"}
 
 
-async def test_a_job_cannot_close_the_output(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_a_job_cannot_close_the_output(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         await one.ask({"run": "close_output"})
         one.stream.close()
         assert await one.printed() == b"still there\n"
 
 
-async def test_round_trips(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:
-    async with Child(nursery) as one:
+async def test_round_trips(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Child(forkserver) as one:
         body = bytes(100)
         rounds, best = 4000, 0.0
         for _ in range(3):
@@ -150,7 +150,7 @@ async def test_round_trips(nursery: Nursery, capsys: pytest.CaptureFixture[str])
         assert best > 1500, "far from what it is on a quiet machine"
 
 
-async def test_serve_needs_no_nursery() -> None:
+async def test_serve_needs_no_forkserver() -> None:
     here, there = socket.socketpair()
     app: Any = sample_app.app
     thread = threading.Thread(target=child.serve, args=(there, app, sample_app.perform))

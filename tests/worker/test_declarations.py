@@ -18,7 +18,7 @@ from windlass.storage.native.keys import queue_key
 from windlass.tasks.envelope import write_envelope
 from windlass.values.outcome import Crashed
 from windlass.worker import attempt
-from windlass.worker.runner.queue_consumer import Feed
+from windlass.worker.runner.queue_consumer import QueueConsumer
 from windlass.worker.runner.ticker import TickReport
 
 
@@ -62,7 +62,7 @@ async def test_a_coroutine_behind_a_plain_wrapper_is_run_to_its_end(app: Windlas
 
 
 async def test_a_call_that_is_sent_to_another_queue_is_all_that_its_task_says(app: Windlass) -> None:
-    """It runs, its failure handler hears of it, and a schedule can feed such a queue."""
+    """It runs, its failure handler hears of it, and a schedule can consumer such a queue."""
     ran: list[str] = []
     caught: list[dict[str, Any]] = []
 
@@ -153,13 +153,13 @@ async def test_a_tick_that_is_nobodys_any_more_is_not_asked_for_all_the_time(
     app: Windlass, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks: list[float] = []
-    real = Feed.tick
+    real = QueueConsumer.tick
 
-    async def counted(self: Feed) -> TickReport:
+    async def counted(self: QueueConsumer) -> TickReport:
         ticks.append(time.monotonic())
         return await real(self)
 
-    monkeypatch.setattr(Feed, "tick", counted)
+    monkeypatch.setattr(QueueConsumer, "tick", counted)
 
     @app.task(queue="ticks")
     async def some() -> None: ...

@@ -18,7 +18,7 @@ from windlass import Job, Windlass, current
 from windlass.tasks.call import TaskCall
 from windlass.worker.executors import threads
 from windlass.worker.in_process import _NoChildren
-from windlass.worker.ipc.slot_table import Board
+from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.runner.runner import Runner
 from windlass.worker.settings import Settings
 
@@ -95,8 +95,8 @@ async def test_a_job_that_waits_for_a_slot_can_be_cancelled(app: Windlass, runne
 
     await app.aenqueue_many(wait.using(id=str(n)).call(n) for n in (1, 2))
     await app.queue("odd").abeat("odd", 60, register=True)
-    board = Board.create(runner_settings.entries)
-    runner = Runner(app, runner_settings, "odd", board, _NoChildren(), lambda queue: None)
+    slot_table = SlotTable.create(runner_settings.entries)
+    runner = Runner(app, runner_settings, "odd", slot_table, _NoChildren(), lambda queue: None)
     for lease in await app.queue("odd").alease_many(2, holder="odd"):
         runner._admit(lease)
     assert await app.queue("odd").acancel("2", running=True)
@@ -120,8 +120,8 @@ async def test_less_patience_counts_though_the_drain_has_not_begun(app: Windlass
 
     await wait.aenqueue()
     await app.queue("odd").abeat("odd", 60, register=True)
-    board = Board.create(runner_settings.entries)
-    runner = Runner(app, runner_settings, "odd", board, _NoChildren(), lambda queue: None)
+    slot_table = SlotTable.create(runner_settings.entries)
+    runner = Runner(app, runner_settings, "odd", slot_table, _NoChildren(), lambda queue: None)
     working = asyncio.create_task(runner.run())
     await began.wait()
     draining = asyncio.create_task(runner.drain(60))
@@ -327,7 +327,7 @@ async def test_two_queues_may_give_out_the_same_fence(app: Windlass, runner_sett
         await asyncio.sleep(0)
 
     settings = structs.replace(runner_settings, queues={"odd": 1, "even": 1}, concurrency=5)
-    runner = Runner(app, settings, "odd", Board.create(settings.entries), _NoChildren(), lambda queue: None)
+    runner = Runner(app, settings, "odd", SlotTable.create(settings.entries), _NoChildren(), lambda queue: None)
     await serve.aenqueue("odd")
     await serve.using(queue="even").aenqueue("even")
     leases = [*await app.queue("odd").alease_many(1), *await app.queue("even").alease_many(1)]
@@ -337,7 +337,7 @@ async def test_two_queues_may_give_out_the_same_fence(app: Windlass, runner_sett
     await until(lambda: executor.idle)
     assert sorted(ran) == ["even", "odd"]
     assert executor.room >= 5
-    assert [len(feed.outcomes) for feed in runner.feeds.values()] == [1, 1]
+    assert [len(consumer.outcomes) for consumer in runner.consumers.values()] == [1, 1]
     for lease in leases:
         await app.queue(lease.queue).acomplete(lease)
 

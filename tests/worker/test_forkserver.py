@@ -1,4 +1,4 @@
-"""The nursery: what it forks is clean, and when something ends nothing of it is left."""
+"""The forkserver: what it forks is clean, and when something ends nothing of it is left."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from windlass.embedded import EmbeddedServer
 from windlass.worker import process_info
 from windlass.worker.app_loading import AppNotLoadable
 from windlass.worker.ipc.frames import FrameStream
-from windlass.worker.ipc.slot_table import Board
-from windlass.worker.supervisor.forkserver import ForkRefused, Nursery, NurseryGone, Offspring
+from windlass.worker.ipc.slot_table import SlotTable
+from windlass.worker.supervisor.forkserver import ForkedProcess, ForkRefused, ForkServer, ForkServerGone
 from windlass.worker.supervisor.forkserver_process import YOUNG_OBJECTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,17 +35,17 @@ pytestmark = pytest.mark.skipif(not process_info.HAS_PROC, reason="these tests l
 
 
 class Child:
-    """A child with its socket and its output, as a keeper and a runner would hold them."""
+    """A child with its socket and its output, as a supervisor and a runner would hold them."""
 
-    offspring: Offspring
+    forked: ForkedProcess
     stream: FrameStream
     output: int
 
     def __init__(
-        self, nursery: Nursery, *, board: int | None = None, reading: bool = True, role: str = "child"
+        self, forkserver: ForkServer, *, slot_table: int | None = None, reading: bool = True, role: str = "child"
     ) -> None:
-        self._nursery = nursery
-        self._board = board
+        self._forkserver = forkserver
+        self._slot_table = slot_table
         self._reading = reading
         self._role = role
         self._printed = bytearray()
@@ -55,12 +55,12 @@ class Child:
         ours, theirs = socket.socketpair()
         self.output, write = os.pipe()
         fds = {"frames": theirs.fileno(), "output": write}
-        if self._board is not None:
-            fds["board"] = self._board
+        if self._slot_table is not None:
+            fds["slot_table"] = self._slot_table
         arguments = {"perform": PERFORM, "entry": "windlass.worker.executors.child:begin"}
         with theirs:
             try:
-                self.offspring = await self._nursery.fork(self._role, arguments, fds)
+                self.forked = await self._forkserver.fork(self._role, arguments, fds)
             finally:
                 os.close(write)
         self.stream = FrameStream(ours)
@@ -95,18 +95,18 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stream.close()
-        self.offspring.signal(signal.SIGKILL)
-        await asyncio.wait_for(asyncio.shield(self.offspring.exited), 5)
+        self.forked.signal(signal.SIGKILL)
+        await asyncio.wait_for(asyncio.shield(self.forked.exited), 5)
         if self.output >= 0:
             asyncio.get_running_loop().remove_reader(self.output)
             os.close(self.output)
 
 
 @pytest.fixture
-async def nursery() -> AsyncIterator[Nursery]:
-    async with await Nursery.open(SAMPLE) as nursery:
-        yield nursery
-    assert not process_info.is_alive(nursery.pid)
+async def forkserver() -> AsyncIterator[ForkServer]:
+    async with await ForkServer.open(SAMPLE) as forkserver:
+        yield forkserver
+    assert not process_info.is_alive(forkserver.pid)
 
 
 async def until(reached: Callable[[], bool], patience: float = 5.0) -> float:
@@ -131,14 +131,14 @@ def none_alive(pids: Iterable[int]) -> bool:
 
 
 async def test_facts() -> None:
-    async with await Nursery.open(SAMPLE, facts="tests.worker.sample_app:facts") as nursery:
-        facts = nursery.facts
-        assert (facts["module"], facts["attribute"], facts["pid"]) == ("tests.worker.sample_app", "app", nursery.pid)
+    async with await ForkServer.open(SAMPLE, facts="tests.worker.sample_app:facts") as forkserver:
+        facts = forkserver.facts
+        assert (facts["module"], facts["attribute"], facts["pid"]) == ("tests.worker.sample_app", "app", forkserver.pid)
         assert facts["python"] == sys.version.split()[0]
         assert facts["rss"] > 10_000_000
         assert facts["threads"] == []
         assert facts["shown"] == repr(sample_app.app)
-    assert nursery.gone.result().code == 0
+    assert forkserver.gone.result().code == 0
 
 
 BROKEN = {
@@ -159,8 +159,8 @@ BROKEN = {
 async def test_an_app_that_cannot_be_loaded(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / "jobs.py").write_text(text)
     with pytest.raises(AppNotLoadable, match=f"(?s){message}") as caught:
-        await Nursery.open(name, folder=tmp_path)
-    assert "nursery.py" not in str(caught.value)
+        await ForkServer.open(name, folder=tmp_path)
+    assert "forkserver.py" not in str(caught.value)
 
 
 async def test_its_exit_code_says_so(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_its_exit_code_says_so(tmp_path: Path) -> None:
 
 async def test_giving_up_on_an_import_ends_it(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(999)")
-    opening = asyncio.create_task(Nursery.open("jobs:app", folder=tmp_path))
+    opening = asyncio.create_task(ForkServer.open("jobs:app", folder=tmp_path))
     pidfile = tmp_path / "pid"
     await until(lambda: pidfile.exists() and bool(pidfile.read_text()))
     opening.cancel()
@@ -193,24 +193,24 @@ async def test_giving_up_on_an_import_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["child", "runner"])
-async def test_a_fork_has_only_what_was_handed_to_it(nursery: Nursery, role: str) -> None:
-    board = Board.create(1)
-    async with Child(nursery, board=board.fd, role=role) as one, Child(nursery) as other:
+async def test_a_fork_has_only_what_was_handed_to_it(forkserver: ForkServer, role: str) -> None:
+    slot_table = SlotTable.create(1)
+    async with Child(forkserver, slot_table=slot_table.fd, role=role) as one, Child(forkserver) as other:
         about, _ = await one.ask({"run": "about"})
         fds = about["fds"]
         assert fds.pop("0") == "/dev/null"
         assert fds.pop("1") == fds.pop("2")
         kinds = [path.partition(":")[0] for path in fds.values()]
         assert kinds.count("socket") == 1
-        assert set(kinds) == {"socket", "/memfd"}  # a mapping has a copy of its own of the board's
-        assert about["pid"] == about["session"] == about["group"] == one.offspring.pid
-        assert about["parent"] == nursery.pid
+        assert set(kinds) == {"socket", "/memfd"}  # a mapping has a copy of its own of the slot_table's
+        assert about["pid"] == about["session"] == about["group"] == one.forked.pid
+        assert about["parent"] == forkserver.pid
         assert about["role"] == role
         assert about["sigterm"]
         assert about["sigint"]
         assert about["blocked"] == []
         assert (await other.ask({"run": "about"}))[0]["random"] != about["random"]
-    board.close()
+    slot_table.close()
 
 
 async def test_what_the_app_left_open_leads_nowhere(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_what_the_app_left_open_leads_nowhere(tmp_path: Path) -> None:
         "log = open('log', 'a')\n"
         "app = windlass.Windlass('redis://127.0.0.1:1')\n"
     )
-    async with await Nursery.open("leaky:app", folder=tmp_path) as nursery, Child(nursery) as one:
+    async with await ForkServer.open("leaky:app", folder=tmp_path) as forkserver, Child(forkserver) as one:
         assert (await one.ask({"run": "socket"}))[0] == {"leads_to": "/dev/null", "reused": False}
     assert (tmp_path / "log").read_text() == "from a child\n"
 
@@ -233,15 +233,15 @@ async def test_garbage_is_looked_for_less_often_unless_the_app_says_how_often(
         f"import gc\nfrom windlass import Windlass\n{chosen}\napp = Windlass()\n"
         "def facts(app): return {'threshold': gc.get_threshold()[0]}\n"
     )
-    async with await Nursery.open("collects:app", folder=tmp_path, facts="collects:facts") as nursery:
-        assert nursery.facts["threshold"] == then
+    async with await ForkServer.open("collects:app", folder=tmp_path, facts="collects:facts") as forkserver:
+        assert forkserver.facts["threshold"] == then
 
 
-async def test_fork_is_quick(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_fork_is_quick(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
     forked, answered = [], []
     for _ in range(100):
         began = time.perf_counter()
-        async with Child(nursery) as one:
+        async with Child(forkserver) as one:
             forked.append(time.perf_counter() - began)
             await one.ask({"run": "echo"})
             answered.append(time.perf_counter() - began)
@@ -251,7 +251,7 @@ async def test_fork_is_quick(nursery: Nursery, capsys: pytest.CaptureFixture[str
     assert statistics.median(answered) < 0.1
 
 
-async def test_what_must_not_be_forked(nursery: Nursery) -> None:
+async def test_what_must_not_be_forked(forkserver: ForkServer) -> None:
     for role, arguments, message in (
         ("parent", {}, "no role 'parent'"),
         ("runner", {"entry": "os:system"}, "must be a function of Windlass"),
@@ -259,15 +259,15 @@ async def test_what_must_not_be_forked(nursery: Nursery) -> None:
         ("child", {"perform": "tests.worker.sample_app:nothing"}, "no function"),
     ):
         with pytest.raises(ForkRefused, match=message):
-            await nursery.fork(role, arguments)
-    async with Child(nursery) as one:
+            await forkserver.fork(role, arguments)
+    async with Child(forkserver) as one:
         assert (await one.ask({"run": "echo"}))[0] == {"end": "done"}
 
 
 # -- endings -------------------------------------------------------------------------------------
 
 
-async def test_every_ending_is_told_at_once(nursery: Nursery, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_ending_is_told_at_once(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
     lags = []
     for job, code, number in (
         ({"run": "exit", "code": 0}, 0, None),
@@ -275,14 +275,14 @@ async def test_every_ending_is_told_at_once(nursery: Nursery, capsys: pytest.Cap
         ({"run": "crash"}, None, signal.SIGSEGV),
         (None, None, signal.SIGTERM),
     ):
-        async with Child(nursery) as one:
+        async with Child(forkserver) as one:
             await one.ask({"run": "echo"})
             began = time.monotonic()
             if job:
                 await one.stream.send(job)
             else:
-                one.offspring.signal(signal.SIGTERM)
-            ending = await asyncio.wait_for(asyncio.shield(one.offspring.exited), 5)
+                one.forked.signal(signal.SIGTERM)
+            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), 5)
             lags.append(time.monotonic() - began)
             assert (ending.code, ending.signal) == (code, number)
             assert ending.rss_kb is not None
@@ -292,58 +292,58 @@ async def test_every_ending_is_told_at_once(nursery: Nursery, capsys: pytest.Cap
     assert max(lags) < 0.1
 
 
-async def test_a_signal_right_after_the_fork_is_not_lost(nursery: Nursery) -> None:
+async def test_a_signal_right_after_the_fork_is_not_lost(forkserver: ForkServer) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL) * 20:
-        async with Child(nursery) as one:
-            one.offspring.signal(number)
-            ending = await asyncio.wait_for(asyncio.shield(one.offspring.exited), 5)
+        async with Child(forkserver) as one:
+            one.forked.signal(number)
+            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), 5)
             assert ending.signal == number
 
 
 async def test_a_stubborn_child_goes_with_all_that_it_started(
-    nursery: Nursery, capsys: pytest.CaptureFixture[str]
+    forkserver: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lags = []
-    neighbour = Child(nursery)
+    neighbour = Child(forkserver)
     await neighbour.__aenter__()
     daemon = (await neighbour.ask({"run": "daemon", "with": "setsid"}))[0]["pid"]
     for _ in range(50):
-        async with Child(nursery) as one:
+        async with Child(forkserver) as one:
             await one.stream.send({"run": "hang"})
             pids = (await one.hear())["pids"]
             assert all(process_info.is_alive(pid) for pid in pids)
-            one.offspring.signal(signal.SIGTERM, group=False)
+            one.forked.signal(signal.SIGTERM, group=False)
             began = time.monotonic()
-            one.offspring.signal(signal.SIGKILL)
-            ending = await asyncio.wait_for(asyncio.shield(one.offspring.exited), 5)
+            one.forked.signal(signal.SIGKILL)
+            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), 5)
             assert ending.signal == signal.SIGKILL
             await until(partial(none_alive, pids))
             lags.append(time.monotonic() - began)
     with capsys.disabled():
         print(f"\nchild and grandchildren gone: {figures(lags)}, max {max(lags) * 1e3:.1f} ms")
     assert process_info.is_alive(daemon), "what a living neighbour started is no orphan"
-    await until(lambda: set(process_info.children(nursery.pid) or ()) == {neighbour.offspring.pid, daemon})
+    await until(lambda: set(process_info.children(forkserver.pid) or ()) == {neighbour.forked.pid, daemon})
     await neighbour.__aexit__(None, None, None)
-    await until(lambda: process_info.children(nursery.pid) == [])
+    await until(lambda: process_info.children(forkserver.pid) == [])
 
 
-async def test_what_stays_in_the_session_of_a_living_child_is_its_own(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_what_stays_in_the_session_of_a_living_child_is_its_own(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         daemon = (await one.ask({"run": "daemon", "with": "env -i"}))[0]["pid"]
-        async with Child(nursery):
+        async with Child(forkserver):
             pass
         assert process_info.is_alive(daemon)
     await until(lambda: none_alive([daemon]))
 
 
-async def test_orphans_of_orphans_go_too(nursery: Nursery) -> None:
-    async with Child(nursery) as one:
+async def test_orphans_of_orphans_go_too(forkserver: ForkServer) -> None:
+    async with Child(forkserver) as one:
         script = """setsid sh -c 'setsid sleep 999 & setsid sleep 999 & exec "$0" "$@"'"""
         outer = (await one.ask({"run": "daemon", "with": script}))[0]["pid"]
         await until(lambda: len(process_info.children(outer) or ()) == 2)
         family = [outer, *(process_info.children(outer) or ())]
         await until(lambda: len({os.getsid(pid) for pid in family}) == 3)
-    await until(lambda: none_alive(family) and process_info.children(nursery.pid) == [])
+    await until(lambda: none_alive(family) and process_info.children(forkserver.pid) == [])
 
 
 async def test_what_the_import_started_stays_until_the_end(tmp_path: Path) -> None:
@@ -352,22 +352,22 @@ async def test_what_the_import_started_stays_until_the_end(tmp_path: Path) -> No
         "helper = subprocess.Popen(['sleep', '999'], start_new_session=True)\n"
         "app = windlass.Windlass('redis://127.0.0.1:1')\n"
     )
-    async with await Nursery.open("jobs:app", folder=tmp_path) as nursery:
-        (helper,) = process_info.children(nursery.pid) or [0]
-        async with Child(nursery) as one:
+    async with await ForkServer.open("jobs:app", folder=tmp_path) as forkserver:
+        (helper,) = process_info.children(forkserver.pid) or [0]
+        async with Child(forkserver) as one:
             await one.ask({"run": "echo"})
-        assert process_info.children(nursery.pid) == [helper]
+        assert process_info.children(forkserver.pid) == [helper]
         assert process_info.is_alive(helper)
     assert none_alive([helper])
 
 
-async def test_the_embedded_server_is_spared(nursery: Nursery, tmp_path: Path) -> None:
+async def test_the_embedded_server_is_spared(forkserver: ForkServer, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with Child(nursery) as one:
+    async with Child(forkserver) as one:
         header, _ = await one.ask({"run": "embedded", "home": str(home)})
     try:
         await until(lambda: none_alive([header["other"]]))
-        await nursery.close()
+        await forkserver.close()
         assert process_info.is_alive(header["embedded"])
         assert EmbeddedServer(home).status().state == "running"
     finally:
@@ -375,99 +375,101 @@ async def test_the_embedded_server_is_spared(nursery: Nursery, tmp_path: Path) -
 
 
 async def test_closing_ends_all() -> None:
-    nursery = await Nursery.open(SAMPLE)
-    quiet, stubborn = Child(nursery), Child(nursery)
+    forkserver = await ForkServer.open(SAMPLE)
+    quiet, stubborn = Child(forkserver), Child(forkserver)
     await quiet.__aenter__()
     await stubborn.__aenter__()
     await stubborn.stream.send({"run": "hang"})
     pids = (await stubborn.hear())["pids"]
     began = time.monotonic()
-    ending = await nursery.close()
+    ending = await forkserver.close()
     assert ending.code == 0
     assert 1.9 < time.monotonic() - began < 3.5, "the stubborn one has two seconds"
-    assert quiet.offspring.exited.result().signal == signal.SIGTERM
-    assert stubborn.offspring.exited.result().signal == signal.SIGKILL
-    assert none_alive([*pids, quiet.offspring.pid, stubborn.offspring.pid])
-    with pytest.raises(NurseryGone):
-        await nursery.fork("child", {"perform": PERFORM})
-    await nursery.close()
+    assert quiet.forked.exited.result().signal == signal.SIGTERM
+    assert stubborn.forked.exited.result().signal == signal.SIGKILL
+    assert none_alive([*pids, quiet.forked.pid, stubborn.forked.pid])
+    with pytest.raises(ForkServerGone):
+        await forkserver.fork("child", {"perform": PERFORM})
+    await forkserver.close()
     await quiet.__aexit__(None, None, None)
     await stubborn.__aexit__(None, None, None)
 
 
-async def test_a_killed_nursery_takes_all_with_it() -> None:
-    nursery = await Nursery.open(SAMPLE)
-    children = [Child(nursery) for _ in range(3)]
+async def test_a_killed_forkserver_takes_all_with_it() -> None:
+    forkserver = await ForkServer.open(SAMPLE)
+    children = [Child(forkserver) for _ in range(3)]
     for one in children:
         await one.__aenter__()
     await children[0].stream.send({"run": "hang"})
     pids = (await children[0].hear())["pids"]
     began = time.monotonic()
-    os.kill(nursery.pid, signal.SIGKILL)
-    ending = await asyncio.wait_for(asyncio.shield(nursery.gone), 5)
+    os.kill(forkserver.pid, signal.SIGKILL)
+    ending = await asyncio.wait_for(asyncio.shield(forkserver.gone), 5)
     assert ending.signal == signal.SIGKILL
-    await until(lambda: none_alive([*pids, *(one.offspring.pid for one in children)]))
+    await until(lambda: none_alive([*pids, *(one.forked.pid for one in children)]))
     assert time.monotonic() - began < 1
     for one in children:
-        assert one.offspring.exited.result().signal == signal.SIGKILL
+        assert one.forked.exited.result().signal == signal.SIGKILL
         await one.__aexit__(None, None, None)
 
 
-KEEPER = """
+SUPERVISOR = """
 import asyncio, sys
 from tests.worker.test_forkserver import Child, SAMPLE
-from windlass.worker.supervisor.forkserver import Nursery
+from windlass.worker.supervisor.forkserver import ForkServer
 async def keep():
-    nursery = await Nursery.open(SAMPLE)
-    one = Child(nursery)
+    forkserver = await ForkServer.open(SAMPLE)
+    one = Child(forkserver)
     await one.__aenter__()
     await one.stream.send({"run": "hang"})
     pids = (await one.hear())["pids"]
-    print(nursery.pid, one.offspring.pid, *pids, flush=True)
+    print(forkserver.pid, one.forked.pid, *pids, flush=True)
     await asyncio.Event().wait()
 asyncio.run(keep())
 """
 
 
-async def test_a_killed_keeper_takes_all_with_it() -> None:
-    keeper = await asyncio.create_subprocess_exec(sys.executable, "-c", KEEPER, stdout=subprocess.PIPE, cwd=ROOT)
-    assert keeper.stdout is not None
-    pids = [int(pid) for pid in (await keeper.stdout.readline()).split()]
+async def test_a_killed_supervisor_takes_all_with_it() -> None:
+    supervisor = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SUPERVISOR, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    assert supervisor.stdout is not None
+    pids = [int(pid) for pid in (await supervisor.stdout.readline()).split()]
     assert len(pids) == 5
     assert not none_alive(pids)
-    keeper.kill()
-    await keeper.wait()
+    supervisor.kill()
+    await supervisor.wait()
     await until(lambda: none_alive(pids), 4)
 
 
-async def test_the_nursery_heeds_no_signal_that_is_meant_for_the_keeper(nursery: Nursery) -> None:
+async def test_the_forkserver_heeds_no_signal_that_is_meant_for_the_supervisor(forkserver: ForkServer) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(nursery.pid, number)
-    async with Child(nursery) as one:
+        os.kill(forkserver.pid, number)
+    async with Child(forkserver) as one:
         assert (await one.ask({"run": "echo"}))[0] == {"end": "done"}
 
 
-async def test_many_at_once_leave_no_zombie_and_no_descriptor(nursery: Nursery) -> None:
+async def test_many_at_once_leave_no_zombie_and_no_descriptor(forkserver: ForkServer) -> None:
     async def live() -> None:
-        async with Child(nursery) as one:
+        async with Child(forkserver) as one:
             await one.ask({"run": "echo"})
 
     await live()
-    ours, theirs = process_info.open_files(os.getpid()) or {}, process_info.open_files(nursery.pid)
+    ours, theirs = process_info.open_files(os.getpid()) or {}, process_info.open_files(forkserver.pid)
     await asyncio.gather(*(live() for _ in range(40)))
-    assert process_info.children(nursery.pid) == []
+    assert process_info.children(forkserver.pid) == []
     assert len(process_info.open_files(os.getpid()) or {}) <= len(ours)
-    assert process_info.open_files(nursery.pid) == theirs
+    assert process_info.open_files(forkserver.pid) == theirs
 
 
-async def test_who_gives_up_on_a_fork_leaves_no_child(nursery: Nursery) -> None:
-    forking = asyncio.create_task(nursery.fork("child", {"perform": PERFORM}))
+async def test_who_gives_up_on_a_fork_leaves_no_child(forkserver: ForkServer) -> None:
+    forking = asyncio.create_task(forkserver.fork("child", {"perform": PERFORM}))
     await asyncio.sleep(0)
     forking.cancel()
     await asyncio.wait([forking])
-    async with Child(nursery) as one:
+    async with Child(forkserver) as one:
         await one.ask({"run": "echo"})
-        await until(lambda: process_info.children(nursery.pid) == [one.offspring.pid])
+        await until(lambda: process_info.children(forkserver.pid) == [one.forked.pid])
 
 
 def test_procinfo_knows_this_process() -> None:

@@ -146,7 +146,7 @@ def test_a_flood_of_output_that_nobody_reads_harms_nothing(shop: Workshop) -> No
     worker = shop.start("hostile", lease=1.5, output=subprocess.PIPE)
     ids = shop.send_many(shop.call(f"{way}_flood", 1000, queue="floods") for way in WAYS for _ in range(2))
     shop.wait_empty("floods", timeout=30)
-    later = calm(shop, "loop", 2.0)  # longer than a lease: the keeper still beats
+    later = calm(shop, "loop", 2.0)  # longer than a lease: the supervisor still beats
     shop.wait_empty("calm", timeout=10)
     assert all(attempts(shop)[id] == [1] for id in (*ids, later))
     assert worker.stop() == 0

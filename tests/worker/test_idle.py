@@ -17,7 +17,7 @@ from windlass import Windlass
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import Turn
 from windlass.values.job import Change, NewJob
-from windlass.worker.runner.queue_consumer import FEW, LONGEST_POLL, POLL_FLOOR, Feed
+from windlass.worker.runner.queue_consumer import FEW, LONGEST_POLL, POLL_FLOOR, QueueConsumer
 
 SOON = 2.5  # seconds: the poll floor, and a loaded machine
 
@@ -28,7 +28,7 @@ def begin_idle(shop: Workshop) -> None:
     pass_time(1.5)
 
 
-def test_it_mostly_glances(server: Server, shop: Workshop) -> None:
+def test_it_mostly_probes(server: Server, shop: Workshop) -> None:
     begin_idle(shop)
     with server.client() as client:
         client.config_resetstat()
@@ -61,7 +61,7 @@ def test_a_lease_that_ends_earlier_than_it_knew_is_found(server: Server, shop: W
 
 
 @pytest.fixture
-async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Feed]]]:
+async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[QueueConsumer]]]:
     """Has so many wait on a queue, and gives a worker's part of it that has looked in vain as well."""
     async with Windlass(server.url) as app:
 
@@ -69,37 +69,37 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Fee
             look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=waiter)
             await app.arun(lambda session: session.perform(look))
 
-        async def wait(count: int) -> Feed:
+        async def wait(count: int) -> QueueConsumer:
             for number in range(count):
                 await look_in_vain(f"waiter-{number}")
-            feed = Feed(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
-            feed.look_begins()
-            await feed.turn(1)
-            feed.look_ends(None)
-            return feed
+            consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
+            consumer.look_begins()
+            await consumer.turn(1)
+            consumer.look_ends(None)
+            return consumer
 
         yield wait
         await app.queue("quiet").apurge()
 
 
 @pytest.mark.parametrize("waiting", [0, FEW])
-async def test_few_look_once_a_second(waiters: Callable[[int], Awaitable[Feed]], waiting: int) -> None:
-    feed = await waiters(waiting)
+async def test_few_look_once_a_second(waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int) -> None:
+    consumer = await waiters(waiting)
     for _ in range(5):
         before = monotonic()
-        assert not await feed.glance()
-        assert before + POLL_FLOOR <= feed.next_look <= monotonic() + POLL_FLOOR
+        assert not await consumer.probe()
+        assert before + POLL_FLOOR <= consumer.next_look <= monotonic() + POLL_FLOOR
 
 
 @pytest.mark.parametrize(("waiting", "longest"), [(3 * FEW, 3 * POLL_FLOOR), (1000, LONGEST_POLL)])
 async def test_the_more_wait_the_less_often_does_each_of_them_look(
-    waiters: Callable[[int], Awaitable[Feed]], waiting: int, longest: float
+    waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int, longest: float
 ) -> None:
-    feed = await waiters(waiting)
+    consumer = await waiters(waiting)
     pauses = []
     for _ in range(40):
-        assert not await feed.glance()
-        pauses.append(feed.next_look - monotonic())
+        assert not await consumer.probe()
+        pauses.append(consumer.next_look - monotonic())
     assert max(pauses) <= longest
     assert max(pauses) > longest / 2 > min(pauses), "by chance, or all of them would look at once"
 
@@ -122,28 +122,28 @@ async def test_only_a_holder_of_something_is_a_reason_to_look_again(server: Serv
         await queue.apurge()
 
 
-async def test_a_glance_tells_when_a_lease_ends_that_was_taken_since(
-    waiters: Callable[[int], Awaitable[Feed]],
+async def test_a_probe_tells_when_a_lease_ends_that_was_taken_since(
+    waiters: Callable[[int], Awaitable[QueueConsumer]],
 ) -> None:
-    feed = await waiters(1000)
-    queue = feed._app.queue("quiet")
+    consumer = await waiters(1000)
+    queue = consumer._app.queue("quiet")
     assert not await queue.abeat("peer", 3.0, register=True)
     await queue.aenqueue(b"")
     assert await queue.alease(3.0, holder="peer")
-    assert not await feed.glance()
-    assert feed.next_look <= monotonic() + 3.1
+    assert not await consumer.probe()
+    assert consumer.next_look <= monotonic() + 3.1
     await queue.apurge()
 
 
-async def test_a_glance_does_not_go_by_a_clock_that_was_behind_when_it_was_heard(server: Server) -> None:
+async def test_a_probe_does_not_go_by_a_clock_that_was_behind_when_it_was_heard(server: Server) -> None:
     async with Windlass(server.url) as app:
         queue = app.queue("quiet")
         await queue.aenqueue(b"")
         assert await queue.alease(1.0)
-        glance = app.layout("quiet").glance()
-        assert glance is not None
-        due, now = glance.args
-        late = structs.replace(glance, args=(due, int(now) - 60_000))
+        probe = app.layout("quiet").probe()
+        assert probe is not None
+        due, now = probe.args
+        late = structs.replace(probe, args=(due, int(now) - 60_000))
         left = await app.arun(lambda session: session.perform(late))
         assert left is not None
         assert 0 < left <= 1.0
@@ -152,12 +152,12 @@ async def test_a_glance_does_not_go_by_a_clock_that_was_behind_when_it_was_heard
 
 async def test_no_poll_is_longer_than_a_lease(server: Server) -> None:
     async with Windlass(server.url) as app:
-        feed = Feed(app, "quiet", 1, frozenset({"loop"}), "w", 2.0)
-        feed._note(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
+        consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 2.0)
+        consumer._note(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
         pauses = []
         for _ in range(40):
-            assert not await feed.glance()
-            pauses.append(feed.next_look - monotonic())
+            assert not await consumer.probe()
+            pauses.append(consumer.next_look - monotonic())
         assert 1.0 < max(pauses) <= 2.0
 
 
@@ -168,14 +168,14 @@ def test_run_times_that_are_announced_reach_beyond_the_longest_poll() -> None:
     assert int(soon[1]) > LONGEST_POLL * 1000
 
 
-async def test_a_glance_tells_of_a_run_time_that_nobody_told(
-    waiters: Callable[[int], Awaitable[Feed]], monkeypatch: pytest.MonkeyPatch
+async def test_a_probe_tells_of_a_run_time_that_nobody_told(
+    waiters: Callable[[int], Awaitable[QueueConsumer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed = await waiters(1000)
+    consumer = await waiters(1000)
     job = NewJob("later", b"", Change(when=("in", 150)))
-    await feed._app.arun(lambda session: session.perform(feed.layout.enqueue([job])))
-    assert not await feed.glance()
-    assert feed.next_look <= monotonic() + 0.15, "long before the next poll"
-    assert feed.may_glance(1)
-    monkeypatch.setattr("windlass.worker.runner.queue_consumer.monotonic", lambda: feed.next_look)
-    assert not feed.may_glance(1), "when its time has come a real look is made"
+    await consumer._app.arun(lambda session: session.perform(consumer.layout.enqueue([job])))
+    assert not await consumer.probe()
+    assert consumer.next_look <= monotonic() + 0.15, "long before the next poll"
+    assert consumer.may_probe(1)
+    monkeypatch.setattr("windlass.worker.runner.queue_consumer.monotonic", lambda: consumer.next_look)
+    assert not consumer.may_probe(1), "when its time has come a real look is made"

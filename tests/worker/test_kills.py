@@ -108,15 +108,15 @@ def test_a_job_that_was_alone_in_a_killed_runner_is_charged(shop: Workshop) -> N
 
 
 @pytest.mark.serves("W14", "Q1")
-def test_a_killed_keeper_takes_everything_with_it_and_a_peer_goes_on(shop: Workshop) -> None:
+def test_a_killed_supervisor_takes_everything_with_it_and_a_peer_goes_on(shop: Workshop) -> None:
     first = shop.start("running", lease=10.0, environment=LONG)
     ids = [send(shop, way, 0.3) for way in WAYS for _ in range(2)]
     for id in ids:
         first_start(shop, id)
     second = shop.start("running", lease=10.0)
-    at = kill(first.keeper)
+    at = kill(first.supervisor)
     took = first.wait_gone(3.0)
-    print(f"\nSIGKILL of the keeper: all its processes gone after {took:.2f} s")
+    print(f"\nSIGKILL of the supervisor: all its processes gone after {took:.2f} s")
     again = {id: shop.journal.wait(2, "start", id=id)[1] for id in ids}
     print(f"and its jobs run again after {percentiles(entry.at - at for entry in again.values())}")
     assert max(entry.at - at for entry in again.values()) <= 2.0, "given back by the runner before it ended"
@@ -187,12 +187,12 @@ def test_a_worker_that_stood_still_settles_nothing_and_works_on(shop: Workshop) 
 
 
 @pytest.mark.serves("Q1")
-def test_a_killed_nursery_is_replaced_and_no_job_is_lost(shop: Workshop) -> None:
+def test_a_killed_forkserver_is_replaced_and_no_job_is_lost(shop: Workshop) -> None:
     worker = shop.start("running", lease=3.0)
     ids = [send(shop, way, 0.5) for way in WAYS for _ in range(2)]
     for id in ids:
         first_start(shop, id)
-    kill(worker.nursery)
+    kill(worker.forkserver)
     shop.wait_empty(*QUEUES.values())
     assert Counter(shop.journal.ids("end")) == Counter(ids)
     assert not shop.journal.overlaps()

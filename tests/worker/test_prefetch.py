@@ -23,23 +23,23 @@ from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.executors import child, processes
 from windlass.worker.executors.base import Attempt, Stop, key_of
-from windlass.worker.executors.processes import MOST_IN_TRAY, Gone, NewChild, ProcessExecutor
+from windlass.worker.executors.processes import MAX_PREFETCHED, Gone, NewChild, ProcessExecutor
 from windlass.worker.ipc import prefetch
-from windlass.worker.ipc.prefetch import LARGEST, Tray
-from windlass.worker.ipc.slot_table import Board
+from windlass.worker.ipc.prefetch import LARGEST, Prefetch
+from windlass.worker.ipc.slot_table import SlotTable
 
 PATIENCE = 10.0
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="trays are for Linux alone")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prefetchs are for Linux alone")
 
 
-# -- the tray itself -------------------------------------------------------------------------------------
+# -- the prefetch itself -------------------------------------------------------------------------------------
 
 
 def test_what_was_taken_back_is_not_there_any_more() -> None:
     inlet, outlet = prefetch.new_pair()
     with prefetch.open_outlet(outlet.dup().detach()) as childs:
-        mine = Tray(inlet, outlet)
+        mine = Prefetch(inlet, outlet)
         assert all(mine.put(number, job) for number, job in enumerate((b"one", b"", b"three"), 1))
         assert (prefetch.take(childs), prefetch.take(childs)) == (b"one", b"")
         assert mine.take_back() == {3}
@@ -55,7 +55,7 @@ def test_what_the_app_sets_for_all_sockets_does_not_count(seconds: float | None)
     inlet, outlet = prefetch.new_pair()
     socket.setdefaulttimeout(seconds)
     try:
-        mine = Tray.from_fds([inlet.detach(), outlet.dup().detach()])
+        mine = Prefetch.from_fds([inlet.detach(), outlet.dup().detach()])
         childs = prefetch.open_outlet(outlet.detach())
     finally:
         socket.setdefaulttimeout(None)
@@ -75,9 +75,9 @@ def test_what_the_app_sets_for_all_sockets_does_not_count(seconds: float | None)
     childs.close()
 
 
-def test_a_full_tray_takes_no_more_and_keeps_what_it_has() -> None:
+def test_a_full_prefetch_takes_no_more_and_keeps_what_it_has() -> None:
     inlet, outlet = prefetch.new_pair()
-    mine = Tray(inlet, outlet)
+    mine = Prefetch(inlet, outlet)
     job = b"x" * LARGEST
     count = 0
     while mine.put(count, job):
@@ -91,7 +91,7 @@ def test_a_full_tray_takes_no_more_and_keeps_what_it_has() -> None:
 
 def test_each_job_is_taken_by_one_of_two_who_reach_for_it() -> None:
     inlet, outlet = prefetch.new_pair()
-    childs, mine = prefetch.open_outlet(outlet.dup().detach()), Tray(inlet, outlet)
+    childs, mine = prefetch.open_outlet(outlet.dup().detach()), Prefetch(inlet, outlet)
     taken: list[int] = []
 
     def take_all() -> None:
@@ -130,8 +130,8 @@ class Bench:
     def __init__(self, slots: int, max_jobs: int | None = None) -> None:
         self.app = Windlass("unix:///nowhere")
         self.app.task(queue="q", run="process", max_stalls=1)(_short)
-        board = Board.create(slots)
-        self.executor = ProcessExecutor(range(slots), board, self, self._finished, source=self, max_jobs=max_jobs)
+        slot_table = SlotTable.create(slots)
+        self.executor = ProcessExecutor(range(slots), slot_table, self, self._finished, source=self, max_jobs=max_jobs)
         self.executor._typical = 0.0  # jobs are known to be short
         self.deeds: dict[str, Any] = {}
         self.performed: list[tuple[int, str]] = []
@@ -141,7 +141,7 @@ class Bench:
         self.may_serve.set()
         self.ended = asyncio.Event()  # it is known how children ended
         self.ended.set()
-        self.tray: type[Tray] | None = Tray
+        self.prefetch: type[Prefetch] | None = Prefetch
         self._threads: list[threading.Thread] = []
         self._pids = 100
 
@@ -165,7 +165,7 @@ class Bench:
         thread = threading.Thread(target=self._serve, args=(self._pids, theirs, childs))
         self._threads.append(thread)
         thread.start()
-        return NewChild(self._pids, ours, self.tray(inlet, outlet) if self.tray else None)
+        return NewChild(self._pids, ours, self.prefetch(inlet, outlet) if self.prefetch else None)
 
     def _serve(self, pid: int, sock: socket.socket, jobs: socket.socket) -> None:
         def perform(app: object, header: Any, body: bytes, link: Any) -> Any:
@@ -180,7 +180,7 @@ class Bench:
 
         with sock, jobs:
             self.may_serve.wait(PATIENCE)
-            child.serve(sock, self.app, perform, tray=jobs if self.tray else None)
+            child.serve(sock, self.app, perform, prefetch=jobs if self.prefetch else None)
 
     async def ending(self, pid: int) -> Gone:
         await self.ended.wait()
@@ -251,7 +251,7 @@ async def test_short_jobs_lie_ready_and_run_once_in_their_order(benches: Callabl
     every = ids(*range(100))
     bench.submit(*every)
     await until(first.begun.is_set)
-    assert bench.ready() == ids(*range(1, MOST_IN_TRAY + 1))
+    assert bench.ready() == ids(*range(1, MAX_PREFETCHED + 1))
     assert bench.executor.waiting == 99
     first.go_on.set()
     await bench.all_ended(*every)
@@ -348,19 +348,19 @@ async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(be
     bench.submit("0")
     await bench.all_ended("0")
     (its,) = bench.executor._children.values()
-    tray_of_its = its._tray
-    assert tray_of_its is not None
+    prefetch_of_its = its._prefetch
+    assert prefetch_of_its is not None
     bench.performed.clear()
     # Nobody takes anything from now on, as when it was killed a moment ago.
     other_inlet, other_outlet = prefetch.new_pair()
-    its._tray = Tray(other_inlet, other_outlet)
+    its._prefetch = Prefetch(other_inlet, other_outlet)
     bench.submit(*ids(1, 2, 3))
     await until(lambda: bench.ready() == ids(2, 3))
     its.stream._end()
     await bench.all_ended(*ids(1, 2, 3))
     assert isinstance(bench.outcomes["1"], Released)
     assert bench.runs() == Counter(ids(2, 3))
-    tray_of_its.close()
+    prefetch_of_its.close()
 
 
 async def test_a_child_that_dies_at_its_birth_is_charged_to_a_job(benches: Callable[..., Bench]) -> None:
@@ -425,19 +425,19 @@ async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benche
     bench = benches(1)
     second = bench.deeds["1"] = Held({"end": "raised", "type": "Oops", "message": "it is mine"})
 
-    class Interrupted(Tray):
+    class Interrupted(Prefetch):
         def take_back(self) -> set[int]:
             (first,) = (int.from_bytes(self._outlet.recv(4), "big"),)
             bench.may_serve.set()
             assert second.begun.wait(PATIENCE)
             return {first} | super().take_back()
 
-    bench.tray = Interrupted
+    bench.prefetch = Interrupted
     bench.may_serve.clear()
     bench.submit(*ids(0, 1, 2, 3))
     await until(lambda: bench.ready() == ids(1, 2, 3))
     assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
-    bench.tray = Tray
+    bench.prefetch = Prefetch
     assert bench.executor.begun("q", "1") == [("q", 2)]
     second.go_on.set()
     await bench.all_ended(*ids(0, 1))
@@ -448,9 +448,9 @@ async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benche
     assert bench.executor.idle
 
 
-async def test_without_trays_each_job_is_sent_when_its_child_is_free(benches: Callable[..., Bench]) -> None:
+async def test_without_prefetchs_each_job_is_sent_when_its_child_is_free(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
-    bench.tray = None
+    bench.prefetch = None
     first = bench.deeds["0"] = Held()
     every = ids(*range(10))
     bench.submit(*every)
@@ -514,12 +514,12 @@ async def test_a_child_that_is_to_go_leaves_what_lies_ready_to_the_next(benches:
     assert (first_child, second_child) == (["0"], every[1:])
 
 
-async def test_the_board_shows_what_runs(benches: Callable[..., Bench]) -> None:
+async def test_the_slot_table_shows_what_runs(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     late = bench.deeds["5"] = Held()
     bench.submit(*ids(*range(10)))
     await until(late.begun.is_set)
-    await until(lambda: [entry.fence for entry in bench.executor._board.running()] == [6])
+    await until(lambda: [entry.fence for entry in bench.executor._slot_table.running()] == [6])
     assert list(bench.executor.running) == [("q", 6)]
     late.go_on.set()
     await bench.all_ended(*ids(*range(10)))

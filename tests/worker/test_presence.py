@@ -25,9 +25,9 @@ from windlass.transport import presence as fleet
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import presence
 from windlass.worker.settings import Settings
-from windlass.worker.supervisor.supervisor import Keeper
+from windlass.worker.supervisor.supervisor import Supervisor
 
-SEEN, ABOUT = keys.fleet_keys()
+SEEN, ABOUT = keys.presence_keys()
 RECORD = WorkerRecord(
     name="one",
     host="here",
@@ -176,7 +176,7 @@ def test_a_thousand_workers(app: Windlass, client: redis.Redis) -> None:
 def test_rights_named_in_the_docs_are_enough(server: Server) -> None:
     """The worker's line has every command of the writing script, the reader's of the reading one."""
     commands = {name.decode().upper() for name in server.command("COMMAND", "LIST")}
-    for script, role in ((scripts.FLEET_BEAT, "worker"), (scripts.FLEET_LIST, "reader")):
+    for script, role in ((scripts.PRESENCE_BEAT, "worker"), (scripts.PRESENCE_LIST, "reader")):
         line = (Path(__file__).parents[2] / "docs" / "acl" / f"{role}.acl").read_text()
         granted = {name.upper() for name in re.findall(r"\+(\w+)", line)}
         assert commands.intersection(re.findall(r"'([A-Z]+)'", script.text)) <= granted
@@ -292,19 +292,24 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> str
     return "fleet_shop:app"
 
 
-async def test_a_keeper_tells_of_its_worker(app: Windlass, shop: str) -> None:
-    settings = Settings("keeper-1", {"fleet-emails": 2}, lease=1.5, threads=3, processes=1, concurrency=5, grace=5)
-    keeper = asyncio.create_task(Keeper(shop, settings).run())
+async def test_a_supervisor_tells_of_its_worker(app: Windlass, shop: str) -> None:
+    settings = Settings("supervisor-1", {"fleet-emails": 2}, lease=1.5, threads=3, processes=1, concurrency=5, grace=5)
+    supervisor = asyncio.create_task(Supervisor(shop, settings).run())
     await until(app.workers)
     (worker,) = app.workers()
-    assert (worker.name, worker.pid, worker.version, worker.state) == ("keeper-1", os.getpid(), __version__, "working")
+    assert (worker.name, worker.pid, worker.version, worker.state) == (
+        "supervisor-1",
+        os.getpid(),
+        __version__,
+        "working",
+    )
     assert worker.queues == {"fleet-emails": 2}
     assert worker.slots == {"loop": 5, "thread": 3, "process": 1}
     app.queue("fleet-emails").enqueue(b'{"task": "welcome"}')
     await until(lambda: [w.finished for w in app.workers()] == [1])
     await until(lambda: (app.workers()[0].rss or 0) > 1_000_000)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await asyncio.wait_for(keeper, 15) == 0
+    assert await asyncio.wait_for(supervisor, 15) == 0
     assert app.workers() == []
 
 

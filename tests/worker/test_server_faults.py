@@ -128,7 +128,7 @@ def test_jobs_of_a_worker_that_cannot_reach_the_server_are_stopped_before_others
         soonest, latest = min(entry.at for entry in again) - at, max(entry.at for entry in again) - at
         print(f"\ncut off ({how}), run again after {soonest:.2f} to {latest:.2f} s")
         assert latest <= lease + 2.0
-        # The board of who ran when: a process that was ended writes nothing, so look whether it is there.
+        # The slot_table of who ran when: a process that was ended writes nothing, so look whether it is there.
         assert not any(process_info.is_alive(pid) for pid in first_pids), "the first attempts were not stopped"
         pass_time(2.5 * lease, since=at)
         shop.wait_empty(*QUEUES.values())

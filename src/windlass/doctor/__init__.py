@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from windlass.doctor.checks import CHECKS, PERILS, Check
-from windlass.doctor.facts import Facts, glance, look, may_read_queues
+from windlass.doctor.facts import Facts, look, may_read_queues, read_briefly
 from windlass.doctor.finding import GRAVITY, Finding, Level, danger
 from windlass.transport.endpoint import Address
 from windlass.transport.session import Session
@@ -44,7 +44,7 @@ def perils(address: Address) -> Callable[[Session], Flow[list[Finding]]]:
     """What means that jobs are lost on a server, or that none can be worked on, as far as this user may see it."""
 
     def flow(session: Session) -> Flow[list[Finding]]:
-        facts = yield from session.visit(address, partial(glance, session.endpoint))
+        facts = yield from session.visit(address, partial(read_briefly, session.endpoint))
         return [finding for finding in _judge(facts, PERILS) if finding.level == "danger"]
 
     return flow

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from windlass.doctor.facts import RULES, Facts
 from windlass.doctor.finding import Finding, danger, note, ok, warning
-from windlass.doctor.known_bugs import holes_of
+from windlass.doctor.known_bugs import known_bugs_of
 from windlass.transport.server_facts import OLDEST
 
 Check = Callable[[Facts], Iterator[Finding]]
@@ -35,7 +35,7 @@ def version(facts: Facts) -> Iterator[Finding]:
         yield danger("version", f"{name} is too old", "upgrade it: Redis 7.0 or Valkey 7.2 or newer")
     else:
         yield ok("version", name)
-    for hole, fixed in holes_of(facts.kind, facts.version):
+    for hole, fixed in known_bugs_of(facts.kind, facts.version):
         yield warning(
             "hole",
             f"{hole.id} in {name}: {hole.title}",

@@ -163,7 +163,7 @@ def look(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
     )
 
 
-def glance(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
+def read_briefly(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
     """What a worker must know before it starts. It tries nothing of which it is not certain that it is allowed."""
     info = yield from _ask(wire, "INFO")
     if not isinstance(info, dict):
@@ -227,7 +227,7 @@ def _pairs(reply: Sequence[bytes] | None) -> dict[str, str] | None:
 
 
 def _slow(entries: Sequence[Any]) -> list[Slow]:
-    ours = {script.sha: script.name for script in (*scripts.ALL, *scripts.FLEET, scripts.INSPECT)}
+    ours = {script.sha: script.name for script in (*scripts.ALL, *scripts.PRESENCE, scripts.INSPECT)}
     found = []
     for _, at, microseconds, words, *_ in entries:
         sha = words[1].decode(errors="replace") if len(words) > 1 and words[0].upper() == b"EVALSHA" else ""

@@ -15,7 +15,7 @@ NEVER = None  # no release of that line has the fix
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class KnownBug:
     """For each release line of each make, the first patch release that has the fix."""
 
     id: str
@@ -35,45 +35,45 @@ class Hole:
         return f"{line[0]}.{line[1]}.{patch}" if version[2:] < (patch,) else None
 
 
-HOLES = (
-    Hole(
+KNOWN_BUGS = (
+    KnownBug(
         "CVE-2025-49844",
         "a Lua script can run code on the server",
         redis={(6, 2): 20, (7, 0): NEVER, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
         valkey={(7, 2): 11, (8, 0): 6, (8, 1): 4},
     ),
-    Hole(
+    KnownBug(
         "CVE-2025-46817, CVE-2025-46818",
         "a Lua script can run code on the server, or as another user",
         redis={(6, 2): 20, (7, 0): NEVER, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
         valkey={(7, 2): 11, (8, 0): 6, (8, 1): 4},
     ),
-    Hole(
+    KnownBug(
         "CVE-2026-23479",
         "a blocked client that is thrown out can run code on the server",
         redis={(7, 2): 14, (7, 4): 9, (8, 0): NEVER, (8, 2): 6, (8, 4): 3, (8, 6): 3},
         valkey={(8, 1): 7, (9, 0): 4},
     ),
-    Hole(
+    KnownBug(
         "CVE-2024-46981",
         "a Lua script can run code on the server",
         redis={(6, 2): 17, (7, 0): NEVER, (7, 2): 7, (7, 4): 2},
         valkey={(8, 0): 2},
     ),
-    Hole(
+    KnownBug(
         "CVE-2024-31449",
         "a Lua script can overflow the stack of the server",
         redis={(6, 2): 16, (7, 0): NEVER, (7, 2): 6, (7, 4): 1},
         valkey={},
     ),
-    Hole("CVE-2022-24735", "a Lua script can run as another user", redis={(6, 2): 7}, valkey={}),
-    Hole(
+    KnownBug("CVE-2022-24735", "a Lua script can run as another user", redis={(6, 2): 7}, valkey={}),
+    KnownBug(
         "redis#13793",
         "WAITAOF answers before the data is on disk, with appendfsync everysec",
         redis={(7, 4): 3},
         valkey={},
     ),
-    Hole(
+    KnownBug(
         "valkey#4342",
         "after reading a log that was cut off within a transaction, what it writes next may be lost at a restart",
         redis={},
@@ -82,9 +82,9 @@ HOLES = (
 )
 
 
-def holes_of(kind: str, version: tuple[int, ...]) -> Iterator[tuple[Hole, str]]:
+def known_bugs_of(kind: str, version: tuple[int, ...]) -> Iterator[tuple[KnownBug, str]]:
     """The holes that a version has, each with what to upgrade to."""
-    for hole in HOLES:
+    for hole in KNOWN_BUGS:
         fixed = hole.fixed_in(kind, version)
         if fixed is not None:
             yield hole, fixed

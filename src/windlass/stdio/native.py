@@ -21,7 +21,7 @@ from windlass.storage.compat.processor import LOST_AFTER, TICK
 from windlass.storage.port import Call, Layout
 from windlass.values.ids import random_id
 from windlass.values.job import JobRecord, Lease, State, Status
-from windlass.values.outcome import Uncaught
+from windlass.values.outcome import Unhandled
 from windlass.worker.reclaim import all_held
 
 T = TypeVar("T")
@@ -73,8 +73,8 @@ class NativeDispatcher:
             if not turn.leases:
                 break
             (lease,) = turn.leases
-            if lease.caught:  # for a failure handler in Python
-                await self._perform(layout.turn([Uncaught(lease)]))
+            if lease.is_failure_job:  # for a failure handler in Python
+                await self._perform(layout.turn([Unhandled(lease)]))
                 continue
             self._pending[queue, lease.id] = _Pending(lease, monotonic() + self._patience)
             self._seen.get(queue, {}).pop(worker, None)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from windlass.values.job import Change, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Outcome, Unknown
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
 
 T = TypeVar("T")
@@ -37,10 +37,10 @@ class Script:
         object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-class Call(Discreet, Generic[T], frozen=True):
+class Call(Redacted, Generic[T], frozen=True):
     """One request to the server: one script, run atomically, on the keys of one queue.
 
-    A call that `writes` is an operation: the transport puts a lane and a number in front of its arguments, by
+    A call that `writes` is an operation: the transport puts a caller and a number in front of its arguments, by
     which the server recognises a repeat. `undo` gives the call that takes back what nobody waited for any more: a lease
     whose caller was cancelled must not stay with a holder that never heard of it.
     """
@@ -54,7 +54,7 @@ class Call(Discreet, Generic[T], frozen=True):
     writes: bool
     about: str
     undo: Callable[[T], Call[Any] | None] | None = None
-    operation: tuple[str, int] | None = None  # a lane and number of its own, instead of its connection's
+    operation: tuple[str, int] | None = None  # a caller and number of its own, instead of its connection's
     when_repeated: tuple[Argument, ...] = ()  # put behind the arguments of every try but the first
     meanwhile: Callable[[], object] | None = None  # done while the server is at work on it, at each try
 
@@ -140,7 +140,7 @@ class AuditStep(NamedTuple):
         )
 
 
-class Parcel(Discreet, frozen=True):
+class Parcel(Redacted, frozen=True):
     """A job in the outbox of a queue, on its way to another."""
 
     seq: int
@@ -239,8 +239,9 @@ class Layout(Protocol):
         """Give leases more time, counted from now."""
         ...
 
-    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
-        """A holder's sign of life. With a `catcher`, jobs that fail for good become jobs for a failure handler."""
+    def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
+        """A holder's sign of life. With a `failure_handler`, jobs that fail for good become jobs for a failure
+        handler."""
         ...
 
     def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
@@ -294,7 +295,7 @@ class Layout(Protocol):
     audit_parts: tuple[str, ...]  # in the order in which they are to be mended
     leftover_parts: tuple[str, ...]  # where nothing can be amiss, but things gather that a deep clean takes away
 
-    def glance(self) -> Call[float | None] | None:
+    def probe(self) -> Call[float | None] | None:
         """In how many seconds a turn may find something to do, asked at little cost: 0 now, `None` if nothing is known.
 
         There is no such call where only a turn can tell.
@@ -305,10 +306,10 @@ class Layout(Protocol):
         """Take a waiter off the list of the idle."""
         ...
 
-    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
-        """The program ends: forget its lanes, waiters and idle holders. `None` when there is nothing to say.
+    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        """The program ends: forget its callers, waiters and idle holders. `None` when there is nothing to say.
 
-        A try of a call on a `lossy` lane may still arrive, so that one is remembered for a while.
+        A try of a call on a `lossy` caller may still arrive, so that one is remembered for a while.
         """
         ...
 

@@ -21,7 +21,7 @@ from windlass.errors import InvalidArguments, InvalidTask, Undecodable
 from windlass.tasks.context import Job
 from windlass.tasks.signature import UNRESOLVED, Shapes, Signature, allowed_values, in_python, wanted_at
 from windlass.values.options import JobOptions
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,7 +38,7 @@ _INVALID = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _AT = re.compile(r" - at `(?:key in )?\$(?:\.(?P<name>\w+)|\[(?P<place>\d+)\])(?P<rest>.*)`$", re.DOTALL)
 
 
-class Bound(Discreet, frozen=True):
+class Bound(Redacted, frozen=True):
     """A function with the arguments of one job, and the names under which it wants the job itself."""
 
     hidden: ClassVar[tuple[str, ...]] = ("arguments",)
@@ -92,7 +92,7 @@ class Arguments:
         try:
             given = shapes.bind(*args, **kwargs)
         except TypeError:
-            raise self._refused(self._misfit(args, kwargs)) from None
+            raise self._refused(self._mismatch(args, kwargs)) from None
         try:
             text = _encode(given)
         except Exception:
@@ -114,7 +114,7 @@ class Arguments:
     def _refused(self, why: str) -> InvalidArguments:
         return InvalidArguments(f"{self._title}: {why}")
 
-    def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    def _mismatch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Why a call does not fit the signature."""
         signature = self._signature
         by_place = signature.passable[: len(args)]

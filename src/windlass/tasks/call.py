@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from windlass.values.options import JobOptions
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 
 
-class TaskCall(Discreet, frozen=True, gc=False):
+class TaskCall(Redacted, frozen=True, gc=False):
     """A call of a task that is ready to be sent, alone or with many others."""
 
     task: str

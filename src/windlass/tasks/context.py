@@ -14,7 +14,7 @@ MOST_CHILDREN = 1000  # of one job: they arrive in one step, which must be a sho
 MOST_BYTES = 8 * 1024 * 1024
 
 
-class Ties(Protocol):
+class JobServices(Protocol):
     """How running jobs reach the world outside: one for all jobs of a process."""
 
     def is_cancelled(self, lease: Lease) -> bool:
@@ -37,15 +37,15 @@ class Ties(Protocol):
 class Job:
     """A running job: what it is, how often it was tried, and what it may do.
 
-    Without `ties` it stands alone, for tests that call a task's function directly.
+    Without `services` it stands alone, for tests that call a task's function directly.
     """
 
-    __slots__ = ("__weakref__", "_handed_over", "_lease", "_task", "_ties", "children")
+    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "children")
 
-    def __init__(self, lease: Lease, task: str | None = None, ties: Ties | None = None) -> None:
+    def __init__(self, lease: Lease, task: str | None = None, services: JobServices | None = None) -> None:
         self._lease = lease
         self._task = task
-        self._ties = ties
+        self._services = services
         self.children: tuple[Child, ...] = ()
         self._handed_over = 0
 
@@ -55,23 +55,23 @@ class Job:
         The last value counts; many in a short time are sent as one.
         """
         check_progress(value)
-        if self._ties is not None:
-            self._ties.progress(self._lease, float(value))
+        if self._services is not None:
+            self._services.progress(self._lease, float(value))
         return not self.cancelled
 
     async def aprogress(self, value: float) -> bool:
         """Say how far the job is, and wait until the server knows. False when it was cancelled or lost: stop then."""
         check_progress(value)
-        return await self._ties.aprogress(self._lease, float(value)) if self._ties is not None else True
+        return await self._services.aprogress(self._lease, float(value)) if self._services is not None else True
 
     def enqueue(self, call: TaskCall) -> str:
         """Hand a job over, `job.enqueue(other.call(…))`: it is added in the step that completes this one, or never.
 
         Returns its id. If this attempt fails or is lost, nothing was added, and the next attempt begins anew.
         """
-        if self._ties is None:
+        if self._services is None:
             raise InvalidOption("this job stands alone, without a worker: nothing can be handed over")
-        child = self._ties.prepare(self._lease, call)
+        child = self._services.prepare(self._lease, call)
         size = self._handed_over + len(child.job.data)
         if len(self.children) >= MOST_CHILDREN or size > MOST_BYTES:
             raise InvalidOption(
@@ -85,7 +85,7 @@ class Job:
     @property
     def cancelled(self) -> bool:
         """Whether the job was cancelled, or has lost its lease. A thread cannot be stopped: look here now and then."""
-        return self._ties is not None and self._ties.is_cancelled(self._lease)
+        return self._services is not None and self._services.is_cancelled(self._lease)
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} of queue {self.queue!r}, attempt {self.attempt}>"

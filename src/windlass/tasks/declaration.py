@@ -29,7 +29,7 @@ Run = Literal["loop", "thread", "process"]
 OnException = Literal["retry", "fail"]
 
 _RUNS = ("loop", "thread", "process")
-_VERDICTS = ("retry", "fail")
+_CONTROLS = ("retry", "fail")
 _FACTS = frozenset({"data", "job", "error"})
 
 # A failure handler is the last to hear of a job: it is tried for days if need be.
@@ -192,9 +192,9 @@ def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limi
     return limits
 
 
-def check_on_exception(verdict: object) -> OnException:
-    """What an exception means that is no verdict itself."""
-    return cast(OnException, check_choice(verdict, "on_exception", _VERDICTS))
+def check_on_exception(given: object) -> OnException:
+    """What an exception other than Retry and Failure means."""
+    return cast(OnException, check_choice(given, "on_exception", _CONTROLS))
 
 
 def check_queue_options(given: Mapping[str, QueueOptions]) -> dict[str, QueueOptions]:

@@ -19,7 +19,7 @@ from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Step, 
 T = TypeVar("T")
 
 
-class AwaitableWire(asyncio.Protocol):
+class AsyncWire(asyncio.Protocol):
     """One connection: the client library opened it, and its bytes come here, not by way of the library's streams."""
 
     def __init__(self, connection: Any) -> None:
@@ -105,7 +105,7 @@ class AwaitableWire(asyncio.Protocol):
         self._wake()
 
 
-class AwaitableRunner:
+class AsyncDriver:
     """Drives a flow to its end, awaiting each step as it comes."""
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
@@ -160,10 +160,10 @@ class AwaitableRunner:
         except BaseException:
             connection._close()
             raise
-        return AwaitableWire(connection)
+        return AsyncWire(connection)
 
     async def _exchange(self, step: Exchange) -> list[Any]:
-        wire = cast(AwaitableWire, step.wire)
+        wire = cast(AsyncWire, step.wire)
         if not wire.is_usable:
             raise ConnectFailed("the connection was closed before anything was sent")
         wire.send(step.packed)
@@ -174,5 +174,5 @@ class AwaitableRunner:
         return replies
 
     async def _hear(self, step: Hear) -> Any:
-        message = await cast(AwaitableWire, step.wire).receive(1, step.seconds)
+        message = await cast(AsyncWire, step.wire).receive(1, step.seconds)
         return None if message is None else message[0]

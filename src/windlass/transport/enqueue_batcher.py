@@ -31,7 +31,7 @@ FEW = 0.5  # of those under way: fewer than that wait for these
 MOMENT = 0.002  # seconds that they wait at most
 
 
-class Gathering:
+class EnqueueBatcher:
     """Those of one queue and one event loop. Only such that are to be equally safe go together.
 
     `split` makes batches that one call can take: each is sent, and answered, by itself.

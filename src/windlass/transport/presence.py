@@ -41,13 +41,13 @@ def forget(name: str) -> Call[bool]:
 
 def _beat(name: str, told: bytes, about: str) -> Call[bool]:
     args = (name, told, round(FORGOTTEN * 1000))
-    return Call(scripts.FLEET_BEAT, keys.fleet_keys(), args, lambda reply: reply == 1, False, about)
+    return Call(scripts.PRESENCE_BEAT, keys.presence_keys(), args, lambda reply: reply == 1, False, about)
 
 
 def list_workers(session: Session) -> Flow[list[WorkerRecord]]:
     """All workers that were heard of of late, by name."""
     args = (round(FORGOTTEN * 1000),)
-    return session.perform(Call(scripts.FLEET_LIST, keys.fleet_keys(), args, _read, False, "list the workers"))
+    return session.perform(Call(scripts.PRESENCE_LIST, keys.presence_keys(), args, _read, False, "list the workers"))
 
 
 def _read(reply: list[Any]) -> list[WorkerRecord]:

@@ -1,8 +1,8 @@
 """The way of a call to the server and back, without I/O: connections, repeats, redirections, script loading.
 
-A session is a generator machine: it yields the steps of `wire.py` and is sent their results. A *lane* is one
+A session is a generator machine: it yields the steps of `wire.py` and is sent their results. A *caller* is one
 connection's worth of calls, one after the other, with a name that outlives the connection: the server
-remembers the last operation of each lane, so a call whose reply was lost can be repeated on a new
+remembers the last operation of each caller, so a call whose reply was lost can be repeated on a new
 connection and is applied once.
 """
 
@@ -47,14 +47,14 @@ class SessionOptions:
 
 
 @dataclass(slots=True, eq=False)  # to compare what they hold would let another thread in while a deque looks for one
-class Lane:
+class Caller:
     """One connection's worth of calls. In a cluster it has a wire for each node that it spoke to."""
 
     name: str = field(default_factory=random_id)
     number: int = 0
     wires: dict[Address, Wire] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)  # by their first key
-    abandoned: Call[Any] | None = None  # under the lane's present number
+    abandoned: Call[Any] | None = None  # under the caller's present number
     lossy: bool = False  # a try of a call was given up: it may still arrive, and must be known as what it is then
 
     def drop(self, address: Address | None = None) -> None:
@@ -82,8 +82,8 @@ class Session:
     def __init__(self, endpoint: Endpoint, options: SessionOptions) -> None:
         self.endpoint = endpoint
         self.options = options
-        self.lanes: list[Lane] = []
-        self._idle: deque[Lane] = deque()
+        self.callers: list[Caller] = []
+        self._idle: deque[Caller] = deque()
         self._listeners: deque[Listener] = deque()
         self._seeds: list[Address] = list(endpoint.addresses)
         self._routes: dict[int, Address] = {}
@@ -97,89 +97,91 @@ class Session:
 
     def perform(self, call: Call[T], retry_for: float | None = None) -> Flow[T]:
         """Send a call until it is answered, refused, or time is up."""
-        value, _ = yield from self.perform_surely(call, None, retry_for)
+        value, _ = yield from self.perform_durably(call, None, retry_for)
         return value
 
-    def perform_surely(
+    def perform_durably(
         self, call: Call[T], level: Durability | None, retry_for: float | None = None
     ) -> Flow[tuple[T, Durability]]:
         """The same, and wait until it is as safe as `level`; also how safe it is, which may be less."""
         patience = self.options.retry_for if retry_for is None else retry_for
-        lane = self._take_lane(call)
+        caller = self._take_caller(call)
         try:
-            if lane.abandoned:
-                yield from self._take_back(lane, lane.abandoned, patience)
-            return (yield from self._carry_out(lane, call, patience, level))
+            if caller.abandoned:
+                yield from self._take_back(caller, caller.abandoned, patience)
+            return (yield from self._carry_out(caller, call, patience, level))
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
-            lane.lossy = lane.lossy or call.writes
-            lane.drop()
+            caller.lossy = caller.lossy or call.writes
+            caller.drop()
             raise
         finally:
-            self._idle.append(lane)
+            self._idle.append(caller)
 
     def _carry_out(
-        self, lane: Lane, call: Call[T], patience: float, level: Durability | None = None
+        self, caller: Caller, call: Call[T], patience: float, level: Durability | None = None
     ) -> Flow[tuple[T, Durability]]:
         if call.writes and not call.operation:
-            lane.number += 1
-            lane.queues.add(call.keys[0])
-        # Until there is an answer. If nobody waits for it any more, the next call on this lane will ask for it first.
-        lane.abandoned = call if call.undo else None
+            caller.number += 1
+            caller.queues.add(call.keys[0])
+        # Until there is an answer. If nobody waits for it any more, the next call on this caller will ask for it first.
+        caller.abandoned = call if call.undo else None
         try:
-            reply, safe = yield from self._persist(lane, call, self._command(lane, call), patience, level)
+            reply, safe = yield from self._persist(caller, call, self._command(caller, call), patience, level)
         except errors.OutcomeUnknown:
             raise
         except errors.WindlassError:
-            lane.abandoned = None  # a refusal is an answer, too
+            caller.abandoned = None  # a refusal is an answer, too
             raise
-        lane.abandoned = None
+        caller.abandoned = None
         return call.read(reply), safe
 
-    def _take_back(self, lane: Lane, call: Call[Any], patience: float) -> Flow[None]:
+    def _take_back(self, caller: Caller, call: Call[Any], patience: float) -> Flow[None]:
         """Learn what an abandoned call brought, by repeating it under its own number, and give that back."""
         try:
-            command = self._command(lane, call, repeated=True)
-            reply, _ = yield from self._persist(lane, call, command, patience)
+            command = self._command(caller, call, repeated=True)
+            reply, _ = yield from self._persist(caller, call, command, patience)
             assert call.undo is not None
             undo = call.undo(call.read(reply))
-            lane.abandoned = None
+            caller.abandoned = None
             if undo is not None:
                 # That in its turn is not given up before there is an answer: nobody else knows of these leases.
-                yield from self._carry_out(lane, structs.replace(undo, undo=lambda _: None), patience)
+                yield from self._carry_out(caller, structs.replace(undo, undo=lambda _: None), patience)
         except errors.OutcomeUnknown as error:
             raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
         except errors.NotApplied:
             raise
         except errors.WindlassError:
-            lane.abandoned = None  # refused for good: it brought nothing that could be given back
+            caller.abandoned = None  # refused for good: it brought nothing that could be given back
 
-    def _take_lane(self, call: Call[Any]) -> Lane:
-        """An idle lane. One with a call in doubt is for the same queue only: no other queue has to wait for that.
+    def _take_caller(self, call: Call[Any]) -> Caller:
+        """An idle caller. One with a call in doubt is for the same queue only: no other queue has to wait for that.
 
-        There it goes first: what that call leased comes back with the next call on its lane, and not before.
+        There it goes first: what that call leased comes back with the next call on its caller, and not before.
         """
-        idle = list(self._idle)[::-1]  # in one step: between two, another thread may take or give back a lane
-        doubtful = [lane for lane in idle if lane.abandoned is not None and lane.abandoned.keys[0] == call.keys[0]]
-        for lane in (*doubtful, *(lane for lane in idle if lane.abandoned is None)):
+        idle = list(self._idle)[::-1]  # in one step: between two, another thread may take or give back a caller
+        doubtful = [
+            caller for caller in idle if caller.abandoned is not None and caller.abandoned.keys[0] == call.keys[0]
+        ]
+        for caller in (*doubtful, *(caller for caller in idle if caller.abandoned is None)):
             try:
-                self._idle.remove(lane)
-                return lane
+                self._idle.remove(caller)
+                return caller
             except ValueError:  # another thread was faster
                 pass
-        lane = Lane()
-        self.lanes.append(lane)
-        return lane
+        caller = Caller()
+        self.callers.append(caller)
+        return caller
 
-    def _command(self, lane: Lane, call: Call[Any], *, repeated: bool = False) -> bytes:
-        operation = (call.operation or (lane.name, lane.number)) if call.writes else ()
+    def _command(self, caller: Caller, call: Call[Any], *, repeated: bool = False) -> bytes:
+        operation = (call.operation or (caller.name, caller.number)) if call.writes else ()
         more = call.when_repeated if repeated else ()
         return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args, *more)
 
     def _persist(
         self,
-        lane: Lane,
+        caller: Caller,
         call: Call[Any],
         command: bytes,
         patience: float,
@@ -195,7 +197,7 @@ class Session:
             address: Address | None = None
             try:
                 address = asked or self._known_address(call.keys) or (yield from self._find_address())
-                wire = lane.wires.get(address) or (yield from self._open(lane, address))
+                wire = caller.wires.get(address) or (yield from self._open(caller, address))
                 facts = self._facts[address]
                 more = confirming(level, facts, self._wait_ms) if level is not None else []
                 replies = yield _question(wire, command, more, call.meanwhile, asking=asked is not None)
@@ -204,18 +206,18 @@ class Session:
                 if isinstance(reply, NoScriptError):
                     yield from self._load_scripts(wire, (call.script,))
             except ConnectFailed as error:
-                self._forget(lane, address)
+                self._forget(caller, address)
                 problem = error.reason or errors.ServerUnreachable(
                     f"{call.about}: no connection to {address or self.endpoint} ({error}); nothing was sent. "
                     "Is the server running, and is the URL right?"
                 )
                 asked = None
             except WireLost as error:
-                self._forget(lane, address)
-                lane.lossy = lane.lossy or call.writes
+                self._forget(caller, address)
+                caller.lossy = caller.lossy or call.writes
                 may_have_happened = may_have_happened or call.writes
                 if call.when_repeated:
-                    command = self._command(lane, call, repeated=True)
+                    command = self._command(caller, call, repeated=True)
                 problem = errors.ServerUnreachable(
                     f"{call.about}: the connection to {address or self.endpoint} was lost ({error})"
                 )
@@ -231,7 +233,7 @@ class Session:
                     self._raise(problem, call, may_have_happened)
                 asked = self._redirect(reply, fault, address)
                 if fault.next is Next.TRY_AGAIN:
-                    self._look_anew(lane, address)
+                    self._look_anew(caller, address)
                 elif quick < _QUICK_TRIES:
                     quick += 1
                     continue
@@ -415,27 +417,27 @@ class Session:
         self._routes[reply.slot_id] = address
         return None
 
-    def _look_anew(self, lane: Lane, address: Address) -> None:
+    def _look_anew(self, caller: Caller, address: Address) -> None:
         """Something is wrong there: ask again for the primary, or for the node that has the slot."""
         if self.endpoint.kind == "sentinel":
-            lane.drop(address)
+            caller.drop(address)
         self._primary = None
         if self._guide == address:
             self._guide = None
         self._routes = {slot: node for slot, node in self._routes.copy().items() if node != address}
 
-    def _forget(self, lane: Lane, address: Address | None) -> None:
+    def _forget(self, caller: Caller, address: Address | None) -> None:
         """The connection there is no more."""
         if address is not None:
-            lane.drop(address)
-            self._look_anew(lane, address)
+            caller.drop(address)
+            self._look_anew(caller, address)
         self._primary = None
 
     # -- connections -----------------------------------------------------------------------------
 
-    def _open(self, lane: Lane, address: Address) -> Flow[Wire]:
+    def _open(self, caller: Caller, address: Address) -> Flow[Wire]:
         wire = yield from self._connect(address)
-        lane.wires[address] = wire
+        caller.wires[address] = wire
         return wire
 
     def _connect(self, address: Address) -> Flow[Wire]:
@@ -572,7 +574,7 @@ class Session:
     @property
     def known_primary(self) -> Address | None:
         """A server that we are connected to, if any."""
-        return self._primary or next((address for lane in list(self.lanes) for address in list(lane.wires)), None)
+        return self._primary or next((address for caller in list(self.callers) for address in list(caller.wires)), None)
 
     def start_at(self, address: Address) -> None:
         """Begin with a server that is known to be there, instead of looking for one."""
@@ -583,34 +585,34 @@ class Session:
         address = self._known_address(keys)
         return self._facts[address].run_id if address in self._facts else ""
 
-    def idle_lanes(self, first_key: str, *, lossy: bool = False) -> list[str]:
-        """The lanes that wrote to a queue, named by its first key; `lossy`: those with a try that may yet arrive."""
-        return [lane.name for lane in list(self._idle) if first_key in lane.queues and lane.lossy == lossy]
+    def idle_callers(self, first_key: str, *, lossy: bool = False) -> list[str]:
+        """The callers that wrote to a queue, named by its first key; `lossy`: those with a try that may yet arrive."""
+        return [caller.name for caller in list(self._idle) if first_key in caller.queues and caller.lossy == lossy]
 
     def adopt(self, ended: Session) -> None:
-        """Take over the lanes of a session whose event loop has ended: their names live on, their wires do not."""
-        lanes = list(ended.lanes)
+        """Take over the callers of a session whose event loop has ended: their names live on, their wires do not."""
+        callers = list(ended.callers)
         ended._drop()
-        self.lanes += lanes
-        self._idle.extend(lanes)
+        self.callers += callers
+        self._idle.extend(callers)
 
     def hang_up(self) -> None:
-        """Close every connection, and keep the lanes: what comes next makes new ones."""
+        """Close every connection, and keep the callers: what comes next makes new ones."""
         self._primary = self.known_primary
-        for lane in list(self.lanes):
-            lane.drop()
+        for caller in list(self.callers):
+            caller.drop()
         self._drop_listeners()
 
     def end(self) -> None:
-        """Close every connection at once, and repeat nothing any more: the server may have forgotten our lanes."""
+        """Close every connection at once, and repeat nothing any more: the server may have forgotten our callers."""
         self._ended = True
         self._drop()
 
     def _drop(self) -> None:
-        for lane in list(self.lanes):
-            lane.drop()
+        for caller in list(self.callers):
+            caller.drop()
         self._drop_listeners()
-        self.lanes.clear()
+        self.callers.clear()
         self._idle.clear()
 
     def _drop_listeners(self) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _MOST_AT_ONCE = 1 << 16
 
 
-class BlockingWire:
+class SyncWire:
     """One connection: the client library opened it, its bytes are sent and read here (see awaitable.py)."""
 
     def __init__(self, connection: Any, timeout: float) -> None:
@@ -79,7 +79,7 @@ class BlockingWire:
         return data
 
 
-class BlockingRunner:
+class SyncDriver:
     """Drives a flow to its end, doing each step as it comes."""
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
@@ -128,10 +128,10 @@ class BlockingRunner:
         except OSError as error:
             connection.disconnect()
             raise ConnectFailed(str(error)) from None
-        return BlockingWire(connection, self._timeout)
+        return SyncWire(connection, self._timeout)
 
     def _exchange(self, step: Exchange) -> list[Any]:
-        wire = cast(BlockingWire, step.wire)
+        wire = cast(SyncWire, step.wire)
         if not wire.is_usable:
             raise ConnectFailed("the connection was closed before anything was sent")
         try:
@@ -145,6 +145,6 @@ class BlockingRunner:
 
     def _hear(self, step: Hear) -> Any:
         try:
-            return cast(BlockingWire, step.wire).wait(step.seconds)
+            return cast(SyncWire, step.wire).wait(step.seconds)
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None

@@ -11,7 +11,7 @@ from msgspec import Struct
 EXAMPLES = 10  # of each part that are named
 
 
-class Misfit(Struct, frozen=True):
+class Mismatch(Struct, frozen=True):
     """One thing that is amiss: of what kind, and the id of the job (or the name of what it is about)."""
 
     kind: str
@@ -24,7 +24,7 @@ class Drift(Struct, frozen=True):
     part: str
     amiss: int
     mended: int
-    examples: tuple[Misfit, ...]
+    examples: tuple[Mismatch, ...]
 
 
 class Audit(Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from windlass.errors import CrashError, InvalidPayload, JobFailed, StallError
 from windlass.values.durability import Durability
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 
 _ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": CrashError}
 
@@ -45,7 +45,7 @@ def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
     return _ERRORS.get(reason, JobFailed)(queue, id, message)
 
 
-SUSPECT, CAUGHT, LIMITED = 1, 2, 4
+SUSPECT, FAILURE_JOB, LIMITED = 1, 2, 4
 
 
 class State(StrEnum):
@@ -98,7 +98,7 @@ class Change(Struct, frozen=True):
 PLAIN = Change()
 
 
-class NewJob(Discreet, frozen=True, gc=False):
+class NewJob(Redacted, frozen=True, gc=False):
     """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet.
 
     `updates`: it was said how to change a job of the same id, which not every layout can.
@@ -129,7 +129,7 @@ class Limits(Struct, frozen=True):
     max_backoff: float = 300.0
 
 
-class Lease(Discreet, frozen=True, gc=False):
+class Lease(Redacted, frozen=True, gc=False):
     """The right to work on one job until it is settled or the lease ends.
 
     `fence` only rises: of two leases on the same job the later has the greater number. Give it to
@@ -157,9 +157,9 @@ class Lease(Discreet, frozen=True, gc=False):
         return bool(self.marks & SUSPECT)
 
     @property
-    def caught(self) -> bool:
+    def is_failure_job(self) -> bool:
         """It is not the job itself but its failure, for a failure handler; the data is a record of the layout."""
-        return bool(self.marks & CAUGHT)
+        return bool(self.marks & FAILURE_JOB)
 
     @property
     def limited(self) -> bool:
@@ -172,7 +172,7 @@ class Lease(Discreet, frozen=True, gc=False):
         return self.failures + self.stalls + 1
 
 
-class JobRecord(Discreet, frozen=True):
+class JobRecord(Redacted, frozen=True):
     """What the server knows of one job. `failed` is the job whose failure this one is to tell a failure handler."""
 
     queue: str
@@ -237,7 +237,7 @@ class Counts(Struct, frozen=True):
         return self.ready + self.scheduled + self.blocked + self.inbox
 
 
-class Result(Discreet, frozen=True):
+class Result(Redacted, frozen=True):
     """What a finished job left behind: its return value as JSON, or why it failed. `reason` as in `JobRecord`."""
 
     succeeded: bool

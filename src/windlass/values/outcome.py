@@ -8,10 +8,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from windlass.values.job import Lease, NewJob
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 
 
-class Kept(Discreet, frozen=True):
+class Kept(Redacted, frozen=True):
     """What is to be kept of a finished job, and for how many milliseconds."""
 
     data: bytes
@@ -83,10 +83,10 @@ class Unknown(Struct, frozen=True, tag=True):
     task: str
 
 
-class Uncaught(Struct, frozen=True, tag=True):
+class Unhandled(Struct, frozen=True, tag=True):
     """A caught failure that no handler here wants: the job it tells of lands among the dead."""
 
     lease: Lease
 
 
-Outcome = Completed | Released | Retried | Failed | Crashed | Broken | Unknown | Uncaught
+Outcome = Completed | Released | Retried | Failed | Crashed | Broken | Unknown | Unhandled

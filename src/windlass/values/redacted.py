@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from msgspec import Struct, structs
 
 
-class Discreet(Struct, frozen=True):
+class Redacted(Struct, frozen=True):
     """A struct that leaves out what `hidden` names: in its repr, and in what it tells Rich.
 
     By itself a struct tells Rich all that it has, whatever its repr says, and Rich's tracebacks show local variables.

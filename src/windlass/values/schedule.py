@@ -23,7 +23,7 @@ from msgspec import Meta, Struct, structs
 from windlass.errors import InvalidInput, InvalidOption
 from windlass.values.durations import LATEST_MS, Duration, Moment, milliseconds, run_time, seconds
 from windlass.values.options import check_numbers
-from windlass.values.redacted import Discreet
+from windlass.values.redacted import Redacted
 from windlass.values.validation import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
 
 CatchUp = Literal["none", "one", "all"]
@@ -210,7 +210,7 @@ class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     max_backoff: _Milliseconds = 300_000
 
 
-class Schedule(Discreet, frozen=True, kw_only=True):
+class Schedule(Redacted, frozen=True, kw_only=True):
     """A job that comes again and again. `declared` ones come from code, the others were added to the server."""
 
     name: str
@@ -437,7 +437,7 @@ class StoredSchedules(Struct, frozen=True):
     next_tick: int | None = None
 
 
-class Verdict(StrEnum):
+class FireResult(StrEnum):
     """What became of an attempt to fire ticks: done, or why not."""
 
     FIRED = "fired"
@@ -450,7 +450,7 @@ class Verdict(StrEnum):
 class Fired(Struct, frozen=True):
     """The answer to an attempt to fire ticks: jobs added, and ticks dropped because their job is there already."""
 
-    verdict: Verdict
+    result: FireResult
     added: int
     dropped: int
 

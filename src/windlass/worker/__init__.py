@@ -1,1 +1,1 @@
-"""The worker: the keeper, the nursery that it starts, and the runner and children that the nursery forks."""
+"""The worker: the supervisor, the forkserver that it starts, and the runner and children that the forkserver forks."""

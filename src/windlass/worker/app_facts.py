@@ -1,4 +1,4 @@
-"""What the keeper must know of an app that it never imports: told by the nursery, as JSON."""
+"""What the supervisor must know of an app that it never imports: told by the forkserver, as JSON."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from windlass.app import Given, Windlass
+from windlass.app import AppConfig, Windlass
 from windlass.errors import InvalidOption
 from windlass.storage.port import Capability
 from windlass.tasks.declaration import Declaration
 from windlass.values.job import Limits
-from windlass.worker.safety import heed_keeper
+from windlass.worker.safety import heed_supervisor
 
 
 class QueueFacts(Struct, frozen=True):
-    """What an app runs on one queue. `catcher`: the limits of jobs for its failure handlers, if it has any."""
+    """What an app runs on one queue. `failure_handler`: the limits of jobs for its failure handlers, if it has any."""
 
     tasks: tuple[str, ...] = ()
-    catcher: Limits | None = None
+    failure_handler: Limits | None = None
 
 
 class AppFacts(Struct, frozen=True):
     """How to make an app like it, its own queues, and what it runs on any other: all its tasks may be sent there."""
 
-    app: Given
+    app: AppConfig
     queues: dict[str, QueueFacts]
     elsewhere: QueueFacts
 
@@ -35,13 +35,13 @@ class AppFacts(Struct, frozen=True):
 
 
 def describe(app: Windlass) -> dict[str, Any]:
-    """The facts of an app; called in the nursery."""
+    """The facts of an app; called in the forkserver."""
     if app.closed:
         raise InvalidOption(
             "the app was closed when its module was imported: put what is to happen only when the module is run as a "
             'program under `if __name__ == "__main__":`'
         )
-    heed_keeper(app)
+    heed_supervisor(app)
     queues = {name: describe_queue(app, name) for name in app.own_queues()}
     return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, "")))}
 

@@ -30,7 +30,7 @@ def check_app_name(name: str) -> tuple[str, str]:
 
 def load_app(name: str) -> object:
     """Import `module:attribute`, with the current folder first in the path; it must be a `Windlass`."""
-    # Here and not above: the keeper has no use for the app's class.
+    # Here and not above: the supervisor has no use for the app's class.
     from windlass.app import Windlass
 
     module_name, attribute = check_app_name(name)

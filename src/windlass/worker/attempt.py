@@ -27,11 +27,11 @@ from windlass.tasks.declaration import Declaration, OnException, Run
 from windlass.tasks.envelope import Envelope, read_envelope
 from windlass.values.backoff import after_failure
 from windlass.values.job import Lease, Limits
-from windlass.values.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Uncaught, Unknown
+from windlass.values.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
 _encode = msgspec.json.Encoder().encode
-_VERDICTS = (Retry, Failure)
+_CONTROLS = (Retry, Failure)
 
 
 class Plan(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Plan(Struct, frozen=True):
 def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
     """What to run; or the outcome at once, where nothing can be run."""
     try:
-        return _plan_failure(app, lease) if lease.marks and lease.caught else _plan_job(app, lease)
+        return _plan_failure(app, lease) if lease.marks and lease.is_failure_job else _plan_job(app, lease)
     except Undecodable as error:
         return Broken(lease, shortened(error.reason), error.worker_specific)
     except Exception as error:  # a fault of the program, such as a type that cannot be found: not the payload's
@@ -101,24 +101,24 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
         try:
             envelope = read_envelope(record.data)
         except Undecodable:
-            return Uncaught(lease)
+            return Unhandled(lease)
         name, declared = envelope.task, app.tasks.get(envelope.task)
         if declared is None:
             return Unknown(lease, envelope.task)
         data = _arguments(app, envelope)
-    catcher = declared.failure_handler
-    if catcher is None:
-        return Uncaught(lease)
+    failure_handler = declared.failure_handler
+    if failure_handler is None:
+        return Unhandled(lease)
     facts = {"data": data, "job": record, "error": record.error()}
     return Plan(
         lease,
         name,
-        catcher.run,
-        catcher.timeout,
-        catcher.limits,
+        failure_handler.run,
+        failure_handler.timeout,
+        failure_handler.limits,
         "retry",
         0,
-        lambda job: catcher.call(**facts),
+        lambda job: failure_handler.call(**facts),
         failed_id=record.id,
     )
 
@@ -191,7 +191,7 @@ def _end_copy() -> None:
 
 def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
     """What a returned value means."""
-    if isinstance(returned, _VERDICTS):
+    if isinstance(returned, _CONTROLS):
         return judge_error(plan, returned)
     if not plan.keep_ms:
         return Completed(plan.lease, None, job.children) if job.children else Completed(plan.lease)
@@ -207,13 +207,13 @@ def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
             f"keep_result: what it returned has {len(data):,} bytes, and the limit is {MAX_PAYLOAD:,}: store it "
             "elsewhere and return a reference, such as a path or an id",
         )
-    if (misfit := _misfit(plan, data)) is not None:
+    if (misfit := _mismatch(plan, data)) is not None:
         kind = type(returned).__name__
         return fail(plan, f"keep_result: it returned {kind}, which does not fit its annotation ({misfit})")
     return Completed(plan.lease, Kept(data, plan.keep_ms), job.children)
 
 
-def _misfit(plan: Plan, data: bytes) -> str | None:
+def _mismatch(plan: Plan, data: bytes) -> str | None:
     """Why a result could not be read as what the task says that it returns: better told here than to who waits."""
     try:
         if plan.read_result is not None:

@@ -1,4 +1,5 @@
-"""A worker inside another program: `await app.worker().run()`. No keeper watches over it; a thread keeps the leases.
+"""A worker inside another program: `await app.worker().run()`. No supervisor watches over it; a thread keeps the
+leases.
 
 What that cannot do: a job that holds the interpreter for longer than the lease loses it, and nothing can be killed. So
 tasks that run in processes are refused here, and `windlass worker` is what production wants.
@@ -22,7 +23,7 @@ from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
 from windlass.worker.app_facts import describe_queue
 from windlass.worker.cancellations import hear_cancellations
-from windlass.worker.ipc.slot_table import Board
+from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.presence import show_up
 from windlass.worker.runner.runner import Runner, kinds_on
 from windlass.worker.safety import check_server
@@ -57,13 +58,15 @@ class Worker:
             self._app.tolerate_eviction()
         await check_server(self._app, allow_unsafe=settings.allow_unsafe)
         keeping = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._begin_again))
-        board = Board.create(settings.entries)
-        self._runner = Runner(self._app, settings, settings.name, board, _NoChildren(), lambda queue: keeping.hurry())
+        slot_table = SlotTable.create(settings.entries)
+        self._runner = Runner(
+            self._app, settings, settings.name, slot_table, _NoChildren(), lambda queue: keeping.hurry()
+        )
         await asyncio.to_thread(keeping.register)
         keeping.start()
         self._keeping = keeping
         self._listen()
-        self._board, self._started_at = board, time.time()
+        self._slot_table, self._started_at = slot_table, time.time()
         showing = asyncio.create_task(
             show_up(self._app, settings.name, self._about, settings.lease / BEATS, self._stopping)
         )
@@ -82,8 +85,8 @@ class Worker:
             await asyncio.to_thread(keeping.stop)
             await self._retire(keeping.holder)
             self._runner.close()
-            log.info("stopped; jobs run: %d", board.finished)
-            board.close()
+            log.info("stopped; jobs run: %d", slot_table.finished)
+            slot_table.close()
 
     async def _retire(self, holder: str) -> None:
         """Peers must not find a name that is silent for good, and call it lost."""
@@ -108,8 +111,8 @@ class Worker:
         return worker_record(
             self._settings,
             started_at=self._started_at,
-            running=len(self._board.running()),
-            finished=self._board.finished,
+            running=len(self._slot_table.running()),
+            finished=self._slot_table.finished,
             rss=process_info.rss(os.getpid()),
             stopping=self._stopping.is_set(),
             suspended=self._runner.suspended if self._runner else {},
@@ -203,7 +206,7 @@ class _Heartbeat(threading.Thread):
         layout = self._app.layout(queue)
         facts = describe_queue(self._app, queue)
         lease = lease_on(layout, self._settings.lease)
-        call = layout.beat(self.holder, lease, register=register, catcher=facts.catcher)
+        call = layout.beat(self.holder, lease, register=register, failure_handler=facts.failure_handler)
         patience = None if register else lease / BEATS
         beat = self._app.run(lambda session: session.perform(call, patience))
         if beat.parked and facts.tasks:

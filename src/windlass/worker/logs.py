@@ -42,7 +42,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def choose_format(wanted: LogFormat) -> Literal["text", "json"]:
-    """What `auto` means here. The keeper decides: its runner writes into a pipe."""
+    """What `auto` means here. The supervisor decides: its runner writes into a pipe."""
     if wanted == "auto":
         return "text" if sys.stderr.isatty() else "json"
     return wanted
@@ -61,7 +61,7 @@ def set_up_logs(wanted: LogFormat, level: str) -> None:
 
 
 def never_wait() -> None:
-    """For the keeper: whoever reads its standard error, and how slowly, its logs do not hold it up."""
+    """For the supervisor: whoever reads its standard error, and how slowly, its logs do not hold it up."""
     for handler in (*logging.getLogger("windlass").handlers, *logging.getLogger().handlers):
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
             handler.setStream(OUTLET)

@@ -16,7 +16,7 @@ _AGAIN = 0.05
 
 
 class Outlet:
-    """Our own standard error, for a process that must never wait: the keeper, whose heartbeats would stop with it.
+    """Our own standard error, for a process that must never wait: the supervisor, whose heartbeats would stop with it.
 
     What is not taken at once is kept, and the jobs that print it have to wait; after a while it is dropped.
     """

@@ -10,7 +10,7 @@ from time import monotonic
 from msgspec import structs
 
 from windlass.errors import WindlassError
-from windlass.queue import Runners
+from windlass.queue import FlowRunner
 from windlass.storage.port import Call
 from windlass.transport.presence import FORGOTTEN, beat, forget
 from windlass.values.worker_record import WorkerRecord
@@ -23,7 +23,7 @@ PATIENCE = 2.0  # seconds for a goodbye
 
 
 async def show_up(
-    app: Runners, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
+    app: FlowRunner, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
 ) -> None:
     """Keep a worker in the fleet until this is cancelled, then take it off. What goes wrong is logged, and no more.
 
@@ -62,7 +62,7 @@ async def _pause(seconds: float, stopping: asyncio.Event) -> None:
         pass
 
 
-async def _say_goodbye(app: Runners, name: str) -> None:
+async def _say_goodbye(app: FlowRunner, name: str) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             problem = await _try(app, forget(name))
@@ -72,7 +72,7 @@ async def _say_goodbye(app: Runners, name: str) -> None:
         log.info("still in the fleet for %g s: %s", FORGOTTEN, problem)
 
 
-async def _try(app: Runners, call: Call[bool]) -> str:
+async def _try(app: FlowRunner, call: Call[bool]) -> str:
     try:
         await app.arun(lambda session: session.perform(call, 0.0))
     except WindlassError as error:

@@ -11,18 +11,18 @@ from windlass.values.job import JobRecord, Lease
 from windlass.values.outcome import Outcome
 
 MOST = 500  # jobs in one step: each of these is settled by itself inside the script
-Verdict = Callable[[Lease, JobRecord], Outcome]
+Decide = Callable[[Lease, JobRecord], Outcome]
 
 
-async def hand_back(app: Windlass, queue: str, holder: str, verdict: Verdict) -> list[Outcome]:
-    """End every lease that a holder has on a queue, by the outcomes that `verdict` gives; then forget the holder."""
+async def reclaim(app: Windlass, queue: str, holder: str, decide: Decide) -> list[Outcome]:
+    """End every lease that a holder has on a queue, by the outcomes that `decide` gives; then forget the holder."""
     layout = app.layout(queue)
-    return await app.arun(lambda session: _hand_back(session, layout, holder, verdict))
+    return await app.arun(lambda session: _reclaim(session, layout, holder, decide))
 
 
-def _hand_back(session: Session, layout: Layout, holder: str, verdict: Verdict) -> Flow[list[Outcome]]:
+def _reclaim(session: Session, layout: Layout, holder: str, decide: Decide) -> Flow[list[Outcome]]:
     found = yield from all_held(session, layout, holder)
-    outcomes = [verdict(lease_of(record), record) for record in found]
+    outcomes = [decide(lease_of(record), record) for record in found]
     for batch in _batches(outcomes):
         yield from session.perform(layout.turn(batch))
     yield from session.perform(layout.retire(holder))

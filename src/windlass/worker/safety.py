@@ -14,7 +14,7 @@ from windlass.transport.errors import ConnectFailed, WireLost
 
 log = logging.getLogger("windlass.worker")
 
-# Tells the processes of a worker what its keeper was told. It is the variable of `windlass worker --allow-unsafe`.
+# Tells the processes of a worker what its supervisor was told. It is the variable of `windlass worker --allow-unsafe`.
 ALLOW_UNSAFE = "WINDLASS_WORKER_ALLOW_UNSAFE"
 
 PATIENCE = 2.0  # seconds for one of several servers: one that stands still must not hold up the queues of the others
@@ -63,7 +63,7 @@ def tell_processes(allow_unsafe: bool) -> None:
         os.environ.pop(ALLOW_UNSAFE, None)
 
 
-def heed_keeper(app: Windlass) -> None:
-    """In such a process: what the keeper was told to ignore does not stop this app either."""
+def heed_supervisor(app: Windlass) -> None:
+    """In such a process: what the supervisor was told to ignore does not stop this app either."""
     if os.environ.get(ALLOW_UNSAFE) == "1":
         app.tolerate_eviction()

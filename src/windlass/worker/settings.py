@@ -1,4 +1,4 @@
-"""What a worker is told: which queues, how many jobs at a time, how patient to be. Keeper and runner share it."""
+"""What a worker is told: which queues, how many jobs at a time, how patient to be. Supervisor and runner share it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.values.ids import random_id
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker.presence import OFTEN, QUIET
 
-APART = 16
+ISOLATED = 16
 BEATS = 3  # heartbeats in one lease time
 SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
 
@@ -44,13 +44,13 @@ class Settings(Struct, frozen=True):
 
     @property
     def slots(self) -> dict[str, range]:
-        """The places on the board: children first, then threads, then coroutines.
+        """The places on the slot_table: children first, then threads, then coroutines.
 
         `apart` are children for suspects, jobs that may have killed a runner: each gets a process of its own.
         """
         sizes = {
             "process": self.processes,
-            "apart": APART if self.processes else 0,
+            "isolated": ISOLATED if self.processes else 0,
             "thread": self.threads,
             "loop": self.concurrency,
         }
@@ -59,12 +59,12 @@ class Settings(Struct, frozen=True):
 
     @property
     def child_slots(self) -> range:
-        """The places on the board that are run by children."""
+        """The places on the slot_table that are run by children."""
         return range(self.slots["thread"].start)
 
     @property
     def entries(self) -> int:
-        """How many places the board needs."""
+        """How many places the slot_table needs."""
         return self.slots["loop"].stop
 
 

@@ -208,7 +208,7 @@ def test_dispatch_and_acceptance_as_the_service_does_them(
     perform(layout.retire("w"))
     assert set(look()) == {"a", "jobs_finished"}
     notes = client.hkeys(f"windlass:{{{QUEUE}}}:processor:state")
-    assert not [note for note in notes if not note.startswith((b"lane:", b"fence", b"swept"))]
+    assert not [note for note in notes if not note.startswith((b"caller:", b"fence", b"swept"))]
 
 
 def test_a_purge_leaves_nothing(queue: Queue, look: Look) -> None:

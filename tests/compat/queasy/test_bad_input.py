@@ -75,7 +75,7 @@ def test_an_index_of_a_foreign_type_is_refused_and_left_alone(emails: Queue, cli
         emails.lease,
         emails.counts,
         emails.clean,
-        lambda: perform(emails, lambda layout: layout.beat("w", 10, register=True, catcher=Limits())),
+        lambda: perform(emails, lambda layout: layout.beat("w", 10, register=True, failure_handler=Limits())),
     ]
     for verb in verbs:
         with pytest.raises(KeyConflict, match="does not hold"):

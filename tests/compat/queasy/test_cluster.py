@@ -39,7 +39,7 @@ def test_the_queues_of_these_tests_are_on_different_nodes(cluster: Cluster) -> N
 def test_a_queue_lives_in_one_slot(cluster: Cluster, queue: Queue) -> None:
     client: Any = redis.RedisCluster.from_url(cluster.url)
     peer = Peer(cluster.node_of(queue.name).client(), queue.name)
-    perform(queue, lambda layout: layout.beat("worker-1", 30, register=True, catcher=Limits()))
+    perform(queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=Limits()))
     queue.enqueue_many([b"1"] * 10)
     queue.enqueue(b"1", id="~")
     assert len(peer.dequeue(5)) == 5

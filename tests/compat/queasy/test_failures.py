@@ -15,7 +15,7 @@ from tests.contract.leasing import take
 from tests.contract.performing import perform, settle
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.errors import CrashError, JobFailed, StallError
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Uncaught, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled, Unknown
 
 pytestmark = pytest.mark.speaks("queasy", "Q5")
 HANDLER = Limits(max_failures=50, max_stalls=2, min_backoff=0.5, max_backoff=9.0)
@@ -23,7 +23,7 @@ HANDLER = Limits(max_failures=50, max_stalls=2, min_backoff=0.5, max_backoff=9.0
 
 def register(queue: Queue, holder: str = "worker-1", limits: Limits = HANDLER) -> None:
     """A worker with a failure handler shows its first sign of life."""
-    perform(queue, lambda layout: layout.beat(holder, 30, register=True, catcher=limits))
+    perform(queue, lambda layout: layout.beat(holder, 30, register=True, failure_handler=limits))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def catching(emails: Queue) -> Queue:
 def caught(queue: Queue, holder: str | None = "worker-1") -> tuple[Lease, JobRecord]:
     """The lease on the next failure, and the job it tells of."""
     lease = take(queue, holder=holder)
-    assert lease.caught
+    assert lease.is_failure_job
     return lease, queue._layout.failure(lease)
 
 
@@ -134,7 +134,7 @@ def test_a_failure_that_stalls_comes_back_as_one(catching: Queue, later: Later) 
     assert catching.counts().waiting + catching.counts().leased == 0, "after max_stalls it is gone"
 
 
-@pytest.mark.parametrize("end", [Failed, Uncaught], ids=["failed", "uncaught"])
+@pytest.mark.parametrize("end", [Failed, Unhandled], ids=["failed", "unhandled"])
 def test_a_failure_that_fails_or_that_nobody_wants_is_gone(
     catching: Queue, look: Look, end: Callable[[Lease], Outcome]
 ) -> None:
@@ -196,12 +196,12 @@ def test_a_worker_without_a_handler_gets_no_failure(catching: Queue) -> None:
     perform(catching, lambda layout: layout.beat("worker-2", 30, register=True))
     die(catching)
     assert catching.lease(holder="worker-2") is None
-    assert take(catching, holder="worker-1").caught
+    assert take(catching, holder="worker-1").is_failure_job
 
 
 def test_where_no_handler_is_known_nothing_is_left_behind(emails: Queue, look: Look, later: Later) -> None:
     perform(emails, lambda layout: layout.beat("worker-1", 30, register=True))
-    for id, end in (("a", Failed), ("b", lambda lease: Crashed(lease, "", True)), ("c", Uncaught)):
+    for id, end in (("a", Failed), ("b", lambda lease: Crashed(lease, "", True)), ("c", Unhandled)):
         emails.enqueue(b"1", id=id, max_stalls=0)
         assert settle(emails, end(take(emails))) == (True,)
     emails.enqueue(b"1", id="d", max_stalls=0)
@@ -241,7 +241,7 @@ def test_failures_and_jobs_are_worked_off_together(catching: Queue) -> None:
         assert settle(catching, Failed(lease) if number % 2 else Completed(lease)) == (True,)
     catching.enqueue_many([b"1"] * 3)
     leases = catching.lease_many(20, holder="worker-1")
-    assert [lease.caught for lease in leases] == [True] * 10 + [False] * 3
+    assert [lease.is_failure_job for lease in leases] == [True] * 10 + [False] * 3
     assert all(catching.complete_many(leases))
 
 

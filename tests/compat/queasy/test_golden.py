@@ -13,7 +13,7 @@ from tests.compat.queasy.conftest import Later, Look
 from tests.contract.leasing import take
 from tests.contract.performing import perform, settle
 from windlass import Lease, Limits, Queue, RawJob, Status
-from windlass.values.outcome import Broken, Crashed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.outcome import Broken, Crashed, Outcome, Released, Retried, Unhandled, Unknown
 
 NOBODY = -9007199254740991.0
 FLAGS = {
@@ -51,7 +51,7 @@ def start(queue: Queue, **how: Any) -> Lease:
 def register(queue: Queue, holder: str = "worker-1", limits: Limits | None = None) -> None:
     """A worker with a failure handler."""
     chosen = limits or Limits(5, 6, 7.0, 8.0)
-    perform(queue, lambda layout: layout.beat(holder, 10, register=True, catcher=chosen))
+    perform(queue, lambda layout: layout.beat(holder, 10, register=True, failure_handler=chosen))
 
 
 # -- waiting ---------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_a_failure_is_a_job_of_the_same_id_in_the_fail_queue(emails: Queue, look
     lease = take(emails, holder="worker-1")
     assert set(look()) == {"-fail:active", "-fail:active_job:a", "-fail:waiting"}
     assert list(look()["-fail:active"]) == ["a:worker-1"]
-    assert settle(emails, Uncaught(lease)) == (True,)
+    assert settle(emails, Unhandled(lease)) == (True,)
     assert look() == {"-fail:waiting": {"windlass:worker-1": NOBODY}}
 
 

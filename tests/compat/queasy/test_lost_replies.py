@@ -85,11 +85,11 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(
 
 
 def test_a_caught_failure_whose_reply_was_lost_is_given_again(lossy: Queue, proxy: FaultProxy) -> None:
-    perform(lossy, lambda layout: layout.beat("worker-1", 60, register=True, catcher=Limits()))
+    perform(lossy, lambda layout: layout.beat("worker-1", 60, register=True, failure_handler=Limits()))
     assert lossy.fail(leased(lossy), "no")
     proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
     lease = take(lossy, holder="worker-1")
-    assert lease.caught
+    assert lease.is_failure_job
     assert lossy._layout.failure(lease).message == "no"
     assert lossy.counts().leased == 1
 

@@ -26,7 +26,7 @@ from tests.compat.workqueue.conftest import (
     somebody_waits,
     stored,
 )
-from tests.compat.workqueue.crew import Crew, Kind
+from tests.compat.workqueue.mixed_workers import Kind, MixedWorkers
 from tests.contract.leasing import drain, take
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -55,15 +55,15 @@ def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def crew(server: Server, tmp_path: Path) -> Iterator[Crew]:
-    with Crew(tmp_path, server.url, PREFIX) as crew:
-        yield crew
+def mixed_workers(server: Server, tmp_path: Path) -> Iterator[MixedWorkers]:
+    with MixedWorkers(tmp_path, server.url, PREFIX) as mixed_workers:
+        yield mixed_workers
 
 
 @pytest.fixture
-def node_crew(server: Server, tmp_path: Path, node_modules: Path) -> Iterator[Crew]:
-    with Crew(tmp_path, server.url, PREFIX, node_modules) as crew:
-        yield crew
+def node_crew(server: Server, tmp_path: Path, node_modules: Path) -> Iterator[MixedWorkers]:
+    with MixedWorkers(tmp_path, server.url, PREFIX, node_modules) as mixed_workers:
+        yield mixed_workers
 
 
 # -- one after the other -------------------------------------------------------------------------
@@ -219,21 +219,23 @@ def test_of_two_who_worked_on_one_item_one_completes_it(queue: Queue, client: re
 # -- all at once ---------------------------------------------------------------------------------
 
 
-def work_off(crew: Crew, queue: Queue, client: redis.Redis, counts: dict[Kind, int], kills: int) -> None:
+def work_off(
+    mixed_workers: MixedWorkers, queue: Queue, client: redis.Redis, counts: dict[Kind, int], kills: int
+) -> None:
     """All kinds add and work off items at once, cleaners of both sorts beside them; now and then one is killed."""
-    workers = [crew.start(kind, "work") for _ in range(2) for kind in counts]
-    cleaners = [crew.start("published", "clean"), crew.start("windlass", "clean")]
+    workers = [mixed_workers.start(kind, "work") for _ in range(2) for kind in counts]
+    cleaners = [mixed_workers.start("published", "clean"), mixed_workers.start("windlass", "clean")]
     for peer in workers:
         peer.wait_for("r")
     for kind, count in counts.items():
-        crew.start(kind, "add", count)
+        mixed_workers.start(kind, "add", count)
     for n in range(kills):
-        crew.wait_done(sum(counts.values()) * (n + 1) // (kills + 2))
+        mixed_workers.wait_done(sum(counts.values()) * (n + 1) // (kills + 2))
         team = cleaners if n % 5 == 4 else workers
         # Others may have done all that was left before one that is new has begun.
-        team.append(crew.kill_and_replace(team.pop(0), lambda: not client.exists(QUEUE, PROCESSING, CLEANING)))
+        team.append(mixed_workers.kill_and_replace(team.pop(0), lambda: not client.exists(QUEUE, PROCESSING, CLEANING)))
         team[-1].wait_for("r")  # before the next is killed: so there is one of each kind at any time
-    crew.wait_added()
+    mixed_workers.wait_added()
 
     def is_over() -> bool:
         if client.exists(QUEUE, PROCESSING, CLEANING):
@@ -244,40 +246,46 @@ def work_off(crew: Crew, queue: Queue, client: redis.Redis, counts: dict[Kind, i
         return not left
 
     wait_until(is_over, "all items to be completed", timeout=60, interval=0.05)
-    crew.stop()
+    mixed_workers.stop()
 
 
-def check_account(crew: Crew, client: redis.Redis, counts: dict[Kind, int]) -> None:
+def check_account(mixed_workers: MixedWorkers, client: redis.Redis, counts: dict[Kind, int]) -> None:
     """Every item was completed, once; both sorts took part, with items of either."""
-    added, done = crew.steps("a"), crew.steps("+")
+    added, done = mixed_workers.steps("a"), mixed_workers.steps("+")
     assert added.total() == len(added) == sum(counts.values())
     assert set(done) <= set(added)
     assert {id: n for id, n in done.items() if n != 1} == {}, "complete was true more than once"
     unheard = set(added) - set(done)  # completed by one that was killed before it could write that down
-    assert len(unheard) <= sum(peer.role == "work" for peer in crew.killed), unheard
-    assert not crew.steps("!")
+    assert len(unheard) <= sum(peer.role == "work" for peer in mixed_workers.killed), unheard
+    assert not mixed_workers.steps("!")
     for kind in counts:
-        own = [id.startswith(kind) for id in crew.steps("+", kind=kind)]
+        own = [id.startswith(kind) for id in mixed_workers.steps("+", kind=kind)]
         assert set(own) == {True, False}, f"{kind} did not complete both items of its own and others'"
     wait_until(lambda: not names(client, f"{PREFIX}:*"), "the last leases to end", timeout=5)
 
 
 @pytest.mark.speaks("workqueue", "R4", "R5", "R8", "R9")
-def test_a_thousand_items_beside_the_python_client_with_kills(crew: Crew, queue: Queue, client: redis.Redis) -> None:
+def test_a_thousand_items_beside_the_python_client_with_kills(
+    mixed_workers: MixedWorkers, queue: Queue, client: redis.Redis
+) -> None:
     counts: dict[Kind, int] = {"published": 1500, "windlass": 1500}
-    work_off(crew, queue, client, counts, kills=8)
-    check_account(crew, client, counts)
+    work_off(mixed_workers, queue, client, counts, kills=8)
+    check_account(mixed_workers, client, counts)
 
 
 @pytest.mark.speaks("workqueue", "R4", "R5", "R8", "R9")
-def test_a_thousand_items_beside_the_node_client_with_kills(node_crew: Crew, queue: Queue, client: redis.Redis) -> None:
+def test_a_thousand_items_beside_the_node_client_with_kills(
+    node_crew: MixedWorkers, queue: Queue, client: redis.Redis
+) -> None:
     counts: dict[Kind, int] = {"node": 500, "windlass": 500}
     work_off(node_crew, queue, client, counts, kills=5)
     check_account(node_crew, client, counts)
 
 
 @pytest.mark.speaks("workqueue", "R5", "R8")
-def test_the_node_cleaner_and_its_stray_id(node_crew: Crew, queue: Queue, client: redis.Redis, look: Look) -> None:
+def test_the_node_cleaner_and_its_stray_id(
+    node_crew: MixedWorkers, queue: Queue, client: redis.Redis, look: Look
+) -> None:
     """It takes back what has no lease, and by a slip of its own puts an id "0" on the queue, which is no item."""
     queue.enqueue_many([RawJob(b"x", id="lost"), RawJob(b"x", id="kept")])
     queue.lease_many(2)

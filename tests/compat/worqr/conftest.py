@@ -14,7 +14,7 @@ from windlass import Queue, Windlass
 
 NAME = "tubes"
 Later = Callable[[float], None]
-Heard = Callable[[], list[tuple[str, bytes]]]
+ClockView = Callable[[], list[tuple[str, bytes]]]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def peer(client: redis.Redis) -> Iterator[Peer]:
 
 
 @pytest.fixture
-def heard(client: redis.Redis) -> Iterator[Heard]:
+def heard(client: redis.Redis) -> Iterator[ClockView]:
     """What was said since the last time, on all channels."""
     plain: Any = client
     with plain.pubsub() as ear:

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import redis
 
-from tests.compat.worqr.conftest import NAME, Heard, Later, contents, worker_keys
+from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform
@@ -43,7 +43,7 @@ def test_there_may_be_nothing_to_cancel(queue: Queue) -> None:
     assert not queue.cancel(f"sha1:{'0' * 40}", running=True)
 
 
-def test_a_running_task_is_left_alone_unless_asked_for(queue: Queue, heard: Heard) -> None:
+def test_a_running_task_is_left_alone_unless_asked_for(queue: Queue, heard: ClockView) -> None:
     queue.enqueue(b"T0")
     lease = take(queue, holder="w1")
     heard()
@@ -55,7 +55,7 @@ def test_a_running_task_is_left_alone_unless_asked_for(queue: Queue, heard: Hear
 
 @pytest.mark.speaks("worqr", "W10")
 @pytest.mark.parametrize("task", [b"T0", LONG])
-def test_all_who_run_it_are_told(queue: Queue, heard: Heard, task: bytes) -> None:
+def test_all_who_run_it_are_told(queue: Queue, heard: ClockView, task: bytes) -> None:
     id = name_of(task)
     queue.enqueue_many([task, task, b"T1", task, task])
     first, second, other = queue.lease_many(3, holder="w1")
@@ -79,7 +79,7 @@ def test_all_who_run_it_are_told(queue: Queue, heard: Heard, task: bytes) -> Non
 
 @pytest.mark.speaks("worqr", "W10")
 @pytest.mark.parametrize("verb", ["complete", "release", "retry", "fail"])
-def test_it_is_gone_however_its_attempt_ends(client: redis.Redis, queue: Queue, heard: Heard, verb: str) -> None:
+def test_it_is_gone_however_its_attempt_ends(client: redis.Redis, queue: Queue, heard: ClockView, verb: str) -> None:
     ends: dict[str, Callable[[Lease], bool]] = {
         "complete": queue.complete,
         "release": queue.release,
@@ -124,7 +124,7 @@ def test_what_is_enqueued_after_it_runs(queue: Queue, later: Later) -> None:
 @pytest.mark.speaks("worqr", "W10")
 @pytest.mark.parametrize("task", [b"T0", LONG, b"\0"])
 def test_a_worker_of_ours_drops_what_a_peer_cancels(
-    client: redis.Redis, queue: Queue, peer: Peer, heard: Heard, task: bytes
+    client: redis.Redis, queue: Queue, peer: Peer, heard: ClockView, task: bytes
 ) -> None:
     queue.enqueue_many([task, b"T1", task, task])
     first, other, second = queue.lease_many(3, seconds=60, holder="w1")
@@ -173,7 +173,7 @@ async def test_our_own_worker_drops_what_is_cancelled(client: redis.Redis, serve
 
 
 @pytest.mark.speaks("worqr", "W10")
-def test_a_peer_that_runs_it_counts_as_told(queue: Queue, peer: Peer, heard: Heard) -> None:
+def test_a_peer_that_runs_it_counts_as_told(queue: Queue, peer: Peer, heard: ClockView) -> None:
     queue.enqueue(b"T0")
     begun = peer.dequeue(NAME)
     assert begun is not None

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from tests.compat.worqr.conftest import NAME, Heard, Later, contents, entries, members, worker_keys
+from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, entries, members, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import take
 from tests.contract.performing import perform
@@ -184,7 +184,9 @@ def test_a_task_that_is_known_by_its_hash_keeps_its_mark_until_it_ends(
 # -- many tasks ----------------------------------------------------------------------------------
 
 
-def test_who_works_on_a_task_is_found_without_a_look_at_all(client: redis.Redis, app: Windlass, heard: Heard) -> None:
+def test_who_works_on_a_task_is_found_without_a_look_at_all(
+    client: redis.Redis, app: Windlass, heard: ClockView
+) -> None:
     """The commands that a script sends are counted, for time tells nothing on a busy machine."""
     queue = app.queue("many", layout="worqr")
     for task in (b"needle", LONG):

@@ -8,7 +8,7 @@ import re
 import pytest
 import redis
 
-from tests.compat.worqr.conftest import NAME, Heard, Later, contents, members, worker_keys
+from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, members, worker_keys
 from tests.contract.leasing import take
 from tests.contract.performing import perform
 from tests.support.server import Server
@@ -20,7 +20,7 @@ RUNNING = "worqr:workingProcesses:tubes"
 
 
 @pytest.mark.speaks("worqr", "W6", "W8")
-def test_enqueue_pushes_at_the_head(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_enqueue_pushes_at_the_head(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue(b"T0")
     queue.enqueue_many([b"T1", b"\x00\xff"])
     assert contents(client) == {WAITING: [b"\x00\xff", b"T1", b"T0"]}
@@ -28,7 +28,7 @@ def test_enqueue_pushes_at_the_head(client: redis.Redis, queue: Queue, heard: He
 
 
 @pytest.mark.speaks("worqr", "W8", "W9", "W11", "W12")
-def test_a_lease_starts_a_task_of_a_worker(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_a_lease_starts_a_task_of_a_worker(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue_many([b"T0", b"T1"])
     heard()
     take(queue, seconds=10, holder="w1")
@@ -62,7 +62,7 @@ def test_a_raw_lease_is_a_worker_of_its_own(client: redis.Redis, queue: Queue) -
 
 
 @pytest.mark.speaks("worqr", "W4", "W9")
-def test_complete_finishes_a_task(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_complete_finishes_a_task(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue_many([b"T0", b"T1"])
     lease = take(queue, holder="w1")
     heard()
@@ -72,7 +72,7 @@ def test_complete_finishes_a_task(client: redis.Redis, queue: Queue, heard: Hear
 
 
 @pytest.mark.speaks("worqr", "W3", "W9")
-def test_release_stops_a_task_which_is_in_front_again(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_release_stops_a_task_which_is_in_front_again(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue_many([b"T0", b"T1"])
     lease = take(queue, holder="w1")
     heard()
@@ -82,7 +82,7 @@ def test_release_stops_a_task_which_is_in_front_again(client: redis.Redis, queue
 
 
 @pytest.mark.speaks("worqr", "W9")
-def test_what_is_tried_again_goes_to_the_back(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_what_is_tried_again_goes_to_the_back(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue_many([b"T0", b"T1"])
     lease = take(queue, holder="w1")
     heard()
@@ -92,7 +92,7 @@ def test_what_is_tried_again_goes_to_the_back(client: redis.Redis, queue: Queue,
 
 
 @pytest.mark.speaks("worqr", "W4", "W9")
-def test_what_failed_is_finished(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_what_failed_is_finished(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue(b"T0")
     lease = take(queue, holder="w1")
     heard()
@@ -112,7 +112,7 @@ def test_what_failed_is_finished(client: redis.Redis, queue: Queue, heard: Heard
         (b"x" * 100_000, "x" * 100_000),
     ],
 )
-def test_done_says_the_task_as_json(queue: Queue, heard: Heard, task: bytes, said: str) -> None:
+def test_done_says_the_task_as_json(queue: Queue, heard: ClockView, task: bytes, said: str) -> None:
     queue.enqueue(task)
     lease = take(queue)
     heard()
@@ -151,7 +151,7 @@ def test_a_worker_of_two_queues_stops_work_on_one_after_the_other(client: redis.
 
 
 @pytest.mark.speaks("worqr", "W10")
-def test_cancel_takes_every_waiting_copy(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_cancel_takes_every_waiting_copy(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     queue.enqueue_many([b"T1", b"T0", b"T1"])
     heard()
     assert queue.cancel("T1")
@@ -163,7 +163,7 @@ def test_cancel_takes_every_waiting_copy(client: redis.Redis, queue: Queue, hear
 
 
 @pytest.mark.parametrize("state", [None, State.READY])
-def test_purge_deletes_the_queue(client: redis.Redis, queue: Queue, heard: Heard, state: State | None) -> None:
+def test_purge_deletes_the_queue(client: redis.Redis, queue: Queue, heard: ClockView, state: State | None) -> None:
     queue.enqueue_many([b"T0", b"T1", b"T2"])
     take(queue, holder="w1")
     heard()
@@ -175,7 +175,7 @@ def test_purge_deletes_the_queue(client: redis.Redis, queue: Queue, heard: Heard
 
 @pytest.mark.speaks("worqr", "W3", "W13", "W14")
 def test_a_failed_worker_leaves_nothing_but_its_tasks(
-    client: redis.Redis, queue: Queue, later: Later, heard: Heard
+    client: redis.Redis, queue: Queue, later: Later, heard: ClockView
 ) -> None:
     queue.enqueue_many([b"T0", b"T1", b"T2", b"T3"])
     queue.lease_many(3, seconds=10, holder="w1")

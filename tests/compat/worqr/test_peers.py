@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import redis
 
-from tests.compat.worqr.conftest import NAME, Heard, Later, contents, worker_keys
+from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import drain, take
 from windlass import Lease, Queue
@@ -32,7 +32,7 @@ def test_a_peer_works_on_our_tasks(client: redis.Redis, queue: Queue, peer: Peer
 
 
 @pytest.mark.speaks("worqr", "W3", "W13", "W14")
-def test_we_recover_a_dead_peer(client: redis.Redis, queue: Queue, heard: Heard) -> None:
+def test_we_recover_a_dead_peer(client: redis.Redis, queue: Queue, heard: ClockView) -> None:
     peer = Peer(client, "peer").start(NAME, "other")
     queue.enqueue_many([b"T0", b"T1", b"T2"])
     assert (dequeued(peer), dequeued(peer)) == (b"T0", b"T1")

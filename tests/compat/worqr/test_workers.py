@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.compat.worqr.conftest import NAME, Heard, Later, contents, entries, members, worker_keys
+from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, entries, members, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import take
 from tests.contract.performing import perform
@@ -16,7 +16,7 @@ from tests.support.conditions import until
 from tests.support.server import Server
 from windlass import Queue, Windlass
 from windlass.values.outcome import Released
-from windlass.worker.reclaim import hand_back
+from windlass.worker.reclaim import reclaim
 
 
 def tasks(*numbers: int) -> list[bytes]:
@@ -59,7 +59,7 @@ def test_only_the_dead_one_loses_its_tasks(client: redis.Redis, queue: Queue, la
 
 
 @pytest.mark.speaks("worqr", "W14", "W2")
-def test_eight_peers_recover_a_dead_one_once(client: redis.Redis, queue: Queue, later: Later, heard: Heard) -> None:
+def test_eight_peers_recover_a_dead_one_once(client: redis.Redis, queue: Queue, later: Later, heard: ClockView) -> None:
     queue.enqueue_many(tasks(*range(100)))
     queue.lease_many(60, seconds=10, holder="w1")
     heard()
@@ -73,7 +73,7 @@ def test_eight_peers_recover_a_dead_one_once(client: redis.Redis, queue: Queue, 
 
 @pytest.mark.speaks("worqr", "W13", "W14", "W3")
 def test_a_worker_of_another_queue_is_failed_on_all_of_its_queues(
-    client: redis.Redis, app: Windlass, queue: Queue, heard: Heard
+    client: redis.Redis, app: Windlass, queue: Queue, heard: ClockView
 ) -> None:
     red, blue = app.queue("red", layout="worqr"), app.queue("blue", layout="worqr")
     for each in (red, blue):
@@ -162,11 +162,11 @@ async def test_stopping_work_returns_what_is_left_of_one_queue(client: redis.Red
         for queue in (app.queue("red"), app.queue("blue")):
             await queue.aenqueue_many(tasks(*range(4)))
             await queue.alease_many(3, seconds=10, holder="w1")
-        await hand_back(app, "red", "w1", lambda lease, _: Released(lease))
+        await reclaim(app, "red", "w1", lambda lease, _: Released(lease))
         assert waiting(client, "red") == tasks(*range(4))
         assert waiting(client, "blue") == tasks(3)
         assert contents(client)["worqr:workingQueues:w1"] == {"blue"}
-        await hand_back(app, "blue", "w1", lambda lease, _: Released(lease))
+        await reclaim(app, "blue", "w1", lambda lease, _: Released(lease))
         assert set(contents(client)) == {"worqr:queues:red", "worqr:queues:blue"}
         assert waiting(client, "blue") == tasks(*range(4))
         for queue in (app.queue("red"), app.queue("blue")):

@@ -18,7 +18,7 @@ from windlass.errors import UnsupportedByLayout
 from windlass.ops.benchmark import meter
 from windlass.ops.benchmark.figure import Figure, figure
 from windlass.ops.benchmark.meter import Span
-from windlass.ops.benchmark.worker_process import Crew, Note
+from windlass.ops.benchmark.worker_process import Note, WorkerProcess
 from windlass.tasks.envelope import write_envelope
 from windlass.values.ids import random_id
 
@@ -55,17 +55,17 @@ class BenchRun:
                 "add --layout native"
             )
         self._stop = threading.Event()
-        self._crew = Crew(app.given, self.name, self._stop)
+        self._worker_process = WorkerProcess(app.given, self.name, self._stop)
 
     def __enter__(self) -> Self:
-        self._crew.__enter__()
+        self._worker_process.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._crew.__exit__(kind, error, trace)
+            self._worker_process.__exit__(kind, error, trace)
         finally:
             self._queue.purge()
 
@@ -163,11 +163,11 @@ class BenchRun:
         stretches = self._fill(self._bound(1), [_note(0)] + [PAYLOAD] * (stretch - 1)) // stretch
         self._queue.enqueue(_note(0))  # the end of the last
         span = Span(self._app)
-        self._crew.start()
-        first = last = self._crew.hear(WORKER_START)
+        self._worker_process.start()
+        first = last = self._worker_process.hear(WORKER_START)
         bound = self._bound(3, stretches)
         while bound.take(1):
-            last = self._crew.hear(NOTE_WAIT)
+            last = self._worker_process.hear(NOTE_WAIT)
         # Before the first note the server had next to nothing to do.
         spent = span.end(program_cpu=last.cpu - first.cpu, seconds=last.at - first.at)
         return self._emptied(figure("drain by a worker", bound.taken * stretch, spent, program="worker"))
@@ -189,7 +189,7 @@ class BenchRun:
     def _await_note(self, n: int) -> Note:
         """Enqueue a job that tells of itself, and hear it. Others may come from a drain that was not waited for."""
         self._queue.enqueue(_note(n))
-        while (note := self._crew.hear(NOTE_WAIT)).n != n:
+        while (note := self._worker_process.hear(NOTE_WAIT)).n != n:
             pass
         return note
 

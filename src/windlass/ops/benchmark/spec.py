@@ -1,4 +1,4 @@
-"""What the bench and its worker tell each other: an errand on the way there, notes on the way back."""
+"""What the bench and its worker tell each other: an spec on the way there, notes on the way back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 from msgspec import Struct
 
-from windlass.app import Given
+from windlass.app import AppConfig
 
 APP = "windlass.ops.benchmark.tasks:app"
 VARIABLE = "WINDLASS_BENCHING"  # in the environment, not among the arguments: a URL may hold a password
@@ -14,9 +14,9 @@ VARIABLE = "WINDLASS_BENCHING"  # in the environment, not among the arguments: a
 NOTE = struct.Struct("=qdd")
 
 
-class Errand(Struct, frozen=True):
+class BenchSpec(Struct, frozen=True):
     """An app like that of the bench, the queue to work on, and the path of the socket for notes."""
 
-    app: Given
+    app: AppConfig
     queue: str
     notes: str

@@ -9,20 +9,20 @@ import time
 import msgspec
 
 from windlass.app import Windlass
-from windlass.ops.benchmark.spec import NOTE, VARIABLE, Errand
+from windlass.ops.benchmark.spec import NOTE, VARIABLE, BenchSpec
 
-errand = msgspec.json.decode(os.environ[VARIABLE], type=Errand)
-app = Windlass(**msgspec.structs.asdict(errand.app))
+spec = msgspec.json.decode(os.environ[VARIABLE], type=BenchSpec)
+app = Windlass(**msgspec.structs.asdict(spec.app))
 
 
-@app.task(queue=errand.queue)
+@app.task(queue=spec.queue)
 async def nothing(n: int) -> None:
     """What is measured is all that is around it."""
 
 
-@app.task(queue=errand.queue)
+@app.task(queue=spec.queue)
 async def note(n: int) -> None:
     """Tell the bench the time, and how much CPU time this process has used."""
     at = time.monotonic()  # first: the rest takes time
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
-        notes.sendto(NOTE.pack(n, at, time.process_time()), errand.notes)
+        notes.sendto(NOTE.pack(n, at, time.process_time()), spec.notes)

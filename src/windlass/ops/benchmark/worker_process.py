@@ -16,9 +16,9 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from windlass.app import Given
+from windlass.app import AppConfig
 from windlass.errors import WindlassError
-from windlass.ops.benchmark.spec import APP, NOTE, VARIABLE, Errand
+from windlass.ops.benchmark.spec import APP, NOTE, VARIABLE, BenchSpec
 
 CONCURRENCY = 100
 OPTIONS = (
@@ -43,10 +43,10 @@ class WorkerEnded(WindlassError):
     """The worker does not run, or does not do its jobs."""
 
 
-class Crew:
-    """`with Crew(given, queue, stop) as crew:` then `start`, and hear the notes of its jobs."""
+class WorkerProcess:
+    """`with WorkerProcess(given, queue, stop) as worker:` then `start`, and hear the notes of its jobs."""
 
-    def __init__(self, given: Given, queue: str, stop: threading.Event) -> None:
+    def __init__(self, given: AppConfig, queue: str, stop: threading.Event) -> None:
         self._given = given
         self._queue = queue
         self._stop = stop
@@ -71,7 +71,7 @@ class Crew:
 
     def start(self) -> None:
         """Start the worker; it takes some tenths of a second until it works."""
-        errand = Errand(self._given, self._queue, str(self._folder / "notes"))
+        spec = BenchSpec(self._given, self._queue, str(self._folder / "notes"))
         # Variables that are meant for the user's own workers must not change this one.
         ours = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
         with open(self._log, "wb") as log:
@@ -80,7 +80,7 @@ class Crew:
                 stdin=subprocess.PIPE,  # when it is closed, the worker ends, however the bench has ended
                 stdout=log,
                 stderr=log,
-                env=ours | {VARIABLE: msgspec.json.encode(errand).decode()},
+                env=ours | {VARIABLE: msgspec.json.encode(spec).decode()},
                 process_group=0,  # Ctrl-C is meant for the bench, which dismisses its worker
             )
 
@@ -110,7 +110,7 @@ class Crew:
         try:
             self._worker.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            self._worker.kill()  # its nursery ends with it, and what that has forked
+            self._worker.kill()  # its forkserver ends with it, and what that has forked
             self._worker.wait(PATIENCE)
 
     @property

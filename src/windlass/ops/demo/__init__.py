@@ -1,11 +1,12 @@
 """The demo: the shop of `examples/shop`, its worker, three kills, and an account of every order.
 
-Nothing in it is staged. The worker is the one that `windlass worker` starts, with its keeper, runner and children. What
+Nothing in it is staged. The worker is the one that `windlass worker` starts, with its supervisor, runner and
+children. What
 its jobs do they write down outside the server, in an append-only ledger, and the account is drawn up from that.
 
     shopfront  where the shop's file is, and how it is opened
     worker     what is started: `windlass worker`, which ends with the demo
-    crew       the worker's processes as the demo sees them: started, found, dismissed
+    worker_process       the worker's processes as the demo sees them: started, found, dismissed
     ledger     the lines that jobs write down, read back as they come
     tally      the attempts that those lines tell of
     kills      whom to kill, when, and how long until the work went on

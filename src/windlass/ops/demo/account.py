@@ -6,7 +6,8 @@ true is **lost**, the one number that must be 0.
 
 Beside that nothing may be done twice without a cause. An order has one job for each step, for it hands them over once.
 An attempt without an end, and one that did its work only for another to do it again, must have been in a process that
-was killed: it could not say any more that it was done. The demo kills; so does the worker's own keeper, when it cannot
+was killed: it could not say any more that it was done. The demo kills; so does the worker's own supervisor, when it
+cannot
 keep a lease alive on a machine that is too busy.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WATCHERS = ("keeper", "nursery")  # processes that run no job
+WATCHERS = ("supervisor", "forkserver")  # processes that run no job
 PLACES = (*WATCHERS, "runner", "child 1", "child 2")
 
 

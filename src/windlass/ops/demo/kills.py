@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from windlass.ops.demo.tally import STEPS, Attempt, Tally
-from windlass.ops.demo.worker_process import Crew, await_gone, send
+from windlass.ops.demo.worker_process import WorkerProcess, await_gone, send
 
 CHILD, RUNNER, WORKER = "a child", "the runner", "the whole worker"
 MOMENTS = {CHILD: 0.15, RUNNER: 0.4, WORKER: 0.65}  # part of all that is to be done which is done by then
@@ -47,9 +47,9 @@ class Kill:
 class Killer:
     """Kills when the time has come: `attempt()` is called again and again."""
 
-    def __init__(self, crew: Crew, tally: Tally, orders: int) -> None:
+    def __init__(self, worker_process: WorkerProcess, tally: Tally, orders: int) -> None:
         self.done: list[Kill] = []
-        self._crew = crew
+        self._worker_process = worker_process
         self._tally = tally
         self._orders = orders
         self._to_come = list(MOMENTS)
@@ -64,7 +64,7 @@ class Killer:
         kill = {CHILD: self._kill_child, RUNNER: self._kill_runner, WORKER: self._kill_worker}[whom]()
         if kill is not None:
             if whom == WORKER:
-                self._crew.bury()
+                self._worker_process.bury()
             await_gone(kill.pids)
             self.done.append(kill)
             self._to_come.pop(0)
@@ -78,28 +78,31 @@ class Killer:
         return all(kill.is_mended(self._tally) for kill in self.done)
 
     def _kill_child(self) -> Kill | None:
-        for pid in self._crew.offspring[1:]:
+        for pid in self._worker_process.forked[1:]:
             with _stopped([pid]):
                 if under_way := self._under_way([pid]):
                     return _kill(CHILD, [pid], under_way)
         return None
 
     def _kill_runner(self) -> Kill | None:
-        offspring = self._crew.offspring
-        with _stopped(offspring[:1]):
-            if not self._is_worth_it(offspring):
+        forked = self._worker_process.forked
+        with _stopped(forked[:1]):
+            if not self._is_worth_it(forked):
                 return None
             # Its children end with it: nobody is left to whom they could tell what they have done.
-            return _kill(RUNNER, offspring[:1], self._under_way(offspring), with_it=offspring[1:])
+            return _kill(RUNNER, forked[:1], self._under_way(forked), with_it=forked[1:])
 
     def _kill_worker(self) -> Kill | None:
-        with _stopped(self._crew.all[:2]), _stopped(everybody := self._crew.all):  # first those that start others
+        with (
+            _stopped(self._worker_process.all[:2]),
+            _stopped(everybody := self._worker_process.all),
+        ):  # first those that start others
             if not self._is_worth_it(everybody[2:]):
                 return None
             return _kill(WORKER, everybody, self._under_way(everybody))
 
-    def _is_worth_it(self, offspring: list[int]) -> bool:
-        runner, children = self._under_way(offspring[:1]), self._under_way(offspring[1:])
+    def _is_worth_it(self, forked: list[int]) -> bool:
+        runner, children = self._under_way(forked[:1]), self._under_way(forked[1:])
         waited = time.monotonic() - (self._due_since or 0.0)
         return bool(runner and children) or (waited > PATIENCE and bool(runner or children))
 

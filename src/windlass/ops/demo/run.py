@@ -32,7 +32,7 @@ from windlass.ops.demo.ledger import What
 from windlass.ops.demo.result import Killed, Result, Timing
 from windlass.ops.demo.shop_loader import FILE, MEDIA, ORDERS, SCHEDULE, Shop, shop_folder
 from windlass.ops.demo.tally import STEPS, Tally
-from windlass.ops.demo.worker_process import LEASE_SECONDS, Crew
+from windlass.ops.demo.worker_process import LEASE_SECONDS, WorkerProcess
 from windlass.tasks.envelope import read_envelope
 from windlass.transport import Endpoint
 from windlass.values.job import JobRecord, State
@@ -76,16 +76,16 @@ class DemoRun:
         self._cleanup.callback(self._shop.app.close)
         self._shop.claim()
         self._cleanup.callback(self._empty_queues)
-        self._crew = self._cleanup.enter_context(Crew(self._folder, self._shop.variables))
+        self._worker_process = self._cleanup.enter_context(WorkerProcess(self._folder, self._shop.variables))
         self._tally = Tally(self._folder / ledger.FILE)
-        self._killer = Killer(self._crew, self._tally, self._options.orders)
+        self._killer = Killer(self._worker_process, self._tally, self._options.orders)
         self._place_orders()
         yield self._frame()
-        self._crew.start()
+        self._worker_process.start()
         self._say("worker", f"windlass worker shop:app --processes 2 --lease {LEASE_SECONDS}s")
         yield from self._drain()
-        self._fallen = self._crew.seen - set(self._crew.all)
-        self._crew.dismiss()
+        self._fallen = self._worker_process.seen - set(self._worker_process.all)
+        self._worker_process.dismiss()
         self._tally.read()
         self._say("end", "the worker is gone; now its ledger is compared with what was ordered")
         yield self._frame()
@@ -150,8 +150,8 @@ class DemoRun:
                 self._drain_seconds = time.monotonic() - began
                 if self._is_drained(frame):
                     return
-                if self._crew.ended_unasked is not None or now > self._tally.moved_at + STANDSTILL:
-                    self._say("stop", f"the worker gets no further; its log is {self._crew.log}")
+                if self._worker_process.ended_unasked is not None or now > self._tally.moved_at + STANDSTILL:
+                    self._say("stop", f"the worker gets no further; its log is {self._worker_process.log}")
                     return
             time.sleep(TICK)
 
@@ -172,7 +172,7 @@ class DemoRun:
             self._say("kill -9", f"the runner (process {kill.pids[0]}), with its children: {count} jobs cut short")
         else:
             self._say("kill -9", f"the whole worker, {len(kill.pids)} processes at once: {count} jobs cut short")
-            self._crew.start()
+            self._worker_process.start()
             self._say("worker", f"a new one is started; the leases of the dead one end within {LEASE_SECONDS} s")
 
     def _watch(self) -> None:
@@ -207,7 +207,7 @@ class DemoRun:
             leased=sum(each.leased for each in counts),
             dead=sum(each.dead for each in counts),
             pace=tally.pace,
-            processes=self._places.look(self._crew, tally),
+            processes=self._places.look(self._worker_process, tally),
             parts=(
                 ("orders", len(tally.done[What.ORDER]), orders),
                 ("thumbnails", len(tally.done[What.THUMBNAIL]), orders),
@@ -238,7 +238,7 @@ class DemoRun:
             durable=embedded,
             shop=shop_folder() / FILE,
             folder=self._folder,
-            log=self._crew.log,
+            log=self._worker_process.log,
             home=self._home if embedded and self._options.keep else None,
         )
 
@@ -305,9 +305,9 @@ class _Places:
         self._gone |= set(pids)
         self._killed.update(place for place, pid in self._now.items() if pid in pids)
 
-    def look(self, crew: Crew, tally: Tally) -> tuple[ProcessView, ...]:
+    def look(self, worker_process: WorkerProcess, tally: Tally) -> tuple[ProcessView, ...]:
         """See who is there now. A place whose process was killed shows that one until there is another."""
-        present = crew.all
+        present = worker_process.all
         for place, pid in zip(PLACES[:3], present, strict=False):
             self._settle(place, pid)
         children = present[3:]

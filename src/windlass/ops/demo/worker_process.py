@@ -23,19 +23,19 @@ OPTIONS = (
 PATIENCE = 5.0  # seconds for a worker to end by itself
 
 
-class Crew:
-    """One worker at a time: its keeper, which the demo starts, and the processes that come from it."""
+class WorkerProcess:
+    """One worker at a time: its supervisor, which the demo starts, and the processes that come from it."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.log = folder / "worker.log"
         self.seen: set[int] = set()  # every process that was ever found
         self._variables = dict(variables)
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start a worker; it takes some tenths of a second until it works."""
         with open(self.log, "ab") as log:
-            self._keeper = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 [sys.executable, "-P", "-m", "windlass.cli.attached_worker", APP, *OPTIONS],
                 cwd=shop_folder(),
                 stdin=subprocess.PIPE,
@@ -49,59 +49,59 @@ class Crew:
     # -- who is there ----------------------------------------------------------------------------
 
     @property
-    def keeper(self) -> int | None:
+    def supervisor(self) -> int | None:
         """The process that runs no job, and watches over the others."""
-        return self._keeper.pid if self._keeper is not None and self._keeper.poll() is None else None
+        return self._supervisor.pid if self._supervisor is not None and self._supervisor.poll() is None else None
 
     @property
-    def nursery(self) -> int | None:
+    def forkserver(self) -> int | None:
         """The process that has imported the shop; runner and children are forked from it."""
-        return next(iter(_children(self.keeper)), None)
+        return next(iter(_children(self.supervisor)), None)
 
     @property
-    def offspring(self) -> list[int]:
+    def forked(self) -> list[int]:
         """The runner, then its children."""
-        return _by_age(_children(self.nursery))
+        return _by_age(_children(self.forkserver))
 
     @property
     def all(self) -> list[int]:
-        """Every process of the worker, the keeper first."""
-        found = [pid for pid in (self.keeper, self.nursery) if pid is not None] + self.offspring
+        """Every process of the worker, the supervisor first."""
+        found = [pid for pid in (self.supervisor, self.forkserver) if pid is not None] + self.forked
         self.seen.update(found)
         return found
 
     @property
     def ended_unasked(self) -> int | None:
         """The exit code of a worker that is gone though nobody asked for it."""
-        return self._keeper.poll() if self._keeper is not None else None
+        return self._supervisor.poll() if self._supervisor is not None else None
 
     # -- the end ---------------------------------------------------------------------------------
 
     def bury(self) -> None:
-        """The worker was killed: wait until its keeper is gone."""
-        if self._keeper is not None:
-            self._keeper.wait(PATIENCE)
+        """The worker was killed: wait until its supervisor is gone."""
+        if self._supervisor is not None:
+            self._supervisor.wait(PATIENCE)
             self._close_input()
-            self._keeper = None
+            self._supervisor = None
 
     def dismiss(self) -> None:
         """Have the worker finish what it has and end; what has not ended then is killed."""
-        if self._keeper is None:
+        if self._supervisor is None:
             return
         everybody = self.all
         self._close_input()
         try:
-            self._keeper.wait(PATIENCE)
+            self._supervisor.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             everybody = self.all
             send(signal.SIGKILL, everybody)
-            self._keeper.wait(PATIENCE)
+            self._supervisor.wait(PATIENCE)
         await_gone(everybody)
-        self._keeper = None
+        self._supervisor = None
 
     def _close_input(self) -> None:
-        if self._keeper is not None and self._keeper.stdin is not None:
-            self._keeper.stdin.close()
+        if self._supervisor is not None and self._supervisor.stdin is not None:
+            self._supervisor.stdin.close()
 
     def __enter__(self) -> Self:
         return self

@@ -26,7 +26,7 @@ class _Reading(NamedTuple):
         return int((at - self.at) * 1000) if self.at else 0
 
 
-class Heard:
+class ClockView:
     """The clock as last heard. Its reading says `now frame due belief epoch step`; the first four matter here."""
 
     __slots__ = ("_reading",)
@@ -56,7 +56,7 @@ class Heard:
         passed = known.passed(monotonic())
         return known.due + passed, known.now + passed
 
-    def vouch(self) -> bytes:
+    def evidence(self) -> bytes:
         """What the clock must read by now at least, and this machine's own uptime."""
         now, frame, due, belief, _ = known = self._reading
         passed = known.passed(monotonic())

@@ -13,7 +13,7 @@ PREFIX = "windlass"
 
 # The order in which every script gets those that it names; there they are called by these names in capitals.
 NAMES = (
-    "state",  # hash    counters, clocks, pause flag, and the last operation of each lane
+    "state",  # hash    counters, clocks, pause flag, and the last operation of each caller
     "ready",  # zset    id → priority and sequence
     "scheduled",  # zset    sequence + id → run time in ms
     "leases",  # hash    id → fence, place to return to, holder
@@ -23,10 +23,10 @@ NAMES = (
     "meta",  # hash    id → options and counters; absent while all are plain
     "blocked",  # hash    id → what waits behind a running job of the same id
     "progress",  # hash    id → 0 to 1
-    "notes",  # hash    id → message of the last failure
+    "last_errors",  # hash    id → message of the last failure
     "dead",  # zset    id → time of death in µs
     "broken",  # zset    id → when it was found undecodable, in µs
-    "graves",  # hash    id → why, and what the job was: of the dead and the broken
+    "dead_records",  # hash    id → why, and what the job was: of the dead and the broken
     "inbox",  # list    payloads pushed by hand, from any language
     "idle",  # zset    waiter → when its registration ends
     "parked",  # zset    task, NUL, id of jobs whose task nobody here knew; a hint, scores 0
@@ -58,7 +58,7 @@ def queue_of(key: bytes) -> str | None:
     return found[1] if found else None
 
 
-def fleet_keys() -> tuple[str, str]:
+def presence_keys() -> tuple[str, str]:
     """When each worker was last heard of (zset, ms), and what it told (hash). No queue's name begins with a dot."""
     return f"{PREFIX}:{{.workers}}:seen", f"{PREFIX}:{{.workers}}:about"
 

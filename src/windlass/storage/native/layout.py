@@ -11,7 +11,7 @@ from msgspec import structs
 from windlass.errors import Undecodable
 from windlass.storage.capabilities import CAPABILITIES
 from windlass.storage.native import keys, scripts
-from windlass.storage.native.clock_view import Heard
+from windlass.storage.native.clock_view import ClockView
 from windlass.storage.native.records import (
     add_sum,
     pack_fences,
@@ -27,7 +27,7 @@ from windlass.storage.native.schedules import NativeSchedules
 from windlass.storage.packing import pack_change, pack_limits, pack_when, read_meta
 from windlass.storage.port import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
 from windlass.values.job import PLAIN, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 
 T = TypeVar("T")
@@ -61,10 +61,10 @@ class NativeLayout:
         "blocked",
         "meta",
         "progress",
-        "notes",
+        "last_errors",
         "dead",
         "broken",
-        "graves",
+        "dead_records",
         "ticks",
         "counters",
     )
@@ -75,8 +75,8 @@ class NativeLayout:
         self.max_dead = max_dead
         self.max_broken = max_broken
         self._keys: dict[str, tuple[str, ...]] = {}  # by the script that gets them
-        self._heard = Heard()
-        self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._heard.vouch)
+        self._clock_view = ClockView()
+        self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._clock_view.evidence)
         # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
         self._reached: tuple[int, int] | None = None
         self.rewinds = 0
@@ -155,10 +155,10 @@ class NativeLayout:
         # find something later, for a caller that has long had its answer.
         return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
 
-    def glance(self) -> Call[float | None] | None:
+    def probe(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
         found = tuple(keys.queue_key(self.queue, name) for name in names)
-        return Call(scripts.GLANCE, found, self._heard.times(), _seconds, False, self._about("look"))
+        return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("look"))
 
     def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
         children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
@@ -178,9 +178,9 @@ class NativeLayout:
         args += [lease.fence for lease in leases]
         return self._write(scripts.EXTEND, "extend", args, _read_digits)
 
-    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
+    def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
         self._holders.add(holder)
-        limits = pack_limits(catcher) if catcher else b""
+        limits = pack_limits(failure_handler) if failure_handler else b""
         args: list[Argument] = [holder, round(seconds * 1000), int(register), limits]
         return self._write(scripts.BEAT, "beat", args, lambda reply: Beat(reply[1] == b"1", reply[2]))
 
@@ -245,19 +245,28 @@ class NativeLayout:
         self._holders.discard(holder)
         return self._goodbye([], [holder], [])
 
-    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
-        if not (lanes or lossy or self._waiters or self._holders):
+    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        if not (callers or lossy or self._waiters or self._holders):
             return None
-        return self._goodbye(list(self._waiters), list(self._holders), lanes, lossy)
+        return self._goodbye(list(self._waiters), list(self._holders), callers, lossy)
 
     def forget_names(self) -> None:
         self._waiters.clear()
         self._holders.clear()
 
     def _goodbye(
-        self, waiters: Sequence[str], holders: Sequence[str], lanes: Sequence[str], lossy: Sequence[str] = ()
+        self, waiters: Sequence[str], holders: Sequence[str], callers: Sequence[str], lossy: Sequence[str] = ()
     ) -> Call[bool]:
-        args: list[Argument] = [len(waiters), *waiters, len(holders), *holders, len(lanes), *lanes, len(lossy), *lossy]
+        args: list[Argument] = [
+            len(waiters),
+            *waiters,
+            len(holders),
+            *holders,
+            len(callers),
+            *callers,
+            len(lossy),
+            *lossy,
+        ]
         return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
 
     def counts(self) -> Call[Counts]:
@@ -295,7 +304,7 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
-        _, verdicts, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *dropped = reply
+        _, flags, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *dropped = reply
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -316,7 +325,7 @@ class NativeLayout:
             else:
                 leases.append(Lease(queue, name, payload, fence, priority, failures, stalls, limits, holder, marks))
         return Turn(
-            _in_order(verdicts, plain),
+            _in_order(flags, plain),
             tuple(leases),
             _seconds(wait),
             recovered,
@@ -325,12 +334,12 @@ class NativeLayout:
             lost == 1,
             waiting,
             tuple(refused),
-            verdicts.count(_NO_ROOM_FOR_BROKEN),
+            flags.count(_NO_ROOM_FOR_BROKEN),
             sum(dropped),
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
-        """A call that changes the queue: it carries the time we vouch for and brings back the queue's clock."""
+        """A call that changes the queue: it carries the time we evidence for and brings back the queue's clock."""
 
         reached = self._reached
 
@@ -338,12 +347,12 @@ class NativeLayout:
             self._hear(reply[0], reached)
             return read(reply)
 
-        return Call(script, self._keys_of(script), (self._heard.vouch(), *args), hear, True, self._about(verb))
+        return Call(script, self._keys_of(script), (self._clock_view.evidence(), *args), hear, True, self._about(verb))
 
     def _hear(self, reading: list[int], reached: tuple[int, int] | None) -> None:
         """Remember what the clock says, and see whether the server is behind what it had `reached` before the call."""
         reply = (reading[4], reading[5])
-        self._heard.hear(reading, anew=self._reached is not None and reply[0] != self._reached[0])
+        self._clock_view.hear(reading, anew=self._reached is not None and reply[0] != self._reached[0])
         if reply[0] == _NO_EPOCH and reached is None:
             return  # nothing was ever written
         if reached is not None and (reply[0] != reached[0] or reply[1] < reached[1]):
@@ -375,9 +384,9 @@ def _is_plain(outcome: Outcome) -> bool:
     return type(outcome) is Completed and outcome.result is None and not outcome.children
 
 
-def _in_order(verdicts: bytes, plain: list[bool]) -> tuple[bool, ...]:
+def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:
     """Whether each outcome counts. The script answers the plain ones first; the caller wants them in its own order."""
-    accepted = [verdict != _NOT_OURS for verdict in verdicts]
+    accepted = [flag != _NOT_OURS for flag in flags]
     if all(plain):
         return tuple(accepted)
     first, second = iter(accepted), iter(accepted[sum(plain) :])
@@ -413,7 +422,7 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "k", 0, max_broken, message)
         case Unknown(task=task):
             return (*name, "u", 0, 0, task)
-        case Uncaught():
+        case Unhandled():
             return (*name, "x", 0, 0, "")
 
 

@@ -14,11 +14,11 @@ from zlib import crc32
 from windlass.errors import InvalidOption, Undecodable
 from windlass.storage.packing import CHANGE, META, read_meta
 from windlass.storage.port import Parcel
-from windlass.values.job import CAUGHT, JobRecord, Limits, State
+from windlass.values.job import FAILURE_JOB, JobRecord, Limits, State
 
 _CORE = struct.Struct(">BBQQQQQQ")
 _LEASE = struct.Struct(">BQQB")
-_GRAVE = struct.Struct(">BQ")
+_DEAD_RECORD = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
 _SHORT_LENGTH = struct.Struct(">H")
 _PARCEL = struct.Struct(">QBHB")
@@ -76,7 +76,7 @@ def take_sum(stored: bytes) -> bytes:
 
 def payload_of(marks: int, stored: bytes) -> bytes:
     """The data of a job. That of a caught failure is a record of the scripts', with the data of the job that failed."""
-    if not marks & CAUGHT:
+    if not marks & FAILURE_JOB:
         return take_sum(stored)
     found = failure_data_at(stored)
     if found is None:
@@ -120,7 +120,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
     state, id, data = row[:3]
     name = State(state.decode())
     if name in (State.DEAD, State.BROKEN):
-        return _read_grave(queue, id.decode(), data, name)
+        return _read_dead_record(queue, id.decode(), data, name)
     if name is State.BLOCKED:
         return _read_blocked(queue, id.decode(), data)
     meta, score, run_at, lease, progress, note = row[3:]
@@ -168,7 +168,7 @@ def _told(message: str | None, damage: str | None) -> str | None:
 
 def _told_of(queue: str, marks: int, data: bytes) -> JobRecord | None:
     """The job whose failure a job is to tell a handler of."""
-    return read_failure(queue, data) if marks & CAUGHT and data else None
+    return read_failure(queue, data) if marks & FAILURE_JOB and data else None
 
 
 def _fraction(text: bytes | None) -> float | None:
@@ -182,7 +182,7 @@ def read_failure(queue: str, record: bytes) -> JobRecord:
     """The job that failed, from the data (`payload_of`) of the job that was made for its failure handler."""
     (length,) = _SHORT_LENGTH.unpack_from(record)
     id = record[_SHORT_LENGTH.size : _SHORT_LENGTH.size + length].decode(errors="replace")
-    return _read_grave(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD, stored=False)
+    return _read_dead_record(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD, stored=False)
 
 
 def failure_data_at(record: bytes) -> tuple[str, int] | None:
@@ -190,13 +190,13 @@ def failure_data_at(record: bytes) -> tuple[str, int] | None:
     if len(record) < _SHORT_LENGTH.size:
         return None
     (length,) = _SHORT_LENGTH.unpack_from(record)
-    grave = _SHORT_LENGTH.size + length
-    message = grave + _GRAVE.size + META.size
+    dead_record = _SHORT_LENGTH.size + length
+    message = dead_record + _DEAD_RECORD.size + META.size
     if len(record) < message + _LENGTH.size:
         return None
     (size,) = _LENGTH.unpack_from(record, message)
     at = message + _LENGTH.size + size
-    return (record[_SHORT_LENGTH.size : grave].decode(errors="replace"), at) if at <= len(record) else None
+    return (record[_SHORT_LENGTH.size : dead_record].decode(errors="replace"), at) if at <= len(record) else None
 
 
 def read_parcel(record: bytes) -> Parcel:
@@ -207,16 +207,16 @@ def read_parcel(record: bytes) -> Parcel:
     return Parcel(seq, parts[0].decode(), parts[1].decode(), record[ends[-1] :], parts[2])
 
 
-def _read_grave(queue: str, id: str, grave: bytes, state: State, *, stored: bool = True) -> JobRecord:
-    if len(grave) < _GRAVE.size + META.size + _LENGTH.size:  # not written by us
-        return JobRecord(queue=queue, id=id, state=state, data=grave)
-    reason, died_at = _GRAVE.unpack_from(grave)
-    at = _GRAVE.size
-    marks, priority, failures, stalls, limits = read_meta(grave[at : at + META.size])
+def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, stored: bool = True) -> JobRecord:
+    if len(dead_record) < _DEAD_RECORD.size + META.size + _LENGTH.size:  # not written by us
+        return JobRecord(queue=queue, id=id, state=state, data=dead_record)
+    reason, died_at = _DEAD_RECORD.unpack_from(dead_record)
+    at = _DEAD_RECORD.size
+    marks, priority, failures, stalls, limits = read_meta(dead_record[at : at + META.size])
     at += META.size
-    (length,) = _LENGTH.unpack_from(grave, at)
+    (length,) = _LENGTH.unpack_from(dead_record, at)
     at += _LENGTH.size
-    data, damage = _shown(marks, grave[at + length :]) if stored else (grave[at + length :], None)
+    data, damage = _shown(marks, dead_record[at + length :]) if stored else (dead_record[at + length :], None)
     return JobRecord(
         queue=queue,
         id=id,
@@ -227,7 +227,7 @@ def _read_grave(queue: str, id: str, grave: bytes, state: State, *, stored: bool
         stalls=stalls,
         limits=limits,
         reason=_REASONS.get(reason),
-        message=_told(grave[at : at + length].decode(errors="replace"), damage),
+        message=_told(dead_record[at : at + length].decode(errors="replace"), damage),
         died_at=died_at / 1000,
         failed=_told_of(queue, marks, data) if stored else None,
     )

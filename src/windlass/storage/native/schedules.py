@@ -12,15 +12,15 @@ from windlass.storage.native.records import add_sum
 from windlass.storage.packing import pack_change
 from windlass.storage.port import Argument, Call, Script
 from windlass.values.job import Change
-from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules, Verdict
+from windlass.values.schedule import Fired, FireResult, StoredSchedule, StoredSchedules
 
 T = TypeVar("T")
-_VERDICTS = {
-    b"f": Verdict.FIRED,
-    b"g": Verdict.GONE,
-    b"c": Verdict.CHANGED,
-    b"m": Verdict.MOVED,
-    b"e": Verdict.EARLY,
+_FIRE_RESULTS = {
+    b"f": FireResult.FIRED,
+    b"g": FireResult.GONE,
+    b"c": FireResult.CHANGED,
+    b"m": FireResult.MOVED,
+    b"e": FireResult.EARLY,
 }
 
 
@@ -76,7 +76,7 @@ class NativeSchedules:
         for id, change in jobs:
             args += (id, pack_change(change))
         return self._write(
-            scripts.TICK, "tick", args, lambda reply: Fired(_VERDICTS[reply[1]], reply[2], reply[3] + dropped)
+            scripts.TICK, "tick", args, lambda reply: Fired(_FIRE_RESULTS[reply[1]], reply[2], reply[3] + dropped)
         )
 
     def _change(self, args: Sequence[Argument]) -> Call[bool]:

@@ -90,16 +90,16 @@ SCHEDULE = _load("schedule")
 TICK = _load("tick")
 SCHEDULES = _load("schedules")
 
-GLANCE = _load_alone("glance")
+PROBE = _load_alone("probe")
 
 ALL = (
     ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE,
-    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES, GLANCE,
+    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES, PROBE,
 )  # fmt: skip
 
-FLEET_BEAT = _load_alone("fleet_beat")
-FLEET_LIST = _load_alone("fleet_list")
+PRESENCE_BEAT = _load_alone("presence_beat")
+PRESENCE_LIST = _load_alone("presence_list")
 
-FLEET = (FLEET_BEAT, FLEET_LIST)
+PRESENCE = (PRESENCE_BEAT, PRESENCE_LIST)
 
 RIGHTS = _load_alone("rights")  # loaded by who asks it

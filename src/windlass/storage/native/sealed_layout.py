@@ -6,7 +6,8 @@ anybody sees it. A lease that does not open is not among the leases: it is `refu
 broken, or put aside where another worker may have the key. A record that does not open has no data, and its message
 says why.
 
-Nothing else needs a seal: retries, releases, graves and revivals keep id and payload together inside the server, and
+Nothing else needs a seal: retries, releases, dead_records and revivals keep id and payload together inside the
+server, and
 what is in an outbox was closed for the queue that it goes to. Without keys nothing is closed, but what is sealed
 is refused all the same: sealed bytes must not be taken for data.
 """
@@ -94,7 +95,7 @@ class SealedLayout(NativeLayout):
         refused: list[Broken | Unknown] = list(turn.refused)
         for lease in turn.leases:
             try:
-                data = self._open(lease.id, lease.data, caught=lease.caught)
+                data = self._open(lease.id, lease.data, caught=lease.is_failure_job)
             except NoSuchKey as error:  # put aside, as a job whose task nobody here knows
                 refused.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
             except Undecodable as error:

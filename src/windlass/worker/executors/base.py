@@ -16,12 +16,12 @@ from time import monotonic
 from types import coroutine
 from typing import Any
 
-from windlass.tasks.context import Job, Ties
+from windlass.tasks.context import Job, JobServices
 from windlass.values.job import Lease
 from windlass.values.outcome import Failed, Outcome, Released, Retried
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
-from windlass.worker.ipc.slot_table import Board
+from windlass.worker.ipc.slot_table import SlotTable
 
 
 class Stop(Enum):
@@ -38,11 +38,11 @@ class Attempt:
 
     __slots__ = ("alarm", "began", "job", "key", "plan", "slot", "stop", "task")
 
-    def __init__(self, plan: Plan, slot: int, ties: Ties, began: float, task: asyncio.Task[None]) -> None:
+    def __init__(self, plan: Plan, slot: int, services: JobServices, began: float, task: asyncio.Task[None]) -> None:
         self.plan = plan
         self.key = key_of(plan.lease)
         self.slot = slot
-        self.job = Job(plan.lease, plan.task, ties)
+        self.job = Job(plan.lease, plan.task, services)
         self.stop: Stop | None = None
         self.task = task
         self.alarm: asyncio.TimerHandle | None = None
@@ -70,12 +70,12 @@ MOST_ROWS = 8  # that are about to begin, in one turn of the loop
 class Executor:
     """Slots for one way of running. `finished` gets each attempt with its outcome, None if there is nothing to say."""
 
-    def __init__(self, slots: range, board: Board, ties: Ties, finished: Finished) -> None:
+    def __init__(self, slots: range, slot_table: SlotTable, services: JobServices, finished: Finished) -> None:
         self.most = self.limit = len(slots)
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # a job must not see what an earlier one has set
-        self._board = board
-        self._ties = ties
+        self._slot_table = slot_table
+        self._services = services
         self._finished = finished
         self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
@@ -174,9 +174,9 @@ class Executor:
     def _start(self, plan: Plan, task: asyncio.Task[None]) -> Attempt:
         slot = self._free.pop()  # the one that was used last: its child is warm
         began = self._moved_at = monotonic()
-        one = Attempt(plan, slot, self._ties, began, task)
+        one = Attempt(plan, slot, self._services, began, task)
         started, timeout, running = int(began * 1000), plan.timeout, self.running
-        self._board.begin(slot, plan.lease.fence, started + round(timeout * 1000) if timeout else 0, started)
+        self._slot_table.begin(slot, plan.lease.fence, started + round(timeout * 1000) if timeout else 0, started)
         running[one.key] = one
         if len(running) >= self.limit:
             self._was_full = True
@@ -212,7 +212,7 @@ class Executor:
     def _end(self, one: Attempt, outcome: Outcome | None) -> None:
         if one.alarm is not None:
             self._disarm(one.alarm, one, outcome)
-        self._board.end(one.slot)
+        self._slot_table.end(one.slot)
         del self.running[one.key]
         self._free.append(one.slot)
         now = self._moved_at = monotonic()

@@ -1,4 +1,4 @@
-"""A child: runs one job at a time, from its tray or as frames on its socket ask, until these end.
+"""A child: runs one job at a time, from its prefetch or as frames on its socket ask, until these end.
 Nothing that a job does to Python can end it; what a job does to the process (a signal, `os._exit`) may.
 """
 
@@ -22,7 +22,7 @@ from windlass.errors import InvalidOption
 from windlass.worker.ipc import frames
 from windlass.worker.ipc.frames import FrameError, Header
 from windlass.worker.ipc.prefetch import open_outlet, take
-from windlass.worker.ipc.slot_table import Board
+from windlass.worker.ipc.slot_table import SlotTable
 
 Perform = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
@@ -32,10 +32,10 @@ LONGEST_TRACEBACK = 128 * 1024
 
 
 class Link:
-    """The way back to the runner while a job runs, for any thread. `board` is there if one was handed over."""
+    """The way back to the runner while a job runs, for any thread. `slot_table` is there if one was handed over."""
 
-    def __init__(self, sock: socket.socket, lock: threading.Lock, board: Board | None) -> None:
-        self.board = board
+    def __init__(self, sock: socket.socket, lock: threading.Lock, slot_table: SlotTable | None) -> None:
+        self.slot_table = slot_table
         self._sock = sock
         self._lock = lock
         self._pid = os.getpid()
@@ -63,11 +63,11 @@ class Link:
 
 
 def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-    """What the nursery calls in a new child: `perform` among the arguments names the function that runs a job."""
+    """What the forkserver calls in a new child: `perform` among the arguments names the function that runs a job."""
     perform: Perform = find_function(arguments["perform"])
-    board = Board.attach(fds["board"]) if "board" in fds else None
-    tray = open_outlet(fds["tray"]) if "tray" in fds else None
-    serve(socket.socket(fileno=fds["frames"]), app, perform, board, tray)
+    slot_table = SlotTable.attach(fds["slot_table"]) if "slot_table" in fds else None
+    prefetch = open_outlet(fds["prefetch"]) if "prefetch" in fds else None
+    serve(socket.socket(fileno=fds["frames"]), app, perform, slot_table, prefetch)
 
 
 def find_function(name: str) -> Any:
@@ -83,23 +83,23 @@ def serve(
     sock: socket.socket,
     app: object,
     perform: Perform,
-    board: Board | None = None,
-    tray: socket.socket | None = None,
+    slot_table: SlotTable | None = None,
+    prefetch: socket.socket | None = None,
 ) -> None:
     """Run job after job, until the runner closes the socket or is gone."""
     lock = threading.Lock()
-    while (frame := _receive(sock) if tray is None else _take(tray, sock)) is not None:
+    while (frame := _receive(sock) if prefetch is None else _take(prefetch, sock)) is not None:
         header, body = frame
         if "run" not in header:
             raise FrameError(f"a child can only be asked to run a job; it was sent {sorted(header)}")
-        link = Link(sock, lock, board)
+        link = Link(sock, lock, slot_table)
         answer = _run(app, perform, header, body, link)
         if not _answer(link, answer):
             return
 
 
-def _take(tray: socket.socket, sock: socket.socket) -> tuple[Header, bytes] | None:
-    job = take(tray)
+def _take(prefetch: socket.socket, sock: socket.socket) -> tuple[Header, bytes] | None:
+    job = take(prefetch)
     if job is None:
         return None
     return (RUN, job) if job else _receive(sock)

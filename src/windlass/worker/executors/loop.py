@@ -1,4 +1,5 @@
-"""Runs coroutines on the runner's own event loop. A time limit cancels; the keeper sees to those that will not stop."""
+"""Runs coroutines on the runner's own event loop. A time limit cancels; the supervisor sees to those that will not
+stop."""
 
 from __future__ import annotations
 

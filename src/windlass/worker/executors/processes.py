@@ -1,6 +1,7 @@
-"""Runs jobs in child processes, one at a time in each. Who kills them, and why, is the keeper's business: it tells.
+"""Runs jobs in child processes, one at a time in each. Who kills them, and why, is the supervisor's business: it tells.
 
-To wake a child, and to be woken by its answer, takes longer than a short job does. So some of them lie ready in a tray:
+To wake a child, and to be woken by its answer, takes longer than a short job does. So some of them lie ready in a
+prefetch:
 it goes on by itself, and we hear of the next one with the answer to the one before. What it has not begun can be taken
 back at any time, and is, when the job before it takes long.
 """
@@ -28,20 +29,21 @@ from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Attempt, Executor, Key, Stop, key_of
 from windlass.worker.executors.child import RUN
 from windlass.worker.ipc.frames import FrameError, FrameStream, Header
-from windlass.worker.ipc.prefetch import LARGEST, Tray
+from windlass.worker.ipc.prefetch import LARGEST, Prefetch
 
 _read_outcome = msgspec.json.Decoder(Outcome).decode
 _pack_lease = msgspec.msgpack.Encoder().encode
 _read_lease = msgspec.msgpack.Decoder(Lease).decode
 _DONE = {"end": "done"}  # what most jobs come to, without more words
 
-MOST_IN_TRAY = 16
-WORTH_IN_TRAY = 0.004  # seconds of work that lie ready for a child
+MAX_PREFETCHED = 16
+PREFETCH_WORK_S = 0.004  # seconds of work that lie ready for a child
 OVERDUE = 0.05  # seconds without an answer after which what lies ready goes to other children
 
 
 class Gone(Struct, frozen=True):
-    """A child's end, as the keeper saw it. `why` is set when the keeper killed it, `fence` if that was for a job."""
+    """A child's end, as the supervisor saw it. `why` is set when the supervisor killed it, `fence` if that was for a
+    job."""
 
     code: int | None = None
     signal: int | None = None
@@ -56,11 +58,11 @@ class NewChild(NamedTuple):
 
     pid: int
     socket: socket.socket
-    tray: Tray | None
+    prefetch: Prefetch | None
 
 
 class ChildSource(Protocol):
-    """Where children come from, and who ends them: the keeper."""
+    """Where children come from, and who ends them: the supervisor."""
 
     async def child(self, slot: int) -> NewChild:
         """A new child for a slot."""
@@ -86,12 +88,12 @@ class BusyChild:
         self.pid = new.pid
         self.stream = FrameStream(new.socket)
         self.now: Plan | None = None  # whose answer is waited for
-        self.ready: dict[int, Plan] = {}  # what lies in its tray, or was taken from there since we last heard of it
+        self.ready: dict[int, Plan] = {}  # what lies in its prefetch, or was taken from there since we last heard of it
         self.heard_at = monotonic()
         self.done = 0
         self.retiring = False
         self.progress: float | None = None
-        self._tray = new.tray
+        self._prefetch = new.prefetch
         self._numbers = count(1)
         self._number = 0  # of the job whose answer is waited for
         self._order: deque[int] = deque()  # in which it takes its jobs, and answers
@@ -103,10 +105,10 @@ class BusyChild:
         self.heard_at = monotonic()
         self._order.append(self._number)
         job = _pack_lease(plan.lease)
-        if self._tray is not None and len(job) <= LARGEST and self._tray.put(self._number, job):
+        if self._prefetch is not None and len(job) <= LARGEST and self._prefetch.put(self._number, job):
             return
-        if self._tray is not None and not self._tray.put(self._number, b""):
-            raise BrokenPipeError("an empty tray takes nothing")
+        if self._prefetch is not None and not self._prefetch.put(self._number, b""):
+            raise BrokenPipeError("an empty prefetch takes nothing")
         try:
             await self.stream.send(RUN, job)
         except OSError:
@@ -114,11 +116,11 @@ class BusyChild:
             raise
 
     def lay_ready(self, plan: Plan) -> bool:
-        """Give it a job for later, if there is a tray that it fits into."""
-        if self._tray is None or len(plan.lease.data) > LARGEST:
+        """Give it a job for later, if there is a prefetch that it fits into."""
+        if self._prefetch is None or len(plan.lease.data) > LARGEST:
             return False
         job, number = _pack_lease(plan.lease), next(self._numbers)
-        if len(job) > LARGEST or not self._tray.put(number, job):
+        if len(job) > LARGEST or not self._prefetch.put(number, job):
             return False
         self.ready[number] = plan
         self._order.append(number)
@@ -146,16 +148,16 @@ class BusyChild:
 
     def take_back(self) -> list[Plan]:
         """What it has not begun of what lies ready."""
-        if self._tray is None or not self.ready:
+        if self._prefetch is None or not self.ready:
             return []
-        left = self._tray.take_back()
+        left = self._prefetch.take_back()
         self._order = deque(number for number in self._order if number not in left)
         if self.now is not None and self._number in left:
             # Not even that one: it stays the child's, and comes behind what the child may have taken up meanwhile.
             left.remove(self._number)
             self._order.append(self._number)
             job = _pack_lease(self.now.lease)
-            self._tray.put(self._number, job if len(job) <= LARGEST else b"")
+            self._prefetch.put(self._number, job if len(job) <= LARGEST else b"")
         return [self.ready.pop(number) for number in sorted(left)]
 
     def bury(self) -> tuple[bool, list[Plan]]:
@@ -163,7 +165,7 @@ class BusyChild:
 
         One that dies before its first job may have died of that all the same, and would else do so for ever.
         """
-        left = self._tray.take_back() if self._tray is not None else set()
+        left = self._prefetch.take_back() if self._prefetch is not None else set()
         self.close()
         not_begun = self._number in left or self.stream.unheard
         return not_begun and self.done > 0, [self.ready.pop(number) for number in sorted(left & self.ready.keys())]
@@ -171,8 +173,8 @@ class BusyChild:
     def close(self) -> None:
         """Let it go: it ends when it has done what it has begun."""
         self.stream.close()
-        if self._tray is not None:
-            self._tray.close()
+        if self._prefetch is not None:
+            self._prefetch.close()
 
 
 class ProcessExecutor(Executor):
@@ -252,7 +254,7 @@ class ProcessExecutor(Executor):
             return Released(lease)  # it was killed for the job before, which had just ended
         if gone.why == "timeout":
             return attempt.fall_back(one.plan, f"timed out after {one.plan.timeout or 0:g} s, and was killed")
-        text = shortened(obituary(gone, child.progress if child is not None else None))
+        text = shortened(crash_report(gone, child.progress if child is not None else None))
         plan = one.plan
         return Crashed(lease, text, alone=True, allowed=plan.limits.max_stalls, keep_ms=plan.keep_ms)
 
@@ -293,7 +295,7 @@ class ProcessExecutor(Executor):
     def _lay_ready(self, child: BusyChild) -> None:
         """Give a child more to do where jobs are so short that it would wait for us longer than it works."""
         most = min(
-            MOST_IN_TRAY, int(WORTH_IN_TRAY / max(self._typical, 1e-6)), len(self._standby) // max(1, self.limit)
+            MAX_PREFETCHED, int(PREFETCH_WORK_S / max(self._typical, 1e-6)), len(self._standby) // max(1, self.limit)
         )
         if self._max_jobs:
             most = min(most, self._max_jobs - child.done - 1)
@@ -356,7 +358,7 @@ def replace_lease(outcome: Outcome, lease: Lease) -> Outcome:
     return msgspec.structs.replace(outcome, lease=lease)
 
 
-def obituary(gone: Gone, progress: float | None) -> str:
+def crash_report(gone: Gone, progress: float | None) -> str:
     """What is known of a process that died with its job."""
     if gone.signal is not None:
         try:
@@ -377,7 +379,7 @@ def obituary(gone: Gone, progress: float | None) -> str:
 # -- in the child --------------------------------------------------------------------------------
 
 
-class ChildTies:
+class ChildJobServices:
     """How a job in a child reaches the world: through the runner."""
 
     def __init__(self, app: Any, send: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -409,7 +411,7 @@ def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tupl
 
 
 def _run_plan(app: Any, plan: Plan, link: Any) -> Outcome:
-    return attempt.run(plan, Job(plan.lease, plan.task, ChildTies(app, link.send)), _wait_for)
+    return attempt.run(plan, Job(plan.lease, plan.task, ChildJobServices(app, link.send)), _wait_for)
 
 
 _loops: list[asyncio.Runner] = []  # the child's own, kept from job to job so that what belongs to it lives on

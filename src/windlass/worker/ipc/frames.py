@@ -321,7 +321,7 @@ class FrameStream(_Stream):
 
 
 class FdStream(_Stream):
-    """Frames with file descriptors on the event loop: a keeper's control sockets."""
+    """Frames with file descriptors on the event loop: a supervisor's control sockets."""
 
     def post(self, header: Header, body: bytes = b"") -> None:
         """Send one frame without waiting until it is on its way."""

@@ -1,4 +1,4 @@
-"""A tray: small jobs that lie ready for a child, so that it need not wait for the runner between two of them.
+"""A prefetch: small jobs that lie ready for a child, so that it need not wait for the runner between two of them.
 
 Whoever takes one out has it: the child to run it, or the runner to have it run elsewhere. The kernel gives each packet
 to one of them, so a job that was taken back was certainly not begun, whatever the child is doing or has died of. Each
@@ -21,7 +21,7 @@ LARGEST = 16 * 1024  # bytes: for what is larger only its number is put here, an
 _NUMBER = struct.Struct(">I")
 
 
-class Tray:
+class Prefetch:
     """The runner's side: both ends, for it puts jobs in and takes them back."""
 
     def __init__(self, inlet: socket.socket, outlet: socket.socket) -> None:
@@ -32,7 +32,7 @@ class Tray:
 
     @classmethod
     def from_fds(cls, fds: list[int]) -> Self | None:
-        """What came from the keeper; None where there are no trays."""
+        """What came from the supervisor; None where there are no prefetchs."""
         return cls(*(socket.socket(fileno=fd) for fd in fds)) if fds else None
 
     def put(self, number: int, job: bytes) -> bool:
@@ -60,7 +60,7 @@ class Tray:
 
 
 def new_pair() -> tuple[socket.socket, ...]:
-    """Where jobs go in and where they come out, for the keeper to hand on; none where there are no such sockets."""
+    """Where jobs go in and where they come out, for the supervisor to hand on; none where there are no such sockets."""
     if not sys.platform.startswith("linux"):
         return ()
     try:
@@ -70,7 +70,7 @@ def new_pair() -> tuple[socket.socket, ...]:
 
 
 def open_outlet(fd: int) -> socket.socket:
-    """For the child: its end, as the nursery handed it over."""
+    """For the child: its end, as the forkserver handed it over."""
     outlet = socket.socket(fileno=fd)
     outlet.settimeout(0)
     return outlet

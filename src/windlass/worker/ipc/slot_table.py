@@ -1,4 +1,5 @@
-"""A table in shared memory: which job runs in which slot, and until when. The runner writes it and the keeper reads it,
+"""A table in shared memory: which job runs in which slot, and until when. The runner writes it and the supervisor
+reads it,
 so what was running is known whatever dies, and a loop that no longer turns is seen from outside.
 
     words of 8 bytes
@@ -7,7 +8,7 @@ so what was running is known whatever dies, and a loop that no longer turns is s
 
 Times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. There is one writer, and it writes
 the fence last when a job begins and first when it ends: an entry with a fence is whole. Only until when leases are
-safe is the keeper's to write, by the clock that leases are measured with (`machine.awake`).
+safe is the supervisor's to write, by the clock that leases are measured with (`machine.awake`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple, Self
 
 from windlass.errors import InvalidOption, WindlassError
 
-# Places in `Board.words`, for loops that cannot afford a call.
+# Places in `SlotTable.words`, for loops that cannot afford a call.
 TICK = 2
 FINISHED = 3
 SAFE_UNTIL = 4
@@ -34,8 +35,8 @@ _MAGIC = int.from_bytes(b"wndlass1", "big")
 _MOST_ENTRIES = 65_536
 
 
-class NotABoard(WindlassError):
-    """The descriptor that was given is not a board's."""
+class NotASlotTable(WindlassError):
+    """The descriptor that was given is not a slot_table's."""
 
 
 class Running(NamedTuple):
@@ -48,11 +49,11 @@ class Running(NamedTuple):
 
 
 def now_ms() -> int:
-    """The clock of the board."""
+    """The clock of the slot_table."""
     return monotonic_ns() // 1_000_000
 
 
-class Board:
+class SlotTable:
     """A mapping of the table. It lives for as long as any process maps it or has its descriptor."""
 
     def __init__(self, fd: int, size: int) -> None:
@@ -62,27 +63,31 @@ class Board:
 
     @classmethod
     def create(cls, entries: int) -> Self:
-        """A new board, all slots empty. Its descriptor is closed to exec; hand it on with a frame."""
+        """A new slot_table, all slots empty. Its descriptor is closed to exec; hand it on with a frame."""
         if not 0 < entries <= _MOST_ENTRIES:
-            raise InvalidOption(f"a board has 1 to {_MOST_ENTRIES:,} entries, not {entries}")
+            raise InvalidOption(f"a slot_table has 1 to {_MOST_ENTRIES:,} entries, not {entries}")
         size = (FIRST + WIDTH * entries) * 8
-        board = cls(_shared_file(size), size)
-        board.words[1] = entries
-        board.words[0] = _MAGIC
-        return board
+        slot_table = cls(_shared_file(size), size)
+        slot_table.words[1] = entries
+        slot_table.words[0] = _MAGIC
+        return slot_table
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """Map a board that came from another process. The descriptor is the board's from now on."""
+        """Map a slot_table that came from another process. The descriptor is the slot_table's from now on."""
         size = os.fstat(fd).st_size
         if size < (FIRST + WIDTH) * 8:
-            raise NotABoard(f"file descriptor {fd} has {size} bytes and is no board: pass the `fd` of a Board")
-        board = cls(fd, size)
-        if board.words[0] != _MAGIC or (FIRST + WIDTH * board.entries) * 8 != size:
-            board.words.release()
-            board._map.close()
-            raise NotABoard(f"file descriptor {fd} holds something else than a board: pass the `fd` of a Board")
-        return board
+            raise NotASlotTable(
+                f"file descriptor {fd} has {size} bytes and is no slot_table: pass the `fd` of a SlotTable"
+            )
+        slot_table = cls(fd, size)
+        if slot_table.words[0] != _MAGIC or (FIRST + WIDTH * slot_table.entries) * 8 != size:
+            slot_table.words.release()
+            slot_table._map.close()
+            raise NotASlotTable(
+                f"file descriptor {fd} holds something else than a slot_table: pass the `fd` of a SlotTable"
+            )
+        return slot_table
 
     @property
     def entries(self) -> int:
@@ -105,11 +110,11 @@ class Board:
 
     @property
     def safe_until(self) -> float:
-        """Until when (`awake`, in seconds) the keeper has kept the leases alive; 0 before it has said so."""
+        """Until when (`awake`, in seconds) the supervisor has kept the leases alive; 0 before it has said so."""
         return self.words[SAFE_UNTIL] / 1000
 
     def keep_until(self, seconds: float) -> None:
-        """Say until when jobs may go on if nothing more is heard of the keeper."""
+        """Say until when jobs may go on if nothing more is heard of the supervisor."""
         self.words[SAFE_UNTIL] = int(seconds * 1000)
 
     def begin(self, slot: int, fence: int, deadline_ms: int = 0, started_ms: int = 0) -> None:
@@ -137,7 +142,7 @@ class Board:
         return [each for each in self._read_those(late) if 0 < each.deadline <= now]
 
     def _fences(self) -> list[int]:
-        return self.words[FIRST::WIDTH].tolist()  # of all slots at once: the keeper looks twenty times a second
+        return self.words[FIRST::WIDTH].tolist()  # of all slots at once: the supervisor looks twenty times a second
 
     def _read_those(self, wanted: Iterable[bool]) -> list[Running]:
         found = (self._read(slot) for slot, is_wanted in enumerate(wanted) if is_wanted)
@@ -162,12 +167,12 @@ class Board:
 
 def _shared_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("windlass-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create("windlass-slot_table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         # A job that truncated it, by mistake, would end every process that maps it with SIGBUS.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return fd
-    with tempfile.TemporaryFile(prefix="windlass-board-") as file:
+    with tempfile.TemporaryFile(prefix="windlass-slot_table-") as file:
         fd = os.dup(file.fileno())
     os.ftruncate(fd, size)
     return fd

@@ -32,7 +32,7 @@ def begin_small(executors: Sequence[Executor]) -> None:
         executor.set_limit(min(START, executor.most))
 
 
-async def adapt_forever(executors: Sequence[Executor], stir: Callable[[], None]) -> None:
+async def adapt_forever(executors: Sequence[Executor], notify: Callable[[], None]) -> None:
     """Adapt executors of this process once a second, and have new room used.
 
     They share one interpreter, so one core is all there is.
@@ -49,4 +49,4 @@ async def adapt_forever(executors: Sequence[Executor], stir: Callable[[], None])
             grown = grown or limit > executor.limit
             executor.set_limit(limit)
         if grown:
-            stir()
+            notify()

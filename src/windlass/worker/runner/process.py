@@ -1,11 +1,12 @@
-"""The runner as a process of its own, forked by the nursery: what its keeper says on the control socket, it does.
+"""The runner as a process of its own, forked by the forkserver: what its supervisor says on the control socket, it
+does.
 
-    from the keeper   {"child": slot, "pid": n} + its socket and tray · {"gone": ending of a child, "pid": n}
+    from the supervisor   {"child": slot, "pid": n} + its socket and prefetch · {"gone": ending of a child, "pid": n}
                       {"cancel": queue, "id": id} · {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue}
                       {"drain": seconds}
-    to the keeper     {"lost": queue} · {"suspended": {queue: why}} · {"child": slot} · {"kill": slot, "why": text}
+    to the supervisor     {"lost": queue} · {"suspended": {queue: why}} · {"child": slot} · {"kill": slot, "why": text}
 
-When the keeper is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
+When the supervisor is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
 there but silent (it was stopped, say) so long that others may begin what runs here, the runner ends on the spot.
 """
 
@@ -27,29 +28,31 @@ from windlass.values.machine import awake
 from windlass.worker.executors.child import flush_output
 from windlass.worker.executors.processes import Gone, NewChild, ProcessExecutor
 from windlass.worker.ipc.frames import FdStream, close_all
-from windlass.worker.ipc.prefetch import Tray
-from windlass.worker.ipc.slot_table import Board
+from windlass.worker.ipc.prefetch import Prefetch
+from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.logs import set_up_logs
 from windlass.worker.runner.runner import Runner
 from windlass.worker.settings import Settings
 
 log = logging.getLogger("windlass.worker")
 
-LOOK_AT_KEEPER = 0.03  # seconds between two looks at how long leases are safe
-AFTER_THE_KEEPER = 0.06  # seconds for which we wait for it to end us
+LOOK_AT_SUPERVISOR = 0.03  # seconds between two looks at how long leases are safe
+AFTER_THE_SUPERVISOR = 0.06  # seconds for which we wait for it to end us
 
 
 def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-    """What the nursery calls in a new runner."""
+    """What the forkserver calls in a new runner."""
     settings = msgspec.convert(arguments["settings"], Settings)
     set_up_logs(settings.log_format, settings.log_level)
-    # Ctrl-C and SIGTERM are for the keeper; a runner that is to end is told so, or killed.
+    # Ctrl-C and SIGTERM are for the supervisor; a runner that is to end is told so, or killed.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # Not asyncio.run: that waits for every task, and a job that will not stop would keep this process for ever.
     loop = (_loop_factory() or asyncio.new_event_loop)()
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_live(app, settings, arguments["holder"], Board.attach(fds["board"]), fds["control"]))
+    loop.run_until_complete(
+        _live(app, settings, arguments["holder"], SlotTable.attach(fds["slot_table"]), fds["control"])
+    )
     app.close()
     flush_output()
     os._exit(0)
@@ -64,31 +67,31 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _live(app: Windlass, settings: Settings, holder: str, board: Board, control_fd: int) -> None:
+async def _live(app: Windlass, settings: Settings, holder: str, slot_table: SlotTable, control_fd: int) -> None:
     control = FdStream(socket.socket(fileno=control_fd))
-    source = KeeperSource(control)
+    source = SupervisorSource(control)
     runner = Runner(
         app,
         settings,
         holder,
-        board,
+        slot_table,
         source,
         lambda queue: control.post({"lost": queue}),
         lambda queues: control.post({"suspended": queues}),
     )
     working = asyncio.create_task(runner.run())
     obeying = asyncio.create_task(_obey(control, runner, source))
-    waiting = asyncio.create_task(_while_kept(board))
+    waiting = asyncio.create_task(_while_kept(slot_table))
     await asyncio.wait([working, obeying, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
         if obeying.done() and (error := obeying.exception()) is not None:
             raise error
-        source.keeper_is_gone()
+        source.supervisor_is_gone()
         if waiting.done():
-            log.error("the keeper is silent, and the leases are as good as lost: ending")
+            log.error("the supervisor is silent, and the leases are as good as lost: ending")
             flush_output()
             os._exit(1)
-        log.error("the keeper is gone: giving everything back")
+        log.error("the supervisor is gone: giving everything back")
         await runner.drain(0)
         await working
         await runner.give_back_running()
@@ -97,13 +100,13 @@ async def _live(app: Windlass, settings: Settings, holder: str, board: Board, co
     await working
 
 
-async def _while_kept(board: Board) -> None:
-    """Wait for as long as the leases are safe. A keeper that works ends us before this does."""
-    while not board.safe_until or awake() < board.safe_until + AFTER_THE_KEEPER:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_AT_KEEPER)  # it is in shared memory: nobody calls
+async def _while_kept(slot_table: SlotTable) -> None:
+    """Wait for as long as the leases are safe. A supervisor that works ends us before this does."""
+    while not slot_table.safe_until or awake() < slot_table.safe_until + AFTER_THE_SUPERVISOR:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_AT_SUPERVISOR)  # it is in shared memory: nobody calls
 
 
-async def _obey(control: FdStream, runner: Runner, source: KeeperSource) -> None:
+async def _obey(control: FdStream, runner: Runner, source: SupervisorSource) -> None:
     draining: asyncio.Task[None] | None = None
     processes = runner.executors["process"]
     assert isinstance(processes, ProcessExecutor)
@@ -127,8 +130,8 @@ async def _obey(control: FdStream, runner: Runner, source: KeeperSource) -> None
             runner.shorten(header["drain"])
 
 
-class KeeperSource:
-    """Children, by way of the keeper."""
+class SupervisorSource:
+    """Children, by way of the supervisor."""
 
     def __init__(self, control: FdStream) -> None:
         self._control = control
@@ -142,16 +145,16 @@ class KeeperSource:
         return await wanted
 
     def arrived(self, slot: int, pid: int, fds: list[int]) -> None:
-        """The keeper brings a child."""
+        """The supervisor brings a child."""
         wanted = self._wanted.pop(slot, None)
         if wanted is None or wanted.done():
             close_all(fds)  # nobody waits for it any more: without its socket it ends
             return
         self._endings[pid] = asyncio.get_running_loop().create_future()
-        wanted.set_result(NewChild(pid, socket.socket(fileno=fds[0]), Tray.from_fds(fds[1:])))
+        wanted.set_result(NewChild(pid, socket.socket(fileno=fds[0]), Prefetch.from_fds(fds[1:])))
 
     def left(self, pid: int, gone: Gone) -> None:
-        """The keeper says how a child ended."""
+        """The supervisor says how a child ended."""
         ending = self._endings.get(pid)
         if ending is not None and not ending.done():
             ending.set_result(gone)
@@ -165,10 +168,11 @@ class KeeperSource:
     def forget(self, pid: int) -> None:
         self._endings.pop(pid, None)
 
-    def keeper_is_gone(self) -> None:
-        """Nobody will tell how children end. They do: with the keeper the nursery goes, and with it all children.
+    def supervisor_is_gone(self) -> None:
+        """Nobody will tell how children end. They do: with the supervisor the forkserver goes, and with it all
+        children.
 
-        Where the keeper is only silent, the nursery is there, and we end them; each leads a group of its own.
+        Where the supervisor is only silent, the forkserver is there, and we end them; each leads a group of its own.
         """
         for pid, ending in self._endings.items():
             with suppress(ProcessLookupError, PermissionError):
@@ -180,4 +184,4 @@ class KeeperSource:
         try:
             self._control.post({"kill": slot, "why": why})
         except OSError:
-            pass  # the keeper is gone, and the nursery ends all children
+            pass  # the supervisor is gone, and the forkserver ends all children

@@ -22,7 +22,7 @@ POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds where fe
 FEW = 4  # workers; more of them share the looking, each looks less often
 LONGEST_POLL = 15.0  # seconds, however many wait: some of them may have died. A little less than SOON in wake.lua
 SHORTEST_POLL = 0.2
-REAL_LOOK = 28.0  # seconds after which an idle worker does more than glance: its registration (60 s) must not end
+REAL_LOOK = 28.0  # seconds after which an idle worker does more than probe: its registration (60 s) must not end
 MOST_CHILDREN = 1000  # that they hand over in one turn
 MOST_BYTES = 8 * 1024 * 1024
 FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
@@ -35,7 +35,7 @@ RAREST = 0.01  # a kind that did not come for long may still come: so much of th
 TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
 
 
-class Feed:
+class QueueConsumer:
     """One queue of a worker. Of several, the one that was given least for its weight is served first."""
 
     def __init__(
@@ -170,7 +170,7 @@ class Feed:
         self.tick_at = monotonic()
         return unreadable
 
-    def settle(self, outcome: Outcome, stir: Callable[[], None]) -> None:
+    def settle(self, outcome: Outcome, notify: Callable[[], None]) -> None:
         """Send an outcome with the next turn. Where the layout has no run times, what is to wait does so in our hands.
 
         Its lease is kept alive meanwhile; if we stop it goes back at once, and if we die its peers take it back.
@@ -181,12 +181,12 @@ class Feed:
             outcome = Retried(outcome.lease, None, outcome.message) if isinstance(outcome, Retried) else outcome
         if wait <= 0 or self._leaving:
             self.outcomes.append(outcome)
-            stir()
+            notify()
             return
 
         def let_go() -> None:
             self.outcomes.append(self._kept.pop(timer))
-            stir()
+            notify()
 
         timer = asyncio.get_running_loop().call_later(wait, let_go)
         self._kept[timer] = outcome
@@ -208,14 +208,14 @@ class Feed:
         self._more = True
         self.idle.clear()
 
-    def may_glance(self, want: int) -> bool:
+    def may_probe(self, want: int) -> bool:
         """Whether a cheap look will do: there was nothing, nobody called, and a real look was made not long ago."""
         idle = want > 0 and self._is_empty and not self._more and not self.outcomes
         return idle and monotonic() < self._real_look_at
 
-    async def glance(self) -> bool:
+    async def probe(self) -> bool:
         """Whether there may be something after all."""
-        call = self.layout.glance()
+        call = self.layout.probe()
         if call is None:
             return True
         self.in_flight += 1

@@ -1,6 +1,7 @@
 """The tick of schedules: any worker turns what is due into jobs, and no two of them the same.
 
-A schedule lies in the server beside the queue that it feeds, and no worker is in charge of it. A worker reads what is
+A schedule lies in the server beside the queue that it consumers, and no worker is in charge of it. A worker reads
+what is
 due, computes the jobs, and fires them in one step that also sets the next tick. That step does nothing when another
 worker was faster or the schedule was changed meanwhile. A worker that dies in between has done nothing at all.
 """
@@ -15,7 +16,7 @@ from windlass.schedules import FlowOf, job_change, rewrite, schedule_book
 from windlass.storage.port import Layout, ScheduleBook
 from windlass.transport.session import Session
 from windlass.transport.wire import Flow
-from windlass.values.schedule import Plan, Schedule, StoredSchedule, Unreadable, Verdict, due_ticks, same_but_pause
+from windlass.values.schedule import FireResult, Plan, Schedule, StoredSchedule, Unreadable, due_ticks, same_but_pause
 
 STEP = 200  # jobs that one step may enqueue: keeps the script at a few milliseconds
 ROUNDS = 50  # after which a tick leaves the rest to the next
@@ -149,9 +150,9 @@ class _Round:
                 dropped=len(plan.fire) - len(ticks),
             )
         )
-        if fired.verdict is Verdict.EARLY:  # the clock was put back this moment: look again in a while
+        if fired.result is FireResult.EARLY:  # the clock was put back this moment: look again in a while
             self._ahead.append(self._now + 1000)
-        elif fired.verdict is Verdict.FIRED:
+        elif fired.result is FireResult.FIRED:
             self._fired = True
             self._ahead.append(plan.next)
             self.enqueued += fired.added

@@ -1,16 +1,16 @@
-"""The nursery: a process that imports the user's app once and forks runners and children from it on request.
-`Nursery` is the keeper's handle on it; `nursery_process.py` is the process.
+"""The forkserver: a process that imports the user's app once and forks runners and children from it on request.
+`ForkServer` is the supervisor's handle on it; `forkserver_process.py` is the process.
 
-    keeper ── control socket ── nursery (app imported, one thread, runs no job)
+    supervisor ── control socket ── forkserver (app imported, one thread, runs no job)
       │                            ├─ fork ─ runner          each in a session of its own, killed by the kernel
-      │                            ├─ fork ─ child           if the nursery dies
+      │                            ├─ fork ─ child           if the forkserver dies
       │                            └─ fork ─ child ─ whatever a job started
-      └ the control socket ends ⇒ the nursery ends all of them, and itself
+      └ the control socket ends ⇒ the forkserver ends all of them, and itself
 
-On the control socket, from the keeper:
+On the control socket, from the supervisor:
     {"fork": role, "id": n, "arguments": {…}, "names": [name of each descriptor]}   + the descriptors
     {"signal": number, "pid": n, "group": bool}
-and from the nursery:
+and from the forkserver:
     {"ready": facts} or {"error": text}         once
     {"forked": pid, "id": n} or {"refused": why, "id": n}
     {"exited": pid, "code": n or null, "signal": n or null, "rss_kb": peak}
@@ -38,18 +38,18 @@ from windlass.worker import process_info
 from windlass.worker.app_loading import AppNotLoadable
 from windlass.worker.ipc.frames import FdStream, FrameError, Header
 
-NURSERY_MARK = "WINDLASS_NURSERY"  # in the environment of all that comes from one nursery
-GRACE = 2.0  # from SIGTERM to SIGKILL when the keeper is gone
+FORKSERVER_MARK = "WINDLASS_FORKSERVER"  # in the environment of all that comes from one forkserver
+GRACE = 2.0  # from SIGTERM to SIGKILL when the supervisor is gone
 LAST_WAIT = 5.0  # for what was killed and hangs in the kernel
 PROCESS = "windlass.worker.supervisor.forkserver_process"
 
 
-class NurseryGone(WindlassError):
-    """The nursery has ended: open a new one. What it had forked has ended with it."""
+class ForkServerGone(WindlassError):
+    """The forkserver has ended: open a new one. What it had forked has ended with it."""
 
 
 class ForkRefused(WindlassError):
-    """The nursery could not fork, or was asked for something that it must not run."""
+    """The forkserver could not fork, or was asked for something that it must not run."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -68,26 +68,27 @@ class Ending(msgspec.Struct, frozen=True):
             return f"signal {self.signal}"
 
 
-class Offspring:
-    """A runner or child that the nursery forked."""
+class ForkedProcess:
+    """A runner or child that the forkserver forked."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, forkserver: ForkServer, pid: int) -> None:
         self.pid = pid
         self.exited: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._nursery = nursery
+        self._forkserver = forkserver
 
     def __repr__(self) -> str:
         how = f"ended by {self.exited.result()}" if self.exited.done() else "running"
-        return f"<Offspring {self.pid}, {how}>"
+        return f"<ForkedProcess {self.pid}, {how}>"
 
     def signal(self, number: int, group: bool = True) -> None:
         """Signal it, with all of its process group or alone. Without effect once it has ended."""
         if not self.exited.done():
-            self._nursery._post({"signal": int(number), "pid": self.pid, "group": group})
+            self._forkserver._post({"signal": int(number), "pid": self.pid, "group": group})
 
 
-class Nursery:
-    """The keeper's handle on its nursery. `gone` is done when the nursery has ended, and all its offspring with it."""
+class ForkServer:
+    """The supervisor's handle on its forkserver. `gone` is done when the forkserver has ended, and all its forked
+    with it."""
 
     def __init__(self, process: subprocess.Popen[bytes], stream: FdStream, mark: str) -> None:
         self.pid = process.pid
@@ -97,8 +98,8 @@ class Nursery:
         self._stream = stream
         self._mark = mark
         self._ids = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Offspring]] = {}
-        self._offspring: dict[int, Offspring] = {}
+        self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
+        self._forked: dict[int, ForkedProcess] = {}
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
@@ -111,36 +112,36 @@ class Nursery:
         environment: Mapping[str, str] | None = None,
         output: int | None = None,
     ) -> Self:
-        """Start a nursery and wait until it has imported `module:attribute`; raises `AppNotLoadable`.
+        """Start a forkserver and wait until it has imported `module:attribute`; raises `AppNotLoadable`.
 
         `facts` names a function `package.module:function` that is called there with the app and whose dict is added
-        to the nursery's facts. `folder` is where the app is looked for and run, by default where we are. `output` is
+        to the forkserver's facts. `folder` is where the app is looked for and run, by default where we are. `output` is
         the descriptor for what the import prints, by default our own.
         """
         ours, theirs = socket.socketpair()
         mark = secrets.token_hex(8)
         command = [str(theirs.fileno()), str(os.getpid()), app, facts or ""]
-        variables = {**(os.environ if environment is None else environment), NURSERY_MARK: mark}
+        variables = {**(os.environ if environment is None else environment), FORKSERVER_MARK: mark}
         with theirs:
             try:
                 process = _start(command, theirs.fileno(), folder, variables, output)
             except BaseException:
                 ours.close()
                 raise
-        nursery = cls(process, FdStream(ours), mark)
+        forkserver = cls(process, FdStream(ours), mark)
         try:
-            nursery.facts = await nursery._hear_first()
+            forkserver.facts = await forkserver._hear_first()
         except BaseException:
             process.kill()
-            nursery._stream.close()
+            forkserver._stream.close()
             process.wait()
             raise
-        nursery._listening = asyncio.create_task(nursery._listen())
-        return nursery
+        forkserver._listening = asyncio.create_task(forkserver._listen())
+        return forkserver
 
     async def fork(
         self, role: str, arguments: Mapping[str, Any] | None = None, fds: Mapping[str, int] | None = None
-    ) -> Offspring:
+    ) -> ForkedProcess:
         """Fork a "child" or a "runner". Among `fds` "output" becomes its stdout and stderr, the others are handed to
         its entry under their names; a child needs "frames". Our own copies stay open: close them afterwards.
 
@@ -150,7 +151,7 @@ class Nursery:
         names = dict(fds or {})
         number = next(self._ids)
         request = {"fork": role, "id": number, "arguments": dict(arguments or {}), "names": list(names)}
-        answer: asyncio.Future[Offspring] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         if self._listening is None or self._listening.done():
             raise self._goodbye()
         self._asked[number] = answer
@@ -163,7 +164,7 @@ class Nursery:
             self._asked.pop(number, None)
 
     async def close(self) -> Ending:
-        """End all offspring and the nursery: SIGTERM, SIGKILL after two seconds; wait until they are gone."""
+        """End all forked and the forkserver: SIGTERM, SIGKILL after two seconds; wait until they are gone."""
         self._stream.finish()
         await asyncio.wait([self.gone], timeout=GRACE + 2 * LAST_WAIT)
         if not self.gone.done():
@@ -182,7 +183,7 @@ class Nursery:
         try:
             self._stream.post(header)
         except OSError:
-            pass  # the nursery is gone, and so is whom the signal was for
+            pass  # the forkserver is gone, and so is whom the signal was for
 
     async def _hear_first(self) -> dict[str, Any]:
         frame = await self._stream.receive()
@@ -206,21 +207,21 @@ class Nursery:
             self._process.kill()  # it cannot be understood any more; its end is in order for all others
         ending = await _ended(self._process)
         if ending.code != 0:
-            await asyncio.to_thread(_end_marked, f"{NURSERY_MARK}={self._mark}".encode())
+            await asyncio.to_thread(_end_marked, f"{FORKSERVER_MARK}={self._mark}".encode())
         self._bury(ending)
 
     def _hear(self, header: Header) -> None:
         if "exited" in header:
             ending = Ending(header["code"], header["signal"], header["rss_kb"])
-            _settle(self._offspring.pop(header["exited"]).exited, ending)
+            _settle(self._forked.pop(header["exited"]).exited, ending)
             return
         answer = self._asked.get(header["id"])
         if "forked" in header:
-            offspring = self._offspring[header["forked"]] = Offspring(self, header["forked"])
+            forked = self._forked[header["forked"]] = ForkedProcess(self, header["forked"])
             if answer is None or answer.done():  # who asked has given up, and would never end it
-                offspring.signal(signal.SIGKILL)
+                forked.signal(signal.SIGKILL)
             else:
-                answer.set_result(offspring)
+                answer.set_result(forked)
         elif answer is not None and not answer.done():
             answer.set_exception(ForkRefused(header["refused"]))
 
@@ -229,14 +230,14 @@ class Nursery:
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(self._goodbye())
-        # The kernel has killed them together with the nursery.
-        for offspring in self._offspring.values():
-            _settle(offspring.exited, Ending(None, signal.SIGKILL))
-        self._offspring.clear()
+        # The kernel has killed them together with the forkserver.
+        for forked in self._forked.values():
+            _settle(forked.exited, Ending(None, signal.SIGKILL))
+        self._forked.clear()
         _settle(self.gone, ending)
 
-    def _goodbye(self) -> NurseryGone:
-        return NurseryGone(f"the nursery (process {self.pid}) has ended: open a new one")
+    def _goodbye(self) -> ForkServerGone:
+        return ForkServerGone(f"the forkserver (process {self.pid}) has ended: open a new one")
 
 
 def _start(
@@ -255,7 +256,7 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        start_new_session=True,  # Ctrl-C is meant for the keeper, which ends things in order
+        start_new_session=True,  # Ctrl-C is meant for the supervisor, which ends things in order
     )
 
 
@@ -282,7 +283,7 @@ async def _ended(process: subprocess.Popen[bytes]) -> Ending:
 
 
 def _end_marked(mark: bytes) -> None:
-    """End what a nursery left that was killed and could not do it itself, as far as it can be known.
+    """End what a forkserver left that was killed and could not do it itself, as far as it can be known.
 
     The mark is in the environment of every process that came from it, unless a job started one with a new one.
     """

@@ -1,8 +1,9 @@
-"""The nursery's process: imports the app, then forks on request, signals, reaps, and ends what is left behind.
+"""The forkserver's process: imports the app, then forks on request, signals, reaps, and ends what is left behind.
 
 **What a dead child leaves behind.** Its process group is killed before it is reaped, for until then the number cannot
-belong to another. What left the group is re-parented to the nursery, a subreaper: whatever is the nursery's child and
-was not forked by it is somebody's orphan. It is killed unless it belongs to an offspring that lives (by its session, or
+belong to another. What left the group is re-parented to the forkserver, a subreaper: whatever is the forkserver's
+child and
+was not forked by it is somebody's orphan. It is killed unless it belongs to an forked that lives (by its session, or
 by the mark in its environment), was started by the import of the app, or is an embedded server.
 
 **The embedded server is spared.** A job may be the one that starts it, and it is meant to stay for other programs. What
@@ -42,7 +43,7 @@ from windlass.worker.supervisor.forkserver import GRACE, LAST_WAIT
 Entry = Callable[[Any, dict[str, Any], dict[str, int]], None]
 
 ROLE_VARIABLE = "WINDLASS_ROLE"
-OFFSPRING_MARK = "WINDLASS_OFFSPRING"  # in the environment of all that one offspring runs
+FORKED_MARK = "WINDLASS_FORKED"  # in the environment of all that one forked runs
 
 EXIT_NOT_LOADABLE = 3
 EXIT_UNCAUGHT = 70
@@ -51,26 +52,27 @@ YOUNG_OBJECTS = 10_000  # between two collections: a thousand jobs that wait are
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# The nursery does not heed SIGTERM: a service manager may send it to all processes at once, and then it is the keeper
-# that ends things in order. So the keeper's death is told by another signal.
-_KEEPER_DIED = signal.SIGUSR1
-_SIGNALS = (signal.SIGCHLD, _KEEPER_DIED, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# The forkserver does not heed SIGTERM: a service manager may send it to all processes at once, and then it is the
+# supervisor
+# that ends things in order. So the supervisor's death is told by another signal.
+_SUPERVISOR_DIED = signal.SIGUSR1
+_SIGNALS = (signal.SIGCHLD, _SUPERVISOR_DIED, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> NoReturn:
     """The process, started by `forkserver.py` with: CONTROL-FD SUPERVISOR-PID MODULE:ATTRIBUTE FACTS-NAME."""
-    fd, keeper, name, facts_name = sys.argv[1:]
+    fd, supervisor, name, facts_name = sys.argv[1:]
     control = socket.socket(fileno=int(fd))
     control.set_inheritable(False)
-    # An import may hang, or have changed how it takes signals. Once it is done the keeper's end is taken in order.
-    _die_with_parent(int(keeper), signal.SIGKILL)
+    # An import may hang, or have changed how it takes signals. Once it is done the supervisor's end is taken in order.
+    _die_with_parent(int(supervisor), signal.SIGKILL)
     _reset_signals()
     child.take_over_output()
     try:
         app, facts = _load(name, facts_name)
     except BaseException as error:
         _give_up(control, error)
-    service = _Service(control, app, int(keeper))
+    service = _Service(control, app, int(supervisor))
     try:
         service.report({"ready": facts})
         service.run()
@@ -117,11 +119,11 @@ def _give_up(control: socket.socket, error: BaseException) -> NoReturn:
 class _Service:
     """Forks, signals, reaps and reports, one thing after another: there is no second thread that a fork could lose."""
 
-    def __init__(self, control: socket.socket, app: object, keeper: int) -> None:
+    def __init__(self, control: socket.socket, app: object, supervisor: int) -> None:
         self._pid = os.getpid()
         self._control = control
         self._app = app
-        self._living: dict[int, str] = {}  # offspring, each with its mark
+        self._living: dict[int, str] = {}  # forked, each with its mark
         self._marks = itertools.count(1)
         self._import_started = set(process_info.children(self._pid) or ())
         self._beyond_us: set[int] = set()
@@ -134,30 +136,30 @@ class _Service:
         wakeup_end.setblocking(False)
         signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            heeded = number in (signal.SIGCHLD, _KEEPER_DIED)
+            heeded = number in (signal.SIGCHLD, _SUPERVISOR_DIED)
             signal.signal(number, self._on_signal if heeded else signal.SIG_IGN)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        # Not SIGKILL: with the keeper's death the work of ending what jobs have started only begins.
-        _die_with_parent(keeper, _KEEPER_DIED)
+        # Not SIGKILL: with the supervisor's death the work of ending what jobs have started only begins.
+        _die_with_parent(supervisor, _SUPERVISOR_DIED)
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._told_to_end |= number == _KEEPER_DIED
+        self._told_to_end |= number == _SUPERVISOR_DIED
 
     def run(self) -> None:
-        """Serve the keeper until it closes the control socket or is gone; then end everything."""
-        keeper_there = True
-        while keeper_there and not self._told_to_end:
+        """Serve the supervisor until it closes the control socket or is gone; then end everything."""
+        supervisor_there = True
+        while supervisor_there and not self._told_to_end:
             asked = self._wait(None)
             self._reap()
             if asked:
-                keeper_there = self._serve_one()
+                supervisor_there = self._serve_one()
         self._end_everything()
 
     def report(self, header: Header) -> None:
-        """Tell the keeper. If it is gone that is seen when its next request is waited for."""
+        """Tell the supervisor. If it is gone that is seen when its next request is waited for."""
         try:
             frames.send(self._control, header)
         except OSError:
@@ -174,7 +176,7 @@ class _Service:
         try:
             frame = frames.receive_with_fds(self._control)
         except (OSError, FrameError):
-            frame = None  # there is no keeper that we could understand
+            frame = None  # there is no supervisor that we could understand
         if frame is None:
             return False
         header, _, fds = frame
@@ -264,7 +266,7 @@ class _Service:
     def _belongs_to_the_living(self, process: process_info.Process) -> bool:
         if process.session in self._living:
             return True
-        marks = {f"{OFFSPRING_MARK}={mark}".encode() for mark in self._living.values()}
+        marks = {f"{FORKED_MARK}={mark}".encode() for mark in self._living.values()}
         return not marks.isdisjoint(process_info.environment(process.pid) or ())
 
     def _end_orphan(self, process: process_info.Process) -> None:
@@ -342,7 +344,7 @@ class _Service:
             _use_output(fds.pop("output", None))
             self._leave()
             _keep_only(set(fds.values()))
-            os.environ.update({ROLE_VARIABLE: request["fork"], OFFSPRING_MARK: mark})
+            os.environ.update({ROLE_VARIABLE: request["fork"], FORKED_MARK: mark})
             _reseed()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             entry(self._app, request["arguments"], fds)
@@ -358,7 +360,7 @@ class _Service:
                 os._exit(code & 0xFF)
 
     def _leave(self) -> None:
-        """Undo what makes a process the nursery."""
+        """Undo what makes a process the forkserver."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -431,7 +433,7 @@ def _reseed() -> None:
 
 
 def _reset_signals() -> None:
-    """Whatever the keeper ignores or blocks is not meant for jobs; an ignored SIGCHLD would lose every ending."""
+    """Whatever the supervisor ignores or blocks is not meant for jobs; an ignored SIGCHLD would lose every ending."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -18,8 +18,8 @@ from windlass.storage.compat.base import keys
 from windlass.storage.compat.base.scripts import script
 from windlass.storage.packing import pack_change, pack_limits, pack_when, read_meta
 from windlass.storage.port import Argument, AuditStep, Beat, Call, Capability, Parcel, ScheduleBook, Turn
-from windlass.values.job import CAUGHT, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Uncaught, Unknown
+from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_DEAD
 
 T = TypeVar("T")
@@ -164,23 +164,23 @@ class ForeignLayout:
                 return ("broken", 0, 0, message)
             case Unknown(task=task):
                 return ("unknown", 0, 0, task)
-            case Uncaught():
-                return ("uncaught", 0, 0, "")
+            case Unhandled():
+                return ("unhandled", 0, 0, "")
 
     def _read_turn(self, reply: list[Any], holder: str | None) -> Turn:
-        verdicts, base, ids, data, metas, wait, recovered, lost = reply
+        flags, base, ids, data, metas, wait, recovered, lost = reply
         leases = tuple(
             self._read_lease(int(base) + place, id, payload, meta, holder)
             for place, (id, payload, meta) in enumerate(zip(ids, data, metas, strict=True), 1)
             if payload is not None  # an empty place in a repeated answer: not ours any more
         )
-        settled = tuple(digit == ord("1") for digit in verdicts)
+        settled = tuple(digit == ord("1") for digit in flags)
         return Turn(settled, leases, None if wait < 0 else wait / 1000, recovered, lost=lost == 1)
 
     def _read_lease(self, fence: int, id: bytes, data: bytes, meta: bytes, holder: str | None) -> Lease:
         marks, priority, failures, stalls, limits = read_meta(meta)
         name = id.decode(errors="replace")
-        payload = data if marks & CAUGHT else self.decode(data)
+        payload = data if marks & FAILURE_JOB else self.decode(data)
         return Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
@@ -192,11 +192,11 @@ class ForeignLayout:
         args: list[Argument] = [round(seconds * 1000), *(lease.fence for lease in leases)]
         return self._write("extend", "extend", args, _read_digits)
 
-    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
-        if catcher is not None:
+    def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
+        if failure_handler is not None:
             self._need(Capability.FAILURE_HANDLERS, "run a failure handler")
         self._holders.add(holder)
-        limits = pack_limits(catcher) if catcher else b""
+        limits = pack_limits(failure_handler) if failure_handler else b""
         args: list[Argument] = [holder, round(seconds * 1000), int(register), limits]
         return self._write("beat", "beat", args, lambda reply: Beat(reply == 1, 0))
 
@@ -267,7 +267,7 @@ class ForeignLayout:
             queue=self.queue,
             id=id.decode(errors="replace"),
             state=State(state.decode()),
-            data=data if dead or marks & CAUGHT else self.decode(data),
+            data=data if dead or marks & FAILURE_JOB else self.decode(data),
             priority=priority,
             run_at=float(run_at) / 1000 if run_at else None,
             failures=failures,
@@ -284,7 +284,7 @@ class ForeignLayout:
 
     # -- coming and going ------------------------------------------------------------------------
 
-    def glance(self) -> Call[float | None] | None:
+    def probe(self) -> Call[float | None] | None:
         return None
 
     def leave(self, waiter: str) -> Call[bool]:
@@ -294,12 +294,12 @@ class ForeignLayout:
         self._holders.discard(holder)
         return self._goodbye([holder], [])
 
-    def farewell(self, lanes: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
-        # Lossy lanes stay in the ledger: it forgets them by itself.
-        return self._goodbye(sorted(self._holders), lanes) if lanes or self._holders else None
+    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+        # Lossy callers stay in the ledger: it forgets them by itself.
+        return self._goodbye(sorted(self._holders), callers) if callers or self._holders else None
 
-    def _goodbye(self, holders: Sequence[str], lanes: Sequence[str]) -> Call[bool]:
-        args: list[Argument] = [len(holders), *holders, len(lanes), *lanes]
+    def _goodbye(self, holders: Sequence[str], callers: Sequence[str]) -> Call[bool]:
+        args: list[Argument] = [len(holders), *holders, len(callers), *callers]
         return self._read("goodbye", "leave", args, lambda reply: reply == 1)
 
     def forget_names(self) -> None:

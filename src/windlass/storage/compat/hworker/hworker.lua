@@ -256,14 +256,14 @@ local function walk(key, has_enough)
   until cursor == '0'
 end
 
-local graves -- public id that is asked for → texts of dead and broken jobs; found out once in a call
+local dead_records -- public id that is asked for → texts of dead and broken jobs; found out once in a call
 
 local function texts_of(id)
-  if not graves then
-    graves = {}
-    for at = 4, #ARGV do graves[ARGV[at]] = {} end
+  if not dead_records then
+    dead_records = {}
+    for at = 4, #ARGV do dead_records[ARGV[at]] = {} end
     local function look_at(text)
-      local texts = graves[public_id(text)]
+      local texts = dead_records[public_id(text)]
       if texts then texts[#texts + 1] = text end
     end
     for at = 0, call('LLEN', FAILED) - 1, MOST do
@@ -271,7 +271,7 @@ local function texts_of(id)
     end
     walk(BROKEN, look_at)
   end
-  return graves[id]
+  return dead_records[id]
 end
 
 function layout.revive(id)

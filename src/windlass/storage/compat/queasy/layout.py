@@ -109,9 +109,9 @@ class QueasyLayout(ForeignLayout):
         self._check_holder(holder)
         return super().turn(outcomes, want=want, seconds=seconds, holder=holder, waiter=waiter, registered=registered)
 
-    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
+    def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
         self._check_holder(holder)
-        return super().beat(holder, seconds, register=register, catcher=catcher)
+        return super().beat(holder, seconds, register=register, failure_handler=failure_handler)
 
     def _check_holder(self, holder: str | None) -> None:
         if holder and ":" in holder:

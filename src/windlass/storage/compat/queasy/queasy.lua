@@ -8,7 +8,7 @@ local MOST = 1000
 local SOON = 1000 -- ms: who waits looks that often unasked
 local AGAIN = 300000 -- ms until a job that could not be run here is given out again
 local NOBODY = '-9007199254740991' -- the score of a placeholder: no run time is as late as that
-local LIMITED, CAUGHT = 4, 2
+local LIMITED, FAILURE_JOB = 4, 2
 expect('zset', JOBS.waiting, JOBS.active, FAILURES.waiting, FAILURES.active)
 layout.sweep_every = 1000
 
@@ -207,7 +207,7 @@ end
 
 -- Peers who know of no limits for failures get those of a failure handler that says nothing (declaration.py).
 local function failure_limits()
-  local text = call('HGET', STATE, 'catcher')
+  local text = call('HGET', STATE, 'failure_handler')
   if not text then return 100, 3, 2000, 3600000 end
   local _, _, _, max_failures, max_stalls, _, _, min_backoff, max_backoff = struct.unpack('>BBBI4I4I4I4I8I8I8', text)
   return max_failures, max_stalls, min_backoff, max_backoff
@@ -323,7 +323,7 @@ function layout.describe(run)
   local found = call('HMGET', key, 'data', 'job', 'error')
   local data, job, failure = found[1] or '', found[2] or '', found[3] or ''
   if queue == FAILURES then data = struct.pack('>I4I4', #job, #failure) .. job .. failure .. data end
-  return queue.prefix .. id, data, read_meta(key, queue == FAILURES and CAUGHT)
+  return queue.prefix .. id, data, read_meta(key, queue == FAILURES and FAILURE_JOB)
 end
 
 function layout.holds(run)
@@ -397,7 +397,7 @@ function layout.broken(run, _, _, message) put_aside(run, message) end
 function layout.unknown(run, _, _, task) put_aside(run, 'no worker that saw it knows the task ' .. task) end
 
 -- A failure that no handler wants is gone; a job that is none has failed.
-function layout.uncaught(run)
+function layout.unhandled(run)
   local queue, id = leave_active(run)
   on_failure(queue, id, 'failed', '')
 end
@@ -448,7 +448,7 @@ end
 function layout.beat(holder, _, _, limits)
   if limits and limits ~= '' then
     call('ZADD', FAILURES.waiting, 'NX', NOBODY, placeholder(holder))
-    call('HSET', STATE, 'catcher', limits)
+    call('HSET', STATE, 'failure_handler', limits)
   end
   return true
 end

@@ -90,8 +90,10 @@ class WorqrLayout(ForeignLayout):
         call = super().turn(outcomes, want=want, seconds=seconds, holder=holder, waiter=waiter, registered=registered)
         return _with_workers(call, [holder] if holder else [])
 
-    def beat(self, holder: str, seconds: float, *, register: bool, catcher: Limits | None = None) -> Call[Beat]:
-        return _with_workers(super().beat(holder, seconds, register=register, catcher=catcher), [holder])
+    def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
+        return _with_workers(
+            super().beat(holder, seconds, register=register, failure_handler=failure_handler), [holder]
+        )
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
         holders = dict.fromkeys(lease.holder or f".{lease.fence}" for lease in leases)

@@ -3,7 +3,7 @@
 -- One step of a deep clean: compares a bounded part of one key with the others and mends what does not fit; shared/drift.lua
 -- says what that is. Each step is atomic and judges by what it sees then, so it is safe beside live workers.
 --
---   idle, state   and what only gathers there: waiters and lanes that were not heard of for long → dropped
+--   idle, state   and what only gathers there: waiters and callers that were not heard of for long → dropped
 --
 -- ARGV     [4] the part's name, as above or in shared/drift.lua  [5] cursor: "0" to begin
 -- returns  { the clock's reading, next cursor or "0", jobs looked at, things amiss, things mended, kind and id of some of them }
@@ -24,7 +24,7 @@ function compare.idle(waiter)
 end
 
 function compare.state(field)
-  if string.sub(field, 1, 5) ~= 'lane:' or field == lane_field then return end
+  if string.sub(field, 1, 7) ~= 'caller:' or field == caller_field then return end
   local heard = string.match(call('HGET', STATE, field), '^%d+ (%d+)')
   if (not heard or is_forgotten(field, heard)) and find('gone', field) then call('HDEL', STATE, field) end
 end

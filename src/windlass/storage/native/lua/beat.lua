@@ -19,9 +19,9 @@ local known = ends and ends > 0 and '1' or '0' -- 0: it is being taken apart
 if known == '1' or (ARGV[6] == '1' and not ends) then
   call('ZADD', HOLDERS, 'GT', lease_end(tonumber(ARGV[5])), ARGV[4])
 end
-if ARGV[7] ~= '' and state.catcher ~= ARGV[7] then
-  call('HSET', STATE, 'catcher', ARGV[7])
-  state.catcher = ARGV[7]
+if ARGV[7] ~= '' and state.failure_handler ~= ARGV[7] then
+  call('HSET', STATE, 'failure_handler', ARGV[7])
+  state.failure_handler = ARGV[7]
 end
 close(known)
 return { reading(), known, size[PARKED] }

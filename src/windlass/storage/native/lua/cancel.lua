@@ -13,36 +13,36 @@ if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', READY, SCHEDULED, WATCHED)
-measure('HLEN', LEASES, DATA, META, NOTES, BLOCKED)
+measure('HLEN', LEASES, DATA, META, LAST_ERRORS, BLOCKED)
 
-local verdicts = {}
+local flags = {}
 for i = 5, #ARGV do
   local id = ARGV[i]
   local text = call('HGET', LEASES, id)
-  local verdict = 0
+  local flag = 0
   if text then
-    verdict = call('HDEL', BLOCKED, id)
+    flag = call('HDEL', BLOCKED, id)
     local lease = read_lease(text)
     if ARGV[4] == '1' and not lease.cancelled then
       call('HSET', LEASES, id, write_lease(1, lease.fence, lease.score, lease.holder))
       call('PUBLISH', 'windlass:cancel:' .. lease.holder, string.match(STATE, '{(.-)}') .. ' ' .. id)
-      verdict = verdict + 2
+      flag = flag + 2
     end
   else
     local m = read_meta(call('HGET', META, id))
-    verdict = call('ZREM', READY, id)
+    flag = call('ZREM', READY, id)
     if m.seq > 0 then
-      verdict = math.max(verdict, call('ZREM', SCHEDULED, scheduled_member(m.seq, id)))
+      flag = math.max(flag, call('ZREM', SCHEDULED, scheduled_member(m.seq, id)))
     end
-    if verdict == 1 then
+    if flag == 1 then
       call('HDEL', DATA, id)
       call('HDEL', META, id)
-      call('HDEL', NOTES, id)
+      call('HDEL', LAST_ERRORS, id)
       tell(id, 'cancelled')
     end
   end
-  verdicts[#verdicts + 1] = string.format('%d', verdict)
+  flags[#flags + 1] = string.format('%d', flag)
 end
-verdicts = table.concat(verdicts)
-close(verdicts)
-return { reading(), verdicts }
+flags = table.concat(flags)
+close(flags)
+return { reading(), flags }

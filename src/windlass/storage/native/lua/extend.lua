@@ -16,13 +16,13 @@ measure('HLEN', LEASES)
 
 local lease_ms, count = tonumber(ARGV[4]), tonumber(ARGV[5])
 local raw_holder = '.' .. ARGV[1] .. '.' .. ARGV[2]
-local verdicts, left = {}, {}
+local flags, left = {}, {}
 for i = 1, count do
   local id, fence = ARGV[5 + i], tonumber(ARGV[5 + count + i])
   local text = call('HGET', LEASES, id)
   local lease = text and read_lease(text)
   if lease and lease.fence == fence and not lease.cancelled then
-    verdicts[i] = '1'
+    flags[i] = '1'
     if is_raw(lease.holder) then
       call('ZREM', HELD, lease.holder .. '\0' .. id)
       call('ZADD', HELD, 0, raw_holder .. '\0' .. id)
@@ -34,16 +34,16 @@ for i = 1, count do
       if ends and ends > 0 then
         call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), lease.holder)
       else
-        verdicts[i] = '0' -- its holder was lost, and this job is about to be taken back
+        flags[i] = '0' -- its holder was lost, and this job is about to be taken back
       end
     end
   else
-    verdicts[i] = '0'
+    flags[i] = '0'
   end
 end
 for holder in pairs(left) do
   if holder ~= raw_holder then drop_holder_if_done(holder) end
 end
-verdicts = table.concat(verdicts)
-close(verdicts)
-return { reading(), verdicts }
+flags = table.concat(flags)
+close(flags)
+return { reading(), flags }

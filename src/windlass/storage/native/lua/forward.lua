@@ -1,6 +1,6 @@
 #!lua
 -- uses operations meta leases changes wake waiting arrivals
--- Takes in jobs from the outbox of another queue. The lane is that outbox and the numbers are its sequences, so whoever
+-- Takes in jobs from the outbox of another queue. The caller is that outbox and the numbers are its sequences, so whoever
 -- brings a job, and however often, it arrives once.
 --
 -- ARGV     [1] "from:" and the other queue  [2] the last sequence of this call
@@ -8,8 +8,8 @@
 -- returns  { the clock's reading, jobs that were new }
 -- errors   WRONGTYPE; nothing is written then.
 
-lane_field = 'lane:' .. ARGV[1]
-local record = read_state(lane_field)
+caller_field = 'caller:' .. ARGV[1]
+local record = read_state(caller_field)
 advance_clock(ARGV[3])
 state.newcomer = not record
 local last = record and tonumber(string.match(record, '^%d+')) or 0

@@ -13,7 +13,7 @@ if replayed then
   return { reading(), tonumber(deleted), tonumber(left) }
 end
 measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
-measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES, SCHEDULES)
+measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD_RECORDS, SCHEDULES)
 measure('LLEN', INBOX)
 
 local what = ARGV[4]
@@ -21,14 +21,14 @@ if what == 'all' then
   local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD] + size[BROKEN] + size[OUTBOX]
   local kept = {} -- what came from other queues' outboxes must not come again
   for _, field in ipairs(call('HKEYS', STATE)) do
-    if string.sub(field, 1, 10) == 'lane:from:' then kept[field] = call('HGET', STATE, field) end
+    if string.sub(field, 1, 12) == 'caller:from:' then kept[field] = call('HGET', STATE, field) end
   end
-  call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, NOTES, DEAD, BROKEN, GRAVES,
+  call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD, BROKEN, DEAD_RECORDS,
     INBOX, IDLE, PARKED, OUTBOX, WATCHED)
   -- Only the answer to this call is kept, for a repeat, and the number of steps; without a clock the queue counts as new.
-  state.step, state.seq, state.fence, state.paused, state.catcher = state.step + 1, 0, 0, false, false
+  state.step, state.seq, state.fence, state.paused, state.failure_handler = state.step + 1, 0, 0, false, false
   if state.epoch == 0 then state.epoch = wall_us end
-  call('HSET', STATE, 'format', VERSION, 'core', write_core(0), lane_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
+  call('HSET', STATE, 'format', VERSION, 'core', write_core(0), caller_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end
   return { reading(), deleted, 0 }
 end
@@ -41,7 +41,7 @@ local function delete(key, members, ids)
   call('ZREM', key, unpack(members))
   call('HDEL', DATA, unpack(ids))
   call('HDEL', META, unpack(ids))
-  call('HDEL', NOTES, unpack(ids))
+  call('HDEL', LAST_ERRORS, unpack(ids))
   deleted = #members
 end
 
@@ -64,7 +64,7 @@ elseif what == 'dead' or what == 'broken' then
   local ids = call('ZRANGE', key, 0, MOST - 1)
   if #ids > 0 then
     call('ZREM', key, unpack(ids))
-    call('HDEL', GRAVES, unpack(ids))
+    call('HDEL', DEAD_RECORDS, unpack(ids))
     deleted = #ids
   end
   if what == 'dead' then call('HDEL', STATE, 'dropped') end -- who purges them has seen how many there were

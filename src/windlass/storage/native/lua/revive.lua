@@ -11,28 +11,28 @@ if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
-measure('HLEN', DATA, META, GRAVES)
+measure('HLEN', DATA, META, DEAD_RECORDS)
 
 local HEAD = 9 -- reason and time
-local verdicts = {}
+local flags = {}
 for i = 4, #ARGV do
   local id = ARGV[i]
-  local grave = call('HGET', GRAVES, id)
-  local ours = grave and #grave >= HEAD + META_SIZE + 4 and call('HEXISTS', DATA, id) == 0
-  verdicts[#verdicts + 1] = ours and '1' or '0'
+  local dead_record = call('HGET', DEAD_RECORDS, id)
+  local ours = dead_record and #dead_record >= HEAD + META_SIZE + 4 and call('HEXISTS', DATA, id) == 0
+  flags[#flags + 1] = ours and '1' or '0'
   if ours then
-    local m = read_meta(string.sub(grave, HEAD + 1, HEAD + META_SIZE))
-    local length = struct.unpack('>I4', string.sub(grave, HEAD + META_SIZE + 1, HEAD + META_SIZE + 4))
+    local m = read_meta(string.sub(dead_record, HEAD + 1, HEAD + META_SIZE))
+    local length = struct.unpack('>I4', string.sub(dead_record, HEAD + META_SIZE + 1, HEAD + META_SIZE + 4))
     m.failures, m.stalls = 0, 0
     set_mark(m, SUSPECT, false)
-    call('HSET', DATA, id, string.sub(grave, HEAD + META_SIZE + 5 + length))
-    call('HDEL', GRAVES, id)
+    call('HSET', DATA, id, string.sub(dead_record, HEAD + META_SIZE + 5 + length))
+    call('HDEL', DEAD_RECORDS, id)
     call('ZREM', DEAD, id)
     call('ZREM', BROKEN, id)
     place(id, m, 0)
   end
 end
-verdicts = table.concat(verdicts)
-close(verdicts)
+flags = table.concat(flags)
+close(flags)
 wake(came)
-return { reading(), verdicts }
+return { reading(), flags }

@@ -44,7 +44,7 @@ local lost = 0
 local dropped = 0
 local replayed = open()
 
-local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
+local function hand_out(flags, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
@@ -53,25 +53,25 @@ local function hand_out(verdicts, base, ids, data, scores, wait, taken_back)
     local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
-  return { reading(), verdicts, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE],
+  return { reading(), flags, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE],
     dropped > 0 and dropped or nil }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
 measure('HLEN', LEASES, DATA)
-if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED, PROGRESS, NOTES) > 0 then
+if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED, PROGRESS, LAST_ERRORS) > 0 then
   measure('ZCARD', SCHEDULED, IDLE)
-  measure('HLEN', META, BLOCKED, PROGRESS, NOTES)
+  measure('HLEN', META, BLOCKED, PROGRESS, LAST_ERRORS)
 end
-if call('EXISTS', INBOX, DEAD, BROKEN, GRAVES, PARKED, OUTBOX, WATCHED, TICKS) > 0 then
+if call('EXISTS', INBOX, DEAD, BROKEN, DEAD_RECORDS, PARKED, OUTBOX, WATCHED, TICKS) > 0 then
   measure('LLEN', INBOX)
   measure('ZCARD', DEAD, BROKEN, PARKED, OUTBOX, WATCHED, TICKS)
-  measure('HLEN', GRAVES)
+  measure('HLEN', DEAD_RECORDS)
 end
 if replayed then
   if type(replayed) == 'table' then return replayed end
   -- The answer names the fences that were given out; what is still held of them is the reply.
-  local verdicts, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
+  local flags, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
   base, count = tonumber(base), tonumber(count)
   local ids, scores, data = {}, {}, {}
   if count > 0 then
@@ -95,7 +95,7 @@ if replayed then
     end
     data = call('HMGET', DATA, unpack(ids))
   end
-  return hand_out(verdicts, base, ids, data, scores, -1, tonumber(taken_back))
+  return hand_out(flags, base, ids, data, scores, -1, tonumber(taken_back))
 end
 
 local changed = false
@@ -103,7 +103,7 @@ local changed = false
 ---------------------------------------------------------------------------------------------------
 -- Settle
 
-local verdicts = {}
+local flags = {}
 local touched = {} -- raw holders that may be done
 
 local done = {} -- ids of completed jobs that were still ours
@@ -117,10 +117,10 @@ if completed > 0 then
     if text and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i) then
       local id, owner = done[i], sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
       count = count + 1
-      verdicts[i], touched[owner] = '1', true
+      flags[i], touched[owner] = '1', true
       done[count], members[count] = id, owner .. '\0' .. id
     else
-      verdicts[i] = '0'
+      flags[i] = '0'
     end
   end
   for i = count + 1, completed do done[i] = nil end
@@ -131,7 +131,7 @@ if completed > 0 then
     call('HDEL', DATA, unpack(done))
     if size[META] > 0 then call('HDEL', META, unpack(done)) end
     if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
-    if size[NOTES] > 0 then call('HDEL', NOTES, unpack(done)) end
+    if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(done)) end
     if size[WATCHED] > 0 then
       for _, id in ipairs(done) do tell(id, 'completed') end
     end
@@ -176,7 +176,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     function settle.r(id, m, lease, kind, ms, message)
       m.failures = m.failures + 1
       set_mark(m, SUSPECT, false) -- it came to an end by itself
-      if message ~= '' then call('HSET', NOTES, id, message) end
+      if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
       tell(id, 'retried')
     end
@@ -195,7 +195,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     function settle.c(id, m, lease, alone, allowed, message)
-      if message ~= '' then call('HSET', NOTES, id, message) end
+      if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       if alone == '0' then
         set_mark(m, SUSPECT, true)
         put_back(id, m, 0, lease.score)
@@ -214,7 +214,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     function settle.u(id, m, lease, a, b, task)
-      call('HSET', NOTES, id, 'no worker that saw it knows the task ' .. task)
+      call('HSET', LAST_ERRORS, id, 'no worker that saw it knows the task ' .. task)
       call('ZADD', PARKED, 0, task .. '\0' .. id)
       call('PEXPIRE', PARKED, 2 * UNKNOWN_AGAIN)
       put_back(id, m, due + UNKNOWN_AGAIN + PARKED_FRACTION)
@@ -222,8 +222,8 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     function settle.x(id, m)
-      if marked(m, CAUGHT) then
-        bury_uncaught(id, most_dead)
+      if marked(m, FAILURE_JOB) then
+        bury_unhandled(id, most_dead)
       else -- it tells of no other job: its data must not be read as if it did
         bury(id, m, FAILED, '', most_dead)
       end
@@ -244,7 +244,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       local ms = (verb == 'd' or verb == 'f') and b or verb == 'c' and a - 1 or 0
       if ms > 0 then kept = kept + 1 end -- there is a key for it, needed or not
       ours[i] = lease and true or false
-      verdicts[completed + i] = lease and '1' or '0'
+      flags[completed + i] = lease and '1' or '0'
       if lease then
         changed = true
         touched[lease.holder] = true
@@ -256,7 +256,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
           tell(id, 'cancelled')
           remove(id)
         else
-          verdicts[completed + i] = settle[verb](id, m, lease, a, b, text) or '1'
+          flags[completed + i] = settle[verb](id, m, lease, a, b, text) or '1'
         end
       end
     end
@@ -429,9 +429,9 @@ end
 
 -- An idle look writes nothing; but while there are holders the clock is kept, so that a silence can be told from a quiet hour.
 if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= STEP_CAP) then
-  close(table.concat(verdicts) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
+  close(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
 end
 if not state.paused then
   wake(came > #ids and math.min(came, call('ZCARD', READY)) or 0)
 end
-return hand_out(table.concat(verdicts), base, ids, payloads, scores, wait, taken_back)
+return hand_out(table.concat(flags), base, ids, payloads, scores, wait, taken_back)

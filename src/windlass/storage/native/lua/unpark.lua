@@ -11,7 +11,7 @@ if replayed then
   return type(replayed) == 'table' and replayed or { reading(), tonumber(replayed) }
 end
 measure('ZCARD', READY, SCHEDULED, PARKED, IDLE)
-measure('HLEN', META, NOTES)
+measure('HLEN', META, LAST_ERRORS)
 
 local budget = MOST
 for i = 4, #ARGV do
@@ -25,7 +25,7 @@ for i = 4, #ARGV do
     -- What was put aside may have been cancelled meanwhile, or got a run time of its own: then there is nothing to give out.
     if run_at and run_at % 1 == PARKED_FRACTION then
       call('ZREM', SCHEDULED, entry)
-      call('HDEL', NOTES, id)
+      call('HDEL', LAST_ERRORS, id)
       place(id, m, 0)
     end
     call('ZREM', PARKED, member)

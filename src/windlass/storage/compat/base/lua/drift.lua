@@ -26,7 +26,7 @@ end
 
 -- Jobs that are in none of some lists. To look for one is to walk through a list, so many are gathered and looked for in one
 -- walk, of which a call does a bounded part. What is still looked for is kept by the caller, in the cursor: which is { where to
--- gather on, which list or 0 while gathering, where in it, ids }. `gather(cursor)` gives { the next cursor, ids }. Entries move while
+-- gather on, which list or 0 while batcher, where in it, ids }. `gather(cursor)` gives { the next cursor, ids }. Entries move while
 -- we walk, so the caller is to look once more at those that are returned.
 local BATCH, PAGE, PAGES = 2000, 1000, 4
 

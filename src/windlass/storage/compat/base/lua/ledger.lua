@@ -1,14 +1,14 @@
 -- The ledger: what Windlass remembers beside the keys of another system. Part of every script of such a layout.
 --
 -- KEYS   [1] STATE    hash: `fence`, the last number given out; `swept`, when the layout was last swept;
---                     `lane:<name>` → the last operation of each lane, with its answer
+--                     `caller:<name>` → the last operation of each caller, with its answer
 --        [2] RUNS     hash: fence → holder, NUL, token of a job that runs here, with a "!" before it once it was cancelled;
 --                     "=" and the SHA-1 of a token → its fence; "@" and that → what the layout notes of its run;
 --                     "?" and that → until when it is to be run alone, for it ran in a process that died
 --        [3] HOLDERS  zset: holder → when its leases end, in ms
 --        [4…] the layout's own
 --        the last: HELD  zset: holder, NUL, fence; all scores 0, so what a holder has is a range of names
--- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the layout's setting; then the script's own.
+-- ARGV   of a script that writes: [1] caller  [2] operation number on that caller  [3] the layout's setting; then the script's own.
 --        Of one that only reads: [1] the layout's setting; then the script's own.
 --
 -- A *token* is what a job is to its layout while it runs. The layout's own marks are the truth of who has a job, for its
@@ -21,7 +21,7 @@ local layout = {}
 local came = 0 -- jobs that became ready in this call
 local SETTING = '' -- of the layout, see its own part
 local DAY = 86400000
-local LANE_FORGOTTEN = 600000 -- ms after which the last answer to a silent lane may be dropped
+local CALLER_FORGOTTEN = 600000 -- ms after which the last answer to a silent caller may be dropped
 
 local clock = call('TIME')
 local now_us = clock[1] * 1000000 + clock[2]
@@ -56,29 +56,29 @@ end
 -- Returns the recorded answer when this operation was done before; a lower number than the last is refused.
 local function open()
   SETTING = ARGV[3]
-  local record = call('HGET', STATE, 'lane:' .. ARGV[1])
+  local record = call('HGET', STATE, 'caller:' .. ARGV[1])
   if not record then return nil end
   local number, _, answer = string.match(record, '^(%d+) (%d+) (.*)$')
   if tonumber(number) == tonumber(ARGV[2]) then
     -- Written again: who waits for replicas or for the disk waits for the last write of its own connection.
-    call('HSET', STATE, 'lane:' .. ARGV[1], number .. ' ' .. whole(now) .. ' ' .. answer)
+    call('HSET', STATE, 'caller:' .. ARGV[1], number .. ' ' .. whole(now) .. ' ' .. answer)
     return answer
   end
   if tonumber(number) > tonumber(ARGV[2]) then
-    return redis.error_reply('STALEOP a later operation of this lane was applied before')
+    return redis.error_reply('STALEOP a later operation of this caller was applied before')
   end
   return nil
 end
 
 -- Writes the answer. Called once, after the other writes.
 local function close(answer)
-  local lane = 'lane:' .. ARGV[1]
-  local newcomer = call('HSET', STATE, lane, ARGV[2] .. ' ' .. whole(now) .. ' ' .. answer) == 1
-  if newcomer then -- a lane's first call pays for lanes that ended without a goodbye: a bounded sample of them
+  local caller = 'caller:' .. ARGV[1]
+  local newcomer = call('HSET', STATE, caller, ARGV[2] .. ' ' .. whole(now) .. ' ' .. answer) == 1
+  if newcomer then -- a caller's first call pays for callers that ended without a goodbye: a bounded sample of them
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
-      local heard = some[i] ~= lane and string.sub(some[i], 1, 5) == 'lane:' and string.match(some[i + 1], '^%d+ (%d+)')
-      if heard and now - tonumber(heard) > LANE_FORGOTTEN then call('HDEL', STATE, some[i]) end
+      local heard = some[i] ~= caller and string.sub(some[i], 1, 5) == 'caller:' and string.match(some[i + 1], '^%d+ (%d+)')
+      if heard and now - tonumber(heard) > CALLER_FORGOTTEN then call('HDEL', STATE, some[i]) end
     end
   end
   keep_for(DAY)

@@ -7,7 +7,7 @@
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
 -- layout   holds(run): nobody else has it or may take it · describe(run) → id, data, meta
 --          take(holder, until) → token · stall(run) · sweep(asked) → how many came back
---          and the verbs: complete, release, retry, fail, broken, crash, unknown, uncaught (run, a, b, text);
+--          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text);
 --          crash only where it certainly was this job: a is 1, b the crashes that its task allows, or -1
 --          due() → ms until something happens by itself, or nil
 --          settings: sweep_every in ms; returns_to_back: where stall(run) puts a job
@@ -25,7 +25,7 @@ local lease_ms, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
 local replayed = open()
 if replayed then
   if type(replayed) == 'table' then return replayed end
-  local verdicts, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
+  local flags, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
   local ids, data, metas = {}, {}, {}
   for i = 1, tonumber(count) do
     local run = run_of(whole(tonumber(base) + i))
@@ -35,14 +35,14 @@ if replayed then
       ids[i], data[i], metas[i] = '', false, '' -- not ours any more
     end
   end
-  return { verdicts, base, ids, data, metas, -1, tonumber(taken_back), 0 }
+  return { flags, base, ids, data, metas, -1, tonumber(taken_back), 0 }
 end
 
-local verdicts = {}
+local flags = {}
 local releases = {}
 for at = 9, #ARGV, 5 do
   local run = run_of(ARGV[at])
-  verdicts[#verdicts + 1] = run and '1' or '0'
+  flags[#flags + 1] = run and '1' or '0'
   if run then
     forget(run)
     if is_raw(run.holder) then dismiss(run.holder) end
@@ -129,9 +129,9 @@ if first then
 end
 
 -- A look in vain writes nothing that must be remembered: repeated, it is just another look.
-if #verdicts > 0 or #ids > 0 or taken_back > 0 then
-  close(table.concat(verdicts) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
+if #flags > 0 or #ids > 0 or taken_back > 0 then
+  close(table.concat(flags) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
   if #ids > 0 then keep_for(2 * lease_ms) end
 end
 announce()
-return { table.concat(verdicts), whole(base), ids, data, metas, wait, taken_back, unknown and 1 or 0 }
+return { table.concat(flags), whole(base), ids, data, metas, wait, taken_back, unknown and 1 or 0 }

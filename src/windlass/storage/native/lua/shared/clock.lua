@@ -16,11 +16,11 @@ local SILENCE = 5000 -- ms without any sign of life that make named holders wort
 local wall, wall_us, now, due
 local sure -- `now` without what rests on the server's word alone: all that is told while nothing is written
 local state = { -- with a place for all that is known of a queue: it would grow six times
-  seq = 0, fence = 0, clock = false, wall = false, step = 0, epoch = 0, paused = false, catcher = false, witness = '',
+  seq = 0, fence = 0, clock = false, wall = false, step = 0, epoch = 0, paused = false, failure_handler = false, witness = '',
   last_witness = '', skew = 0, skew_until = 0, belief = 0, leap = 0, behind = 0, frame = 0, grace = 0, grace_from = 0,
   jumped = false, silent = false, closed = false, newcomer = false,
 }
-local lane_field
+local caller_field
 
 local function wall_clock()
   local time = call('TIME')
@@ -150,16 +150,16 @@ end
 -- a value of more than 64 bytes would make the server keep the state in another, larger way. No clock (0): the queue counts as new.
 local CORE_FORMAT = '>BBI8I8I8I8I8I8'
 local CORE_SIZE = 50
-local VERSION = 5
-local PAUSED_MARK, CATCHER_MARK = 1, 2
+local VERSION = 6
+local PAUSED_MARK, FAILURE_HANDLER_MARK = 1, 2
 
 local function write_core(clock)
-  return struct.pack(CORE_FORMAT, VERSION, (state.paused and PAUSED_MARK or 0) + (state.catcher and CATCHER_MARK or 0),
+  return struct.pack(CORE_FORMAT, VERSION, (state.paused and PAUSED_MARK or 0) + (state.failure_handler and FAILURE_HANDLER_MARK or 0),
     state.seq, state.fence, clock, wall, state.step, state.epoch)
 end
 
 local function read_state(extra)
-  local f = read('HMGET', STATE, 'core', 'witness', 'drift', extra or 'lane')
+  local f = read('HMGET', STATE, 'core', 'witness', 'drift', extra or 'caller')
   local core = f[1]
   if core and (#core ~= CORE_SIZE or string.byte(core) ~= VERSION) or not core and call('HMGET', STATE, 'format')[1] then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
@@ -169,7 +169,7 @@ local function read_state(extra)
     _, marks, state.seq, state.fence, clock, last_wall, state.step, state.epoch = struct.unpack(CORE_FORMAT, core)
     if clock > 0 then state.clock, state.wall = clock, last_wall end
     state.paused = marks % 2 == PAUSED_MARK
-    state.catcher = marks >= CATCHER_MARK and call('HMGET', STATE, 'catcher')[1]
+    state.failure_handler = marks >= FAILURE_HANDLER_MARK and call('HMGET', STATE, 'failure_handler')[1]
   end
   state.last_witness = f[2] or ''
   if f[3] then read_drift(f[3]) end

@@ -7,9 +7,9 @@
 --   leases     a lease on no job            → dropped; one that no holder holds → the job goes back to the front
 --   held       an entry with no lease       → dropped; its holder unknown → made known, and lost at once
 --   blocked    a successor of nothing       → becomes a job, or is merged into the one that waits
---   meta, progress, notes   entries that belong to nothing → dropped
---   dead, broken   an entry with no grave   → dropped; one whose grave says the other → moved there
---   graves     one that is in neither       → dropped
+--   meta, progress, last_errors   entries that belong to nothing → dropped
+--   dead, broken   an entry with no dead_record   → dropped; one whose dead_record says the other → moved there
+--   dead_records     one that is in neither       → dropped
 --   ticks      the next tick of no schedule → dropped
 --   counters   `seq` behind the jobs that are ready → set to theirs; numbers of jobs and of entries that differ are told
 
@@ -134,36 +134,36 @@ function compare.meta(id)
   if not exists(id) and find('no job', id) then call('HDEL', META, id) end
 end
 
-function compare.notes(id)
-  if not exists(id) and find('no job', id) then call('HDEL', NOTES, id) end
+function compare.last_errors(id)
+  if not exists(id) and find('no job', id) then call('HDEL', LAST_ERRORS, id) end
 end
 
 function compare.progress(id)
   if not is_leased(id) and find('no lease', id) then call('HDEL', PROGRESS, id) end
 end
 
--- Whose grave an id has: "dead" or "broken", if it has one.
+-- Whose dead_record an id has: "dead" or "broken", if it has one.
 local function grave_of(id)
-  local text = call('HGET', GRAVES, id)
+  local text = call('HGET', DEAD_RECORDS, id)
   return text and (string.byte(text, 1) == UNDECODABLE and 'broken' or 'dead')
 end
 
 local function compare_buried(what, id)
-  local grave = grave_of(id)
-  if grave == what then return end
+  local dead_record = grave_of(id)
+  if dead_record == what then return end
   local key, other = unpack(what == 'dead' and { DEAD, BROKEN } or { BROKEN, DEAD })
-  if not find(grave and 'it is ' .. grave or 'no grave', id) then return end
+  if not find(dead_record and 'it is ' .. dead_record or 'no dead record', id) then return end
   local score = call('ZSCORE', key, id)
   call('ZREM', key, id)
-  if grave then call('ZADD', other, 'NX', score, id) end
+  if dead_record then call('ZADD', other, 'NX', score, id) end
 end
 
 function compare.dead(id) compare_buried('dead', id) end
 function compare.broken(id) compare_buried('broken', id) end
 
-function compare.graves(id)
+function compare.dead_records(id)
   if call('ZSCORE', DEAD, id) or call('ZSCORE', BROKEN, id) then return end
-  if find('neither dead nor broken', id) then call('HDEL', GRAVES, id) end
+  if find('neither dead nor broken', id) then call('HDEL', DEAD_RECORDS, id) end
 end
 
 -- No job depends on what lies at `schedules`: if that is none of ours, it does not stop an audit.
@@ -187,13 +187,13 @@ local function compare_counters()
   local leased = call('HLEN', LEASES)
   compare_numbers(call('HLEN', DATA), 'data', call('ZCARD', READY) + call('ZCARD', SCHEDULED) + leased, 'its indexes')
   compare_numbers(leased, 'leases', call('ZCARD', HELD), 'held')
-  compare_numbers(call('HLEN', GRAVES), 'graves', call('ZCARD', DEAD) + call('ZCARD', BROKEN), 'the dead and broken')
+  compare_numbers(call('HLEN', DEAD_RECORDS), 'dead_records', call('ZCARD', DEAD) + call('ZCARD', BROKEN), 'the dead and broken')
 end
 
-local JOBS = { data = true, blocked = true, graves = true } -- parts of which each entry is a job
+local JOBS = { data = true, blocked = true, dead_records = true } -- parts of which each entry is a job
 local SCANNED = {
   data = DATA, ready = READY, scheduled = SCHEDULED, leases = LEASES, held = HELD, blocked = BLOCKED,
-  meta = META, progress = PROGRESS, notes = NOTES, dead = DEAD, broken = BROKEN, graves = GRAVES, ticks = TICKS,
+  meta = META, progress = PROGRESS, last_errors = LAST_ERRORS, dead = DEAD, broken = BROKEN, dead_records = DEAD_RECORDS, ticks = TICKS,
 }
 
 -- Some entries of a key. Payloads need not be read; servers that can leave them out do.
@@ -207,7 +207,7 @@ end
 -- A key of a foreign type stops a script while nothing is written.
 local function measure_all()
   measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
-  measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, NOTES, GRAVES)
+  measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD_RECORDS)
   measure('LLEN', INBOX)
 end
 

@@ -26,33 +26,33 @@ end
 local function remove(id)
   call('HDEL', DATA, id)
   call('HDEL', META, id)
-  call('HDEL', NOTES, id)
+  call('HDEL', LAST_ERRORS, id)
   local text = call('HGET', BLOCKED, id)
   if text then release_blocked(id, text) end
 end
 
--- GRAVES: reason, time, the META record, message, data. FAILURE, the data of a job for a failure handler: the id, then the same.
+-- DEAD_RECORDS: reason, time, the META record, message, data. FAILURE, the data of a job for a failure handler: the id, then the same.
 local FAILED, STALLED, UNDECODABLE, CRASHED = 1, 2, 3, 4
 local buried = 0 -- several deaths in one call keep their order
 
-local function add_grave(key, id, grave)
+local function add_dead_record(key, id, dead_record)
   buried = buried + 1
   call('ZREM', key == DEAD and BROKEN or DEAD, id)
   call('ZADD', key, wall_us + buried, id)
-  call('HSET', GRAVES, id, grave)
+  call('HSET', DEAD_RECORDS, id, dead_record)
 end
 
 -- Keeps a dead job. The set is bounded: the oldest are dropped, and counted, when there are more than `max_dead`.
 -- The script that uses this part declares `dropped`.
-local function keep_dead(id, grave, max_dead)
+local function keep_dead(id, dead_record, max_dead)
   local excess = 1
   if max_dead > 0 then
-    add_grave(DEAD, id, grave)
+    add_dead_record(DEAD, id, dead_record)
     excess = call('ZCARD', DEAD) - max_dead
     if excess <= 0 then return end
     local oldest = call('ZRANGE', DEAD, 0, math.min(excess, MOST) - 1)
     excess = #oldest
-    call('HDEL', GRAVES, unpack(oldest))
+    call('HDEL', DEAD_RECORDS, unpack(oldest))
     call('ZREM', DEAD, unpack(oldest))
   end
   dropped = dropped + excess
@@ -63,19 +63,19 @@ end
 -- The end of a job that failed for good: a job for the failure handler if one is known on this queue, else it is kept among
 -- the dead, which are bounded, or among the broken, which are not: a broken job was never run, so it is never dropped.
 local function bury(id, m, reason, message, most)
-  local grave = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
+  local dead_record = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
   local told = reason == UNDECODABLE and 'broken' or 'dead'
   if reason == UNDECODABLE then
-    add_grave(BROKEN, id, grave)
-  elseif marked(m, CAUGHT) or not state.catcher then
-    keep_dead(id, grave, most)
+    add_dead_record(BROKEN, id, dead_record)
+  elseif marked(m, FAILURE_JOB) or not state.failure_handler then
+    keep_dead(id, dead_record, most)
   else
-    local f = read_meta(state.catcher)
+    local f = read_meta(state.failure_handler)
     local name
     repeat name = 'failure-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, name) == 0
-    f.priority, f.marks = m.priority, CAUGHT + LIMITED
-    call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. grave)
+    f.priority, f.marks = m.priority, FAILURE_JOB + LIMITED
+    call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. dead_record)
     place(name, f, 0)
     -- Who waits for it will not find it among the dead, and a crash keeps no result by itself.
     local why = reason == CRASHED and 'crashed' or reason == STALLED and 'stalled'
@@ -86,7 +86,7 @@ local function bury(id, m, reason, message, most)
 end
 
 -- A failure that no handler here wants: the job lands among the dead after all.
-local function bury_uncaught(id, most)
+local function bury_unhandled(id, most)
   local text = call('HGET', DATA, id) or ''
   if #text > 2 then
     local length = struct.unpack('>I2', text)

@@ -2,7 +2,7 @@
 --
 -- KEYS   the keys of one queue that the script names, in the order of keys.py. In the text they have the names of keys.py in
 --        capitals: these, and constants, are put in when the scripts are loaded (see scripts.py). KEYS_OF_QUEUE: how many they are.
--- ARGV   of a script that writes: [1] lane  [2] operation number on that lane  [3] the time the caller vouches for;
+-- ARGV   of a script that writes: [1] caller  [2] operation number on that caller  [3] the time the caller vouches for;
 --        then the script's own. Scripts that only read have just their own.
 --
 -- Every script that writes has three parts: read and check, decide, write. The sizes of all keys that it may write

@@ -2,11 +2,11 @@
 --
 -- META: version, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, sequence.
 -- The priority and sequence are meant for scheduled jobs: a ready or leased one has both in its score.
--- Marks: SUSPECT ran in a process that died and may have killed it; CAUGHT is a failure for a failure handler (see endings.lua);
+-- Marks: SUSPECT ran in a process that died and may have killed it; FAILURE_JOB is a failure for a failure handler (see endings.lua);
 -- LIMITED has limits of its own, which count for more than those of its task.
 local META_FORMAT = '>BBBI4I4I4I4I8I8I8'
 local META_SIZE = 43
-local SUSPECT, CAUGHT, LIMITED = 1, 2, 4
+local SUSPECT, FAILURE_JOB, LIMITED = 1, 2, 4
 local PLAIN = { marks = 0, priority = 5, max_failures = 10, max_stalls = 3, failures = 0, stalls = 0, min_backoff = 2000, max_backoff = 300000, seq = 0 }
 
 -- A record of another length is not ours; what it says is not known, so the plain values stand.

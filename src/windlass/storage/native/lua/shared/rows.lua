@@ -2,7 +2,7 @@
 -- { state, id, data, META record, ready score, run time, LEASES record, progress, last failure's message }
 
 local function row_of(what, id, score, run_at, lease)
-  return { what, id, read('HGET', DATA, id), read('HGET', META, id), score, run_at, lease, read('HGET', PROGRESS, id), read('HGET', NOTES, id) }
+  return { what, id, read('HGET', DATA, id), read('HGET', META, id), score, run_at, lease, read('HGET', PROGRESS, id), read('HGET', LAST_ERRORS, id) }
 end
 
 local function leased_row(id, lease)
@@ -18,5 +18,5 @@ local function scheduled_row(id, run_at)
 end
 
 local function grave_row(what, id)
-  return { what, id, read('HGET', GRAVES, id) }
+  return { what, id, read('HGET', DEAD_RECORDS, id) }
 end

@@ -45,7 +45,7 @@ class Peer:
         wait_until(has_taken, f"a {self.kind} peer to {self.role}", timeout=30)
 
 
-class Crew:
+class MixedWorkers:
     """All peers on one queue. As a context manager it leaves no process behind."""
 
     def __init__(self, folder: Path, url: str, prefix: str, node_modules: Path | None = None) -> None:
