@@ -1,7 +1,7 @@
-"""What all executors have in common: slots, jobs that wait for one, and the end of an attempt.
+"""The base of all executors: slots, jobs that wait for a slot, and the end of an attempt.
 
-An executor drives each attempt on the runner's loop: awaits a coroutine, a thread, or the answer of a child process. To
-make a task costs more than a short job does, so jobs that never wait share one; any other has its task for itself.
+An executor drives each attempt on the runner's event loop: it awaits a coroutine, a thread, or the answer of a child
+process. `starters.py` starts the jobs that wait.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from enum import Enum, auto
 from time import monotonic
-from types import coroutine
 from typing import Any
 
 from windlass.tasks.context import Job, JobServices
@@ -21,11 +20,12 @@ from windlass.values.job import Lease
 from windlass.values.outcome import Failed, Outcome, Released, Retried
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
+from windlass.worker.executors.starters import Driving, make_starter
 from windlass.worker.ipc.slot_table import SlotTable
 
 
 class Stop(Enum):
-    """Why a running attempt is stopped from outside."""
+    """Why the worker stops a running attempt."""
 
     TIMEOUT = auto()
     CANCELLED = auto()
@@ -34,17 +34,17 @@ class Stop(Enum):
 
 
 class Attempt:
-    """One attempt that is being made."""
+    """A running attempt."""
 
     __slots__ = ("alarm", "began", "job", "key", "plan", "slot", "stop", "task")
 
-    def __init__(self, plan: Plan, slot: int, services: JobServices, began: float, task: asyncio.Task[None]) -> None:
+    def __init__(self, plan: Plan, slot: int, services: JobServices, began: float) -> None:
         self.plan = plan
         self.key = key_of(plan.lease)
         self.slot = slot
         self.job = Job(plan.lease, plan.task, services)
         self.stop: Stop | None = None
-        self.task = task
+        self.task: asyncio.Task[Any] | None = None  # set when the attempt takes its first step
         self.alarm: asyncio.TimerHandle | None = None
         self.began = began
 
@@ -53,57 +53,56 @@ Key = tuple[str, int]  # queue and fence: two servers of a cluster may give out 
 
 
 def key_of(lease: Lease) -> Key:
-    """By what a running attempt is found."""
+    """Return the key under which a running attempt is found."""
     return (lease.queue, lease.fence)
 
 
 log = logging.getLogger("windlass.worker")
 Finished = Callable[[Attempt, Outcome | None], None]
-WORTH = 0.02  # seconds of work that are fetched ahead
-MOST_EACH, MOST_AHEAD = 64, 1600  # jobs that are, however short: for each slot, and for all of them
-STUCK = 0.5  # seconds without a free slot after which nothing is kept waiting for one
-LONG = 1.0  # seconds: how much longer a job takes says nothing about the next
-LONGEST_ROW = 0.001  # seconds for which jobs that never wait may keep the loop from others
-MOST_ROWS = 8  # that are about to begin, in one turn of the loop
+LEASE_AHEAD_S = 0.02  # work leased ahead: covers a few round trips to the server
+MAX_AHEAD_PER_SLOT = 64  # jobs leased ahead, however short: other workers need some too
+MAX_AHEAD = 1600  # the same for all slots together: a dead worker must not hold thousands of jobs
+STUCK_AFTER_S = 0.5  # without a free slot for this long, queued jobs go back: another worker may have a slot
+MAX_TYPICAL_S = 1.0  # longer jobs count as this, so that one very long job does not hide many short ones
 
 
 class Executor:
-    """Slots for one way of running. `finished` gets each attempt with its outcome, None if there is nothing to say."""
+    """Runs jobs in one way, in its slots. Calls `finished` with each attempt and its outcome, None for a lost lease."""
 
     def __init__(self, slots: range, slot_table: SlotTable, services: JobServices, finished: Finished) -> None:
-        self.most = self.limit = len(slots)
+        self.capacity = self.limit = len(slots)
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # a job must not see what an earlier one has set
+        self._context = copy_context()  # a clean context: a job must not see context variables of an earlier job
         self._slot_table = slot_table
         self._services = services
         self._finished = finished
         self._free = list(reversed(slots))
         self._standby: deque[Plan] = deque()
-        self._handed = 0  # jobs that wait as well, already where they will be run
+        self._prefetched = 0  # jobs that wait in the prefetch of a child
         self.running: dict[Key, Attempt] = {}
-        self._typical = LONG  # seconds that a job takes, as of late
-        self._moved_at = 0.0  # when a job last began or ended here
+        self._typical = MAX_TYPICAL_S  # moving average of a job's duration, in seconds
+        self._changed_at = 0.0  # when a job last began or ended here
         self._was_full = False
-        self._rows = 0  # tasks that are about to start what waits
+        self._starter = make_starter(self._loop, self._context, self._startable, self._start_next)
 
     # -- how much it can take --------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """How many more jobs are worth having here: free slots, and for very short jobs some that wait their turn."""
-        return self.limit + self._ahead() - len(self.running) - self.waiting
+        """How many more jobs to lease: one for each free slot, and some to wait ahead if jobs are very short."""
+        return self.limit + self._max_ahead() - len(self.running) - self.waiting
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait for their turn."""
-        return len(self._standby) + self._handed
+        """How many jobs wait for a slot."""
+        return len(self._standby) + self._prefetched
 
     def has_work_for(self, seconds: float) -> bool:
-        """Whether so many jobs wait here that no slot will be idle before."""
+        """Return whether the waiting jobs keep all slots busy for so many seconds."""
         return self.waiting * self._typical > self.limit * seconds
 
-    def _ahead(self) -> int:
-        return min(MOST_AHEAD, self.limit * min(MOST_EACH, int(WORTH / max(self._typical, 1e-6))))
+    def _max_ahead(self) -> int:
+        return min(MAX_AHEAD, self.limit * min(MAX_AHEAD_PER_SLOT, int(LEASE_AHEAD_S / max(self._typical, 1e-6))))
 
     @property
     def idle(self) -> bool:
@@ -113,68 +112,29 @@ class Executor:
     # -- running ---------------------------------------------------------------------------------
 
     def submit(self, plan: Plan) -> None:
-        """Run it as soon as a slot is free."""
+        """Run the job as soon as a slot is free."""
         self._standby.append(plan)
-        if not self._rows:
-            self._start_row()
+        self._starter.wake()
 
     def was_full(self) -> bool:
-        """Whether all slots were in use at some time since this was last asked."""
+        """Return whether all slots were in use at any time since the last call."""
         was, self._was_full = self._was_full, len(self.running) >= self.limit
         return was
 
-    def _start_row(self) -> None:
-        if self._rows < min(MOST_ROWS, len(self._standby), self.limit - len(self.running)):
-            self._rows += 1
-            # Not by the loop's own factory: one that begins tasks at once would begin the next job within this one.
-            asyncio.Task(self._run_row(), loop=self._loop, context=self._context.copy())
+    def _startable(self) -> int:
+        """How many waiting jobs can start now."""
+        return min(len(self._standby), self.limit - len(self.running))
 
-    async def _run_row(self) -> None:
-        """Start what waits, one after the other, in this one task for as long as each ends in its first step.
-
-        The first that has to wait keeps the task for itself, as a job does that began alone. Two more rows go on then,
-        so that a hundred such are under way within a few turns of the loop.
-        """
-        waiting = None
-        try:
-            waiting = await self._first_steps()
-        finally:
-            self._rows -= 1
-            self._start_row()
-            self._start_row()
-        if waiting is not None:
-            await _rest_of(*waiting)
-
-    async def _first_steps(self) -> tuple[Coroutine[Any, Any, None], Any] | None:
-        """The first of those that wait that did not end in its first step, and what it waits for."""
-        task = asyncio.current_task()
-        assert task is not None
-        pause_at = monotonic() + LONGEST_ROW
-        while self._standby and self._free and len(self.running) < self.limit:
-            one = self._start(self._standby.popleft(), task)
-            driving = self._drive(one)
-            try:
-                return driving, driving.send(None)
-            except StopIteration:
-                pass
-            if task.cancelling() or self._is_marked():
-                return None  # it left something behind that is not for the next
-            if monotonic() > pause_at:
-                await asyncio.sleep(0)  # others want the loop as well
-                pause_at = monotonic() + LONGEST_ROW
+    def _start_next(self) -> Driving | None:
+        """Take a slot for the next waiting job. Returns the coroutine that drives it; None if no job can start."""
+        if self._standby and self._free and len(self.running) < self.limit:
+            return self._drive(self._start(self._standby.popleft()))
         return None
 
-    def _is_marked(self) -> bool:
-        """Whether a job has changed the context of this task."""
-        try:
-            return copy_context() != self._context
-        except Exception:  # values that will not be compared
-            return True
-
-    def _start(self, plan: Plan, task: asyncio.Task[None]) -> Attempt:
-        slot = self._free.pop()  # the one that was used last: its child is warm
-        began = self._moved_at = monotonic()
-        one = Attempt(plan, slot, self._services, began, task)
+    def _start(self, plan: Plan) -> Attempt:
+        slot = self._free.pop()  # the most recently used slot: its child process is warm
+        began = self._changed_at = monotonic()
+        one = Attempt(plan, slot, self._services, began)
         started, timeout, running = int(began * 1000), plan.timeout, self.running
         self._slot_table.begin(slot, plan.lease.fence, started + round(timeout * 1000) if timeout else 0, started)
         running[one.key] = one
@@ -183,57 +143,58 @@ class Executor:
         return one
 
     async def _drive(self, one: Attempt) -> None:
+        one.task = asyncio.current_task()
         try:
             outcome = await self._run(one)
         except asyncio.CancelledError:
-            outcome = self._stopped(one)
-        except BaseException as error:  # not the job's own: those are outcomes already
-            log.exception("%s: it could not be run", one.plan.title)
-            outcome = attempt.fall_back(one.plan, attempt.describe(error))
+            outcome = self._stop_outcome(one)
+        except BaseException as error:  # a bug in the executor: errors of the job are outcomes already
+            log.exception("%s: could not be run", one.plan.title)
+            outcome = attempt.retry_or_fail(one.plan, attempt.describe(error))
         if one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
-            outcome = Released(one.plan.lease)  # whatever it made of being stopped, it was not its fault
+            outcome = Released(one.plan.lease)  # the shutdown caused the failure, so the job is not charged
         self._end(one, outcome)
 
     def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         raise NotImplementedError
 
-    def _stopped(self, one: Attempt) -> Outcome | None:
-        """What an attempt that was stopped comes to."""
+    def _stop_outcome(self, one: Attempt) -> Outcome | None:
+        """Return the outcome of an attempt that was stopped."""
         plan = one.plan
         match one.stop:
             case Stop.TIMEOUT:
-                return attempt.fall_back(plan, f"timed out after {plan.timeout:g} s")
+                return attempt.retry_or_fail(plan, f"timed out after {plan.timeout:g} s")
             case Stop.CANCELLED | Stop.SHUTDOWN:
-                return Released(plan.lease)  # a cancelled job does not come back, however it ends
+                return Released(plan.lease)  # the server drops a cancelled job whatever its outcome
             case Stop.LOST:
                 return None
-        return attempt.fall_back(plan, "CancelledError: the job cancelled itself")
+        return attempt.retry_or_fail(plan, "CancelledError: the job cancelled itself")
 
     def _end(self, one: Attempt, outcome: Outcome | None) -> None:
         if one.alarm is not None:
-            self._disarm(one.alarm, one, outcome)
+            self._cancel_alarm(one.alarm, one, outcome)
         self._slot_table.end(one.slot)
         del self.running[one.key]
         self._free.append(one.slot)
-        now = self._moved_at = monotonic()
-        self._typical += 0.1 * (min(LONG, now - one.began) - self._typical)
+        now = self._changed_at = monotonic()
+        self._typical += 0.1 * (min(MAX_TYPICAL_S, now - one.began) - self._typical)
         self._finished(one, outcome)
-        if self._standby and not self._rows:
-            self._start_row()
+        if self._standby:
+            self._starter.wake()
 
-    def _disarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
-        """One that had a time limit has ended."""
+    def _cancel_alarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
+        """Called when an attempt with a time limit has ended."""
         alarm.cancel()
 
     def set_limit(self, limit: int) -> None:
-        """How many may run at a time, from now on."""
+        """Change how many jobs may run at a time."""
         self.limit = limit
-        self._start_row()
+        self._starter.wake()
 
     # -- stopping --------------------------------------------------------------------------------
 
     def stop(self, key: Key, why: Stop) -> bool:
-        """Stop one attempt; false if it is not here."""
+        """Stop one attempt. Returns False if it does not run here."""
         one = self.running.get(key)
         if one is None:
             return False
@@ -242,23 +203,24 @@ class Executor:
         return True
 
     def _interrupt(self, one: Attempt) -> None:
-        one.task.cancel()
+        if one.task is not None:
+            one.task.cancel()
 
-    def begun(self, queue: str, id: str | None = None) -> list[Key]:
-        """The attempts that are being made at jobs of a queue, or at one job."""
+    def running_keys(self, queue: str, id: str | None = None) -> list[Key]:
+        """Return the keys of the running attempts at jobs of a queue, or at one job."""
         leases = [one.plan.lease for one in self.running.values()]
         return [key_of(lease) for lease in leases if lease.queue == queue and id in (None, lease.id)]
 
-    def give_up(self, queue: str, id: str) -> Plan | None:
-        """Take one job off those that wait; None if it is not among them."""
+    def withdraw(self, queue: str, id: str) -> Plan | None:
+        """Remove and return one waiting job; None if it does not wait here."""
         for plan in self._standby:
             if plan.lease.queue == queue and plan.lease.id == id:
                 self._standby.remove(plan)
                 return plan
         return None
 
-    def give_up_standby(self, queue: str | None = None, fence: int | None = None) -> list[Plan]:
-        """What was not started yet, all of it or of one queue or fence, to be given back."""
+    def withdraw_standby(self, queue: str | None = None, fence: int | None = None) -> list[Plan]:
+        """Remove and return the waiting jobs, all or those of one queue or fence."""
         waiting = [
             plan for plan in self._standby if queue in (None, plan.lease.queue) and fence in (None, plan.lease.fence)
         ]
@@ -266,35 +228,20 @@ class Executor:
             self._standby.remove(plan)
         return waiting
 
-    def give_up_surplus(self) -> list[Plan]:
-        """What was not started yet and is more than there is room for, but for one; the last that came."""
+    def withdraw_surplus(self) -> list[Plan]:
+        """Remove and return the newest waiting jobs beyond `room`, except one."""
         return [self._standby.pop() for _ in range(min(len(self._standby), -self.room - 1))]
 
-    def give_up_stuck(self) -> list[Plan]:
-        """What waits for a slot though none has become free for long: others may have a place for it.
+    def withdraw_stuck(self) -> list[Plan]:
+        """Remove and return waiting jobs if no slot has freed up for STUCK_AFTER_S: another worker may have a slot.
 
-        It was fetched because jobs were short; until they are again, nothing is.
+        The average duration rises too, so no more jobs are leased ahead until jobs are short again.
         """
-        silence = monotonic() - self._moved_at
-        if not self._standby or len(self.running) < self.limit or silence < STUCK:
+        quiet_s = monotonic() - self._changed_at
+        if not self._standby or len(self.running) < self.limit or quiet_s < STUCK_AFTER_S:
             return []
-        self._typical = max(self._typical, min(LONG, silence))
+        self._typical = max(self._typical, min(MAX_TYPICAL_S, quiet_s))
         return [self._standby.pop() for _ in range(min(len(self._standby), -self.room))]
 
     def close(self) -> None:
-        """Let go of what runs the jobs; nothing more will come."""
-
-
-@coroutine
-def _rest_of(driving: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    """Await a coroutine that has taken its first step, and waits for something."""
-    try:
-        while True:
-            try:
-                sent = yield waits_for
-            except BaseException as error:
-                waits_for = driving.throw(error)
-            else:
-                waits_for = driving.send(sent)
-    except StopIteration:
-        pass
+        """Release the threads or processes. No job may be submitted after this."""

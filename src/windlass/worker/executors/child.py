@@ -1,5 +1,6 @@
-"""A child: runs one job at a time, from its prefetch or as frames on its socket ask, until these end.
-Nothing that a job does to Python can end it; what a job does to the process (a signal, `os._exit`) may.
+"""A child process: runs one job at a time, from its prefetch or its socket, until both are closed.
+
+No exception of a job ends the child. Only what a job does to the process does, such as a signal or `os._exit`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from windlass.worker.ipc.slot_table import SlotTable
 Perform = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
 RUN: Header = {"run": "a lease"}
-LONGEST_MESSAGE = 16 * 1024
-LONGEST_TRACEBACK = 128 * 1024
+MAX_MESSAGE_CHARS = 16 * 1024  # leaves the header far below MAX_HEADER_BYTES
+MAX_TRACEBACK_CHARS = 128 * 1024  # a longer one, such as that of a RecursionError, loses its middle
 
 
 class Link:
-    """The way back to the runner while a job runs, for any thread. `slot_table` is there if one was handed over."""
+    """Sends frames to the runner while a job runs, from any thread. `slot_table` is set if the child received one."""
 
     def __init__(self, sock: socket.socket, lock: threading.Lock, slot_table: SlotTable | None) -> None:
         self.slot_table = slot_table
@@ -42,8 +43,8 @@ class Link:
         self._open = True
 
     def send(self, header: Header, body: bytes = b"") -> bool:
-        """Send a frame such as {"progress": 0.5}. False if it is too late: the job has ended, or nobody listens."""
-        if self._pid != os.getpid():  # a fork of the job must not talk in between; and the lock may be held for ever
+        """Send a frame such as {"progress": 0.5}. Returns False if the job has ended or the runner is gone."""
+        if self._pid != os.getpid():  # a fork of the job must not send frames, and its copy of the lock may be held
             return False
         with self._lock:
             return self._open and self._send(header, body)
@@ -55,15 +56,15 @@ class Link:
             return False
         return True
 
-    def _end(self, header: Header, body: bytes) -> bool:
-        """The last word on this job: no thread that it left behind can speak after it."""
+    def _send_last(self, header: Header, body: bytes) -> bool:
+        """Send the last frame of this job. Threads that the job left behind cannot send after it."""
         with self._lock:
             self._open = False
             return self._send(header, body)
 
 
 def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-    """What the forkserver calls in a new child: `perform` among the arguments names the function that runs a job."""
+    """Run a new child; the forkserver calls this. `arguments["perform"]` names the function that runs a job."""
     perform: Perform = find_function(arguments["perform"])
     slot_table = SlotTable.attach(fds["slot_table"]) if "slot_table" in fds else None
     prefetch = open_outlet(fds["prefetch"]) if "prefetch" in fds else None
@@ -71,12 +72,12 @@ def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> 
 
 
 def find_function(name: str) -> Any:
-    """The function of a name such as `package.module:function` or `package.module.function`."""
+    """Import the function with a name such as `package.module:function` or `package.module.function`."""
     module, _, attribute = name.rpartition(":" if ":" in name else ".")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidOption(f"there is no function {name!r}: {error}") from error
+        raise InvalidOption(f"no function {name!r}: {error}") from error
 
 
 def serve(
@@ -86,12 +87,12 @@ def serve(
     slot_table: SlotTable | None = None,
     prefetch: socket.socket | None = None,
 ) -> None:
-    """Run job after job, until the runner closes the socket or is gone."""
+    """Run job after job until the runner closes the socket or dies."""
     lock = threading.Lock()
     while (frame := _receive(sock) if prefetch is None else _take(prefetch, sock)) is not None:
         header, body = frame
         if "run" not in header:
-            raise FrameError(f"a child can only be asked to run a job; it was sent {sorted(header)}")
+            raise FrameError(f"a child accepts only frames with 'run', and received {sorted(header)}")
         link = Link(sock, lock, slot_table)
         answer = _run(app, perform, header, body, link)
         if not _answer(link, answer):
@@ -117,9 +118,9 @@ def _run(app: object, perform: Perform, header: Header, body: bytes, link: Link)
     try:
         return perform(app, header, body, link)
     except BaseException as error:
-        return _raised(error), b""
+        return _error_header(error), b""
     finally:
-        # A job that forked may come out of here twice. The copy has no business with the runner.
+        # A job may fork, and then the copy comes through here too. It must not answer the runner.
         if pid != os.getpid():
             os._exit(0)
 
@@ -127,45 +128,48 @@ def _run(app: object, perform: Perform, header: Header, body: bytes, link: Link)
 def _answer(link: Link, answer: tuple[Header, bytes]) -> bool:
     try:
         header, body = answer
-        return link._end(header, body)
+        return link._send_last(header, body)
     except (FrameError, TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        # Nothing of it was sent: a frame is made whole before its first byte goes out.
-        return link._end(_raised(error), b"")
+        # No byte was sent: the whole frame is built before the first byte goes out.
+        return link._send_last(_error_header(error), b"")
 
 
-def _raised(error: BaseException) -> Header:
+def _error_header(error: BaseException) -> Header:
     kind = type(error)
     return {
         "end": "raised",
         "type": kind.__qualname__,
         "module": kind.__module__,
-        "message": _shortened(_said(lambda: str(error)), LONGEST_MESSAGE),
-        "traceback": _shortened(_said(lambda: "".join(traceback.format_exception(error))), LONGEST_TRACEBACK),
+        "message": _shortened(_safe_text(lambda: str(error)), MAX_MESSAGE_CHARS),
+        "traceback": _shortened(_safe_text(lambda: "".join(traceback.format_exception(error))), MAX_TRACEBACK_CHARS),
     }
 
 
-def _said(say: Callable[[], str]) -> str:
-    # An error's own text is the user's code as well, and may fail or be no text at all.
+def _safe_text(render: Callable[[], str]) -> str:
+    # The error's __str__ is user code: it may raise, or return something that is not a string.
     try:
-        return say().encode("utf-8", "backslashreplace").decode()
+        return render().encode("utf-8", "backslashreplace").decode()
     except BaseException as error:
-        return f"(it cannot be shown: {type(error).__name__})"
+        return f"(its text cannot be shown: {type(error).__name__})"
 
 
 def _shortened(text: str, limit: int) -> str:
-    # The end of a traceback says more than its middle.
+    # The end of a traceback matters more than its middle.
     return text if len(text) <= limit else f"{text[: limit // 4]}\n[…]\n{text[-limit * 3 // 4 :]}"
 
 
 # -- standard output -----------------------------------------------------------------------------
 
-PATIENCE = 2.0
-_ALWAYS_FITS = 4096  # what a pipe that is ready takes without blocking (PIPE_BUF)
+STALLED_READER_TIMEOUT_S = 2.0  # then output is dropped: a stalled reader must not hold up the job
+_PIPE_BUF_BYTES = 4096  # a pipe that polls as writable takes this much without blocking (PIPE_BUF)
 
 
 class Output(io.RawIOBase):
-    """Standard output or error that never holds up a job for good and never fails it: when nobody reads, it waits
-    a while once and then drops what does not fit; when nobody is there, all is dropped."""
+    """Standard output or error that never blocks a job for long and never fails it.
+
+    If the reader stalls, it waits once for STALLED_READER_TIMEOUT_S and then drops output until the reader goes on. If
+    the reader is gone, it drops everything.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -179,56 +183,58 @@ class Output(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), _ALWAYS_FITS):
-            self._write_or_drop(view[start : start + _ALWAYS_FITS])
+        for start in range(0, len(view), _PIPE_BUF_BYTES):
+            self._write_or_drop(view[start : start + _PIPE_BUF_BYTES])
         return len(view)
 
     def _write_or_drop(self, piece: memoryview) -> None:
         try:
-            if not self._is_ready(0.0 if self._dropped else PATIENCE):
+            if not self._is_ready(0.0 if self._dropped else STALLED_READER_TIMEOUT_S):
                 self._dropped += len(piece)
                 return
             if self._dropped:
-                note, self._dropped = f"\n[windlass: {self._dropped:,} bytes were dropped, nobody read them]\n", 0
+                note, self._dropped = f"\n[windlass: {self._dropped:,} bytes of output dropped, reader stalled]\n", 0
                 os.write(self._fd, note.encode())
                 self._write_or_drop(piece)
                 return
             while piece:
                 piece = piece[os.write(self._fd, piece) :]
         except OSError as error:
-            if error.errno == errno.EAGAIN:  # somebody made the pipe non-blocking, and somebody else filled it
+            if error.errno == errno.EAGAIN:  # another process made the pipe non-blocking, and it is full
                 self._dropped += len(piece)
 
-    def _is_ready(self, patience: float) -> bool:
+    def _is_ready(self, timeout: float) -> bool:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
-        return bool(poll.poll(patience * 1000))
+        return bool(poll.poll(timeout * 1000))
 
 
 class _Unclosable(io.BufferedWriter):
-    """A job that closes its output would otherwise break every `print` of the jobs after it."""
+    """Ignores `close`: a job that closes its output must not break `print` in the jobs after it."""
 
     def close(self) -> None:
         self.flush()
 
 
 def take_over_output() -> None:
-    """Put `Output` under `sys.stdout` and `sys.stderr`. Done before the app is imported: its log handlers keep
-    the streams that they find, and these stay good in every fork."""
+    """Put `Output` under `sys.stdout` and `sys.stderr`.
+
+    Call it before the app is imported: the app's log handlers keep these streams, and they work in every fork.
+    """
     sys.stdout = _text_on(1)
     sys.stderr = _text_on(2)
 
 
 def _text_on(fd: int) -> TextIO:
-    # Not the default buffer size: what is larger than a line goes out in pieces that a ready pipe takes.
-    buffered = _Unclosable(Output(fd), _ALWAYS_FITS)
+    # A small buffer, so that each write fits into a pipe that polls as writable.
+    buffered = _Unclosable(Output(fd), _PIPE_BUF_BYTES)
     return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def flush_output() -> None:
-    """Let nothing be written twice by a fork, nor be lost by `os._exit`."""
+    """Flush output, so that a fork does not write it twice and `os._exit` does not lose it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:
-            pass  # the app put something else in its place, and that is its own affair
+            pass  # the app replaced the stream with one that cannot be flushed

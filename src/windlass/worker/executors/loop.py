@@ -1,5 +1,7 @@
-"""Runs coroutines on the runner's own event loop. A time limit cancels; the supervisor sees to those that will not
-stop."""
+"""Runs coroutines on the runner's own event loop.
+
+A time limit cancels the coroutine. If it ignores that, the supervisor kills the runner.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ log = logging.getLogger("windlass.worker")
 
 
 class LoopExecutor(Executor):
-    """Coroutines, many at a time."""
+    """Runs coroutines concurrently."""
 
     def _run(self, one: Attempt) -> Awaitable[Outcome | None]:
         plan = one.plan
@@ -24,10 +26,10 @@ class LoopExecutor(Executor):
             one.alarm = self._loop.call_later(plan.timeout, self.stop, one.key, Stop.TIMEOUT)
         return attempt.arun(plan, one.job)
 
-    def _disarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
-        super()._disarm(alarm, one, outcome)
+    def _cancel_alarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
+        super()._cancel_alarm(alarm, one, outcome)
         plan, took = one.plan, monotonic() - one.began
         if plan.timeout and isinstance(outcome, Completed) and took > plan.timeout:
-            # Nothing could cancel it: the loop did not turn. What is done is done.
-            told = '%s: done, but after %.1f s, and its limit is %g s: a job blocks the event loop; use run="process"'
-            log.warning(told, plan.title, took, plan.timeout)
+            # The blocked event loop could not cancel the job, and its work is done.
+            text = '%s: done after %.1f s, over its timeout of %g s: a job blocks the event loop; use run="process"'
+            log.warning(text, plan.title, took, plan.timeout)
