@@ -1,6 +1,6 @@
-"""The first job: declare a task, put a call of it on the queue, run a worker in this program until it is done.
+"""The first job: declare a task, enqueue a call of it, and run a worker in this program until the job is done.
 
-Nothing has to be set up. In production a worker is a program of its own, `windlass worker first_job:app`.
+It needs no setup. In production the worker is a separate program: `windlass worker first_job:app`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ async def main() -> None:
     worker = app.worker()
     running = asyncio.create_task(worker.run())
     await done.wait()
-    await worker.stop()  # takes no more jobs, and lets what runs finish
+    await worker.stop()  # takes no more jobs; running jobs finish
     await running
     print(f"left       {(await app.queue('example-greetings').acounts()).waiting}")
 

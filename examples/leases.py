@@ -1,4 +1,4 @@
-"""What can become of a lease: completed, retried, extended, failed, cancelled; and which job comes first."""
+"""All that can happen to a lease: complete, retry, extend, fail, cancel. And the order in which jobs are leased."""
 
 import time
 
@@ -6,14 +6,14 @@ from windlass import Lease, Queue, Windlass
 
 
 def take(queue: Queue) -> Lease:
-    """The next job; this example always knows that there is one."""
+    """Lease the next job. This example always knows that there is one."""
     lease = queue.lease(seconds=10, wait=2)
     assert lease is not None
     return lease
 
 
 def priority(queue: Queue) -> None:
-    """0 is the most urgent, 9 the least, 5 the default. Equals are taken in the order they came."""
+    """0 is the most urgent, 9 the least, 5 the default. Within one priority, first in first out."""
     queue.enqueue(b"whenever", priority=9)
     queue.enqueue(b"normal")
     queue.enqueue(b"urgent", priority=0)
@@ -23,7 +23,7 @@ def priority(queue: Queue) -> None:
 
 
 def delay(queue: Queue) -> None:
-    """A job with a delay (or a run_at) is scheduled, and leased when its time has come."""
+    """A job with a delay (or a run_at) is scheduled. It can be leased when its time has come."""
     asked = time.monotonic()
     queue.enqueue(b"later", delay="300ms")
     print("delay      nothing to lease yet:", queue.lease())
@@ -32,7 +32,7 @@ def delay(queue: Queue) -> None:
 
 
 def retry(queue: Queue) -> None:
-    """A failed attempt: the job comes back, and knows how often it was tried."""
+    """A failed attempt: the job comes back, with a count of its attempts."""
     queue.enqueue(b"flaky", max_failures=5)
     lease = take(queue)
     queue.retry(lease, delay=0.2, message="the other side was busy")
@@ -42,7 +42,7 @@ def retry(queue: Queue) -> None:
 
 
 def extend(queue: Queue) -> None:
-    """Work that takes longer than its lease asks for more time; a lease that ends gives the job to others."""
+    """A job that takes longer than its lease asks for more time. When a lease ends, others can take the job."""
     queue.enqueue(b"long")
     lease = queue.lease(seconds=0.3)
     assert lease is not None
@@ -52,14 +52,14 @@ def extend(queue: Queue) -> None:
     queue.enqueue(b"forgotten")
     lost = queue.lease(seconds=0.2)
     assert lost is not None
-    again = take(queue)  # waits for the end of the first lease
+    again = take(queue)  # waits until the first lease ends
     print(f"           not extended: taken back, the fence has risen: {again.fence > lost.fence}")
     print(f"           the first may not complete it any more: {queue.complete(lost)}")
     queue.complete(again)
 
 
 def fail(queue: Queue) -> None:
-    """A failure for good: the job is kept among the dead, with the reason, until they are purged."""
+    """A failure for good: the job is dead. The queue keeps it with the reason until the dead are purged."""
     queue.enqueue(b"hopeless", id="order-7")
     queue.fail(take(queue), "no such order")
     dead = queue.get("order-7")
@@ -69,7 +69,7 @@ def fail(queue: Queue) -> None:
 
 
 def cancel(queue: Queue) -> None:
-    """A waiting job is taken away; a running one hears of it when it next reports."""
+    """A waiting job is removed. A running job learns of it at its next report."""
     queue.enqueue(b"not needed", id="a")
     print("cancel     a waiting job:", queue.cancel("a"))
     queue.enqueue(b"not needed any more", id="b")
@@ -81,7 +81,7 @@ def cancel(queue: Queue) -> None:
 
 with Windlass() as app:
     queue = app.queue("example-leases")
-    queue.purge()  # what an interrupted run may have left
+    queue.purge()  # an interrupted run may have left jobs
     for show in (priority, delay, retry, extend, fail, cancel):
         show(queue)
     print("left      ", queue.counts().waiting)

@@ -1,7 +1,7 @@
-"""The first job: bytes on a queue, a lease on them, done.
+"""The first raw job: enqueue bytes, lease the job, complete it.
 
-Nothing has to be set up. Without WINDLASS_URL the jobs are kept by a durable embedded server, in WINDLASS_HOME
-or in the platform's folder for user data.
+It needs no setup. Without WINDLASS_URL a durable embedded server keeps the jobs, in WINDLASS_HOME or in the
+platform's folder for user data.
 """
 
 from windlass import Windlass
@@ -12,9 +12,9 @@ with Windlass() as app:
     receipt = queue.enqueue(b"hello, world")  # when this returns, the server has the job
     print(f"enqueued   {receipt.id} ({receipt.status})")
 
-    lease = queue.lease(seconds=30, wait=1)  # for 30 seconds this job is ours alone
+    lease = queue.lease(seconds=30, wait=1)  # this program alone has the job, for 30 seconds
     assert lease is not None
     print(f"leased     {lease.id}: {lease.data!r}, attempt {lease.attempt}")
 
-    print(f"completed  {queue.complete(lease)}")  # true exactly once for a job
+    print(f"completed  {queue.complete(lease)}")  # true only once for each job
     print(f"left       {queue.counts().waiting}")

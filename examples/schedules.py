@@ -1,4 +1,4 @@
-"""Schedules: a job every second from the code, and another one added while the program runs."""
+"""Schedules: one is declared in the code (a job every second), another is added while the program runs."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ async def report(kind: str, job: Job = current()) -> None:
     await ticks.put(kind)
 
 
-app.schedule("each-second", report.call("from the code"), every="1s")  # put into the server by the first worker
+app.schedule("each-second", report.call("from the code"), every="1s")  # the first worker writes it to the server
 
 
 async def main() -> None:
@@ -24,7 +24,7 @@ async def main() -> None:
     print("declared  ", await ticks.get())
 
     await app.schedules.aadd("reminder", report.call("added later"), cron="0 9 * * MON-FRI", zone="Europe/Berlin")
-    await app.schedules.arun_now("reminder", QUEUE)  # beside its ticks, which stay as they are
+    await app.schedules.arun_now("reminder", QUEUE)  # an extra run; its ticks stay as they are
     while (kind := await ticks.get()) != "added later":
         pass
     print("run now   ", kind)

@@ -1,8 +1,8 @@
-"""A worker over a pipe. It speaks lines of JSON with `windlass stdio`, as a program in any language could.
+"""A worker over a pipe. It exchanges lines of JSON with `windlass stdio`, as a program in any language could.
 
     python examples/stdio_worker.py
 
-The jobs are those of a plain Windlass queue; only the first and the last line of `main` need Python at all.
+The jobs are on a plain Windlass queue. Only `main` needs Python: it enqueues the jobs and counts them at the end.
 """
 
 import json
@@ -17,7 +17,7 @@ SERVICE = [sys.executable, "-m", "windlass", "stdio", "--layout", "native"]
 
 
 def say(service: subprocess.Popen[str], word: str, **payload: object) -> None:
-    """Send one message: an object on a line."""
+    """Send one message: a JSON object on one line."""
     assert service.stdin
     message = {
         "topic": f"default/job_queue/workers/{WORKER}/{word}",
@@ -29,19 +29,19 @@ def say(service: subprocess.Popen[str], word: str, **payload: object) -> None:
 
 
 def work(jobs: int) -> None:
-    """Work on so many jobs, then hang up."""
+    """Work on this many jobs, then close the pipe."""
     with subprocess.Popen(
         SERVICE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as service:
         assert service.stdin
         assert service.stdout
-        say(service, "worker_idle")  # while there is no job, again every 3 seconds
+        say(service, "worker_idle")  # repeat every 3 seconds while there is no job
         for line in service.stdout:
             job = json.loads(line)["payload"]
             say(service, "job_accepted", uuid=job["uuid"])
             print("making a thumbnail of", job["path"])
-            say(service, "worker_progress", uuid=job["uuid"], progress=0.5)  # again every 3 seconds
-            say(service, "job_finished", uuid=job["uuid"])  # the next job comes by itself
+            say(service, "worker_progress", uuid=job["uuid"], progress=0.5)  # repeat every 3 seconds
+            say(service, "job_finished", uuid=job["uuid"])  # the next job arrives without a request
             jobs -= 1
             if not jobs:
                 service.stdin.close()

@@ -1,9 +1,9 @@
 """A small shop: each order needs a thumbnail of its photo and an e-mail to the customer.
 
-`windlass demo` runs it, and kills its worker. To run it yourself, in this folder:
+`windlass demo` runs the shop and kills its worker. To run it yourself, in this folder:
 
-    windlass worker shop:app     does the work
-    python shop.py 100           in another terminal: a hundred orders
+    windlass worker shop:app     runs the jobs
+    python shop.py 100           in another terminal: places a hundred orders
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tempfile import gettempdir
 
 from windlass import Failure, Job, JobRecord, Receipt, Windlass, current
 
-app = Windlass()  # a durable server of its own, or the one that WINDLASS_URL names
+app = Windlass()  # uses the embedded server, or the one that WINDLASS_URL names
 FOLDER = Path(os.environ.get("SHOP_FOLDER", f"{gettempdir()}/windlass-shop"))
 PHOTO = FOLDER / "photo.ppm"
 
@@ -27,13 +27,13 @@ PHOTO = FOLDER / "photo.ppm"
 @app.task(queue="shop-orders")  # a plain def: runs in a thread
 def order(number: int, address: str, job: Job = current()) -> None:
     with noted("order", number, job):
-        time.sleep(0.05)  # stands for charging the customer's card
-        # Both are added in the step that completes this job, or never: an order that is run twice sends one e-mail.
+        time.sleep(0.05)  # simulates charging the customer's card
+        # Both are added in the step that completes this job, or never: an order that runs twice sends one e-mail.
         job.enqueue(thumbnail.call(number))
         job.enqueue(send_email.call(number, address))
 
 
-@app.task(queue="shop-media", run="process", timeout="10s")  # in a process that can be killed, and may crash
+@app.task(queue="shop-media", run="process", timeout="10s")  # runs in a process that can be killed, and may crash
 def thumbnail(number: int, job: Job = current()) -> None:
     with noted("thumbnail", number, job):
         (FOLDER / f"thumbnail-{number}.ppm").write_bytes(shrink(PHOTO.read_bytes(), factor=5))
@@ -42,14 +42,14 @@ def thumbnail(number: int, job: Job = current()) -> None:
 @app.task(queue="shop-mail", max_failures=20, min_backoff="200ms", max_backoff="2s")  # async def: on the event loop
 async def send_email(number: int, address: str, job: Job = current()) -> None:
     with noted("email", number, job):
-        await asyncio.sleep(0.1)  # a mail server takes its time,
+        await asyncio.sleep(0.1)  # a mail server is slow,
         if address.endswith(".invalid"):
-            raise Failure(f"550 no such mailbox: {address}")  # does not know everybody (for good: no further try),
+            raise Failure(f"550 no such mailbox: {address}")  # rejects some addresses (for good: no retry),
         if random.random() < 0.1:
-            raise ConnectionError("451 busy, try again later")  # and is busy now and then: tried again, after a pause
+            raise ConnectionError("451 busy, try again later")  # and is sometimes busy: Windlass retries after a pause
 
 
-@send_email.on_failure  # hears of each e-mail that failed for good
+@send_email.on_failure  # runs for each e-mail that failed for good
 def call_customer(data: dict[str, int], job: JobRecord) -> None:
     note("did", "call", data["number"], job)
 
@@ -57,10 +57,10 @@ def call_customer(data: dict[str, int], job: JobRecord) -> None:
 @app.task(queue="shop-media", run="process", max_stalls=3)
 def corrupt_photo(job: Job = current()) -> None:
     with noted("poison", 0, job):
-        os.kill(os.getpid(), signal.SIGKILL)  # as a bad decoder would. After three crashes it is left among the dead
+        os.kill(os.getpid(), signal.SIGKILL)  # as a bad decoder would. After three crashes the job is dead
 
 
-@app.task(queue="shop-orders", priority=0)  # before all orders that wait
+@app.task(queue="shop-orders", priority=0)  # before all waiting orders
 def heartbeat(job: Job = current()) -> None:
     note("did", "tick", 0, job)
 
@@ -69,14 +69,14 @@ app.schedule("heartbeat", heartbeat.call(), every="1s", overlap="allow")  # each
 
 
 def place_orders(count: int) -> list[Receipt]:
-    """Enqueue so many orders, in one round trip. When it returns, the server has them."""
+    """Enqueue this many orders in one round trip. When it returns, the server has them."""
     PHOTO.write_bytes(b"P6\n250 200\n255\n" + bytes(x * y // 64 % 256 for y in range(200) for x in range(750)))
     hosts = {number: "nowhere.invalid" if number % 50 == 0 else "example.com" for number in range(1, count + 1)}
     return app.enqueue_many(order.call(number, f"customer-{number}@{host}") for number, host in hosts.items())
 
 
 def shrink(picture: bytes, factor: int) -> bytes:
-    """A smaller PPM picture: each square of pixels becomes one, the mean of its colours."""
+    """Shrink a PPM picture: each square of pixels becomes one pixel, the mean of its colours."""
     _, measures, _, pixels = picture.split(b"\n", 3)
     width, height = map(int, measures.split())
     small = bytearray()
@@ -90,7 +90,7 @@ def shrink(picture: bytes, factor: int) -> bytes:
 
 @contextmanager
 def noted(what: str, number: int, job: Job) -> Iterator[None]:
-    """Write down that a job began, and how it ended. Only a process that is killed leaves an attempt without an end."""
+    """Note that a job began, and how it ended. Only a killed process leaves an attempt without an end."""
     note("began", what, number, job)
     try:
         yield
@@ -101,7 +101,7 @@ def noted(what: str, number: int, job: Job) -> Iterator[None]:
 
 
 def note(deed: str, what: str, number: int, job: Job | JobRecord) -> None:
-    """A line in a ledger outside the server, written in one piece: whatever is killed, it is there or it is not."""
+    """Append one line to a ledger outside the server, in one write: a kill leaves the whole line or none of it."""
     with open(FOLDER / "ledger", "a") as ledger:
         ledger.write(f"{time.monotonic():.6f} {os.getpid()} {deed} {what} {number} {job.id}\n")
 
