@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import rich_click as click
 from click.testing import CliRunner, Result
 
 from windlass import __version__, errors
-from windlass.cli import SUMMARIES, exit_code, main
+from windlass.cli import GROUPS, HIDDEN, SUMMARIES, main
+from windlass.cli.exit_codes import exit_code
 
 WINDLASS = Path(sys.executable).with_name("windlass")
 
@@ -38,8 +40,9 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], Result]:
     return run_into
 
 
-def test_version() -> None:
-    result = run("--version")
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(flag: str) -> None:
+    result = run(flag)
     assert (result.exit_code, result.stdout) == (0, f"windlass {__version__}\n")
 
 
@@ -50,10 +53,38 @@ def test_help_lists_every_command_and_shows_how_to_begin() -> None:
     assert all(summary in result.stdout for summary in SUMMARIES.values())
 
 
-@pytest.mark.parametrize("name", SUMMARIES)
+def test_help_shows_the_commands_in_groups() -> None:
+    lines = run("--help").stdout.splitlines()
+    shown: dict[str, list[str]] = {}
+    for line in lines:
+        if title := re.match(r"╭─ (\w+) ─", line):
+            names = shown.setdefault(title[1], [])
+        elif row := re.match(r"│ (\w+)  ", line):
+            names.append(row[1])
+    assert {group: names for group, names in shown.items() if group != "Options"} == {
+        group: list(commands) for group, commands in GROUPS.items()
+    }
+
+
+def test_hidden_commands_are_not_listed_but_run() -> None:
+    listed = run("--help").stdout
+    for name in HIDDEN:
+        assert not re.search(rf"│ {name} ", listed)
+        assert run(name, "--help").exit_code == 0
+
+
+def test_help_imports_no_command() -> None:
+    code = "import sys; from windlass.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not {f"windlass.cli.{name}" for name in SUMMARIES | HIDDEN} & set(loaded)
+
+
+@pytest.mark.parametrize("name", SUMMARIES | HIDDEN)
 def test_what_is_listed_is_what_the_command_says_of_itself(name: str) -> None:
     command = getattr(import_module(f"windlass.cli.{name}"), name)
-    assert command.help.splitlines()[0] == SUMMARIES[name]
+    assert command.help.splitlines()[0] == (SUMMARIES | HIDDEN)[name]
     assert run(name, "--help").exit_code == 0
 
 

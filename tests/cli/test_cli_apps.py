@@ -143,7 +143,7 @@ def test_options_of_a_job(shop: str, app: Windlass, queue: Queue) -> None:
         (["1", "mood=fine"], "there is no argument 'mood'"),
         (["1", "user_id=2"], "given twice"),
         (["user_id=1", "user_id=2"], "given twice"),
-        (["user_id=1", "fr"], "those by place come first"),
+        (["user_id=1", "fr"], "give positional arguments first"),
         (["1", "job=1"], "filled in"),
         (["NaN"], "must be int"),
     ],
@@ -173,8 +173,8 @@ def test_without_an_app_it_is_written_as_it_is(shop: str, queue: Queue) -> None:
     assert run("enqueue", "elsewhere", "a=1", "b=x y", "--queue", QUEUE).exit_code == 0
     assert run("enqueue", "elsewhere", "--queue", QUEUE).exit_code == 0
     assert [each.get("args") for each in payloads(queue)] == [[1, {"a": [2]}], {"a": 1, "b": "x y"}, {}]
-    refused(run("enqueue", "elsewhere", "1", "b=2", "--queue", QUEUE), 2, "by place or all by name")
-    refused(run("enqueue", "else where", "--queue", QUEUE), 2, "is no task name")
+    refused(run("enqueue", "elsewhere", "1", "b=2", "--queue", QUEUE), 2, "by position or all by name")
+    refused(run("enqueue", "else where", "--queue", QUEUE), 2, "is not a task name")
 
 
 def test_who_names_neither_app_nor_queue_is_warned(shop: str, app: Windlass, queue: Queue) -> None:
@@ -260,10 +260,10 @@ app.schedule("nightly", x.call(), cron="at night")
         ("odd_shop:app", "import nowhere_to_be_found", ["odd_shop.py", "nowhere_to_be_found"], 1),
         ("raising_shop:app", "def f():\n    raise ValueError('no good')\nf()", ["in f", "ValueError: no good"], 1),
         ("leaving_shop:app", "raise SystemExit(7)", ["SystemExit: 7"], 1),
-        ("empty_shop:app", "", ["'app' is not there"], 1),
-        ("other_shop:app", "app = 42", ["no Windlass app"], 1),
-        ("refused_shop:app", REFUSED, ["in declare", "InvalidTask: task 'x': there is no option 'queu'"], 1),
-        ("timed_shop:app", TIMED, ["line 5", "no cron expression"], 1),
+        ("empty_shop:app", "", ["'app' does not exist"], 1),
+        ("other_shop:app", "app = 42", ["not Windlass"], 1),
+        ("refused_shop:app", REFUSED, ["in declare", "InvalidTask: task 'x': unknown option 'queu'"], 1),
+        ("timed_shop:app", TIMED, ["line 5", "not a cron expression"], 1),
         ("just_a_module", None, ["module:attribute"], 2),
     ],
 )
@@ -340,7 +340,7 @@ def test_a_schedule_is_paused_and_resumed(digest: str) -> None:
     assert run("schedules", "pause", QUEUE, digest).stdout == f"{QUEUE}/digest is paused.\n"
     assert run("schedules", "pause", QUEUE, digest).stdout == f"{QUEUE}/digest was paused already.\n"
     assert "paused" in run("schedules", "list").stdout
-    assert run("schedules", "resume", QUEUE, digest).stdout == f"{QUEUE}/digest goes on.\n"
+    assert run("schedules", "resume", QUEUE, digest).stdout == f"{QUEUE}/digest is resumed.\n"
     assert run("schedules", "resume", QUEUE, digest).stdout == f"{QUEUE}/digest was not paused.\n"
     told_of = {"queue": QUEUE, "name": "digest"}
     assert told(run("schedules", "pause", QUEUE, digest, "--json")) == told_of | {"paused": True, "changed": True}
@@ -408,7 +408,7 @@ def test_ctrl_c_twice_gives_back_what_runs(shop: str, app: Windlass, queue: Queu
     finally:
         process.kill()
     assert process.returncode == 0, errors
-    assert "stopping now" in errors
+    assert "Stopping now" in errors
     job = queue.get("a")
     assert job is not None
     assert (job.state, job.failures, job.stalls) == ("ready", 0, 0)
@@ -417,20 +417,20 @@ def test_ctrl_c_twice_gives_back_what_runs(shop: str, app: Windlass, queue: Queu
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["--queue", "no good"], 2, "is no queue name"),
+        (["--queue", "no good"], 2, "is not a queue name"),
         (["--queue", "a=0"], 2, "weight"),
         (["--queue", "a=x"], 2, "weight"),
         (["--queue", "a", "--queue", "a=2"], 2, "twice"),
         (["--concurrency", "0"], 2, "neither auto nor a number"),
         (["--concurrency", "many"], 2, "neither auto nor a number"),
-        (["--lease", "soon"], 2, "--lease='soon' is no duration"),
-        (["--url", "redis://localhost"], 2, "a worker uses the server of its app"),
+        (["--lease", "soon"], 2, "--lease='soon' is not a duration"),
+        (["--url", "redis://localhost"], 2, "it uses the server of its app"),
         (["--lease", "10ms"], 2, "out of range"),
         (["--grace", "-1"], 2, "out of range"),
-        (["--max-rss", "big"], 2, "is no size"),
+        (["--max-rss", "big"], 2, "is not a size"),
         (["--max-jobs", "0"], 2, "--max-jobs"),
         (["--log-level", "loud"], 2, "loud"),
-        (["--name", "no good"], 2, "is no worker name"),
+        (["--name", "no good"], 2, "is not a worker name"),
     ],
 )
 def test_a_worker_that_cannot_be_run_like_this(shop: str, words: list[str], code: int, complaint: str) -> None:
@@ -447,7 +447,7 @@ def test_a_worker_without_its_server(shop: str) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 4, errors
     first, last = errors.splitlines()
-    assert "the server cannot be reached" in first
+    assert "Cannot reach the server" in first
     assert "trying for 0.2 s" in first
     assert last.startswith("windlass: ")
     assert "127.0.0.1:1" in last
@@ -459,14 +459,14 @@ def test_ctrl_c_ends_a_worker_that_looks_for_its_server(shop: str) -> None:
     process = start(shop, "--log-format", "text")
     assert process.stderr is not None
     try:
-        assert "the server cannot be reached" in process.stderr.readline()
+        assert "Cannot reach the server" in process.stderr.readline()
         asked = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=15)
     finally:
         process.kill()
     assert time.monotonic() - asked < 5
-    assert (process.returncode, errors.split()[1:]) == (0, ["·", "stopping"])
+    assert (process.returncode, errors.split()[1:]) == (0, ["·", "Stopping"])
 
 
 def test_a_worker_tells_of_each_job_if_asked_to(shop: str, queue: Queue) -> None:
@@ -481,7 +481,7 @@ def test_a_worker_tells_of_each_job_if_asked_to(shop: str, queue: Queue) -> None
     finally:
         process.kill()
     assert re.search(rf"· welcome {QUEUE}/a: done in 0\.\d\d s\n", errors), errors
-    assert errors.endswith("· stopped; jobs run: 1\n")
+    assert errors.endswith("stopped; jobs run: 1\n")
 
 
 @pytest.fixture
@@ -521,6 +521,11 @@ def test_a_worker_is_told_what_the_flags_say(settled: Callable[..., Settings]) -
     )
     assert given.name.startswith("web-1-")
     assert settled("--name", "web-1").name != given.name
+
+
+def test_the_short_flags_of_a_worker(settled: Callable[..., Settings]) -> None:
+    given = settled("-q", "a=3", "-q", "b", "-c", "50", "-p", "4", "-t", "6")
+    assert (given.queues, given.concurrency, given.processes, given.threads) == ({"a": 3, "b": 1}, 50, 4, 6)
 
 
 def test_a_worker_is_told_what_the_variables_say(

@@ -173,7 +173,7 @@ def test_a_worker_that_does_not_start_is_told_with_its_last_words(
     monkeypatch.setattr("windlass.ops.benchmark.worker_process.APP", "windlass.ops.benchmark.nowhere:app")
     result = CliRunner().invoke(main, ["bench", *QUICK])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "the worker has ended" in result.stderr
+    assert "the worker of the bench ended" in result.stderr
     assert "windlass.ops.benchmark.nowhere" in result.stderr
 
 

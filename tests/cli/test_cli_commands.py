@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from tests.support.server import Server
 from windlass import Limits, Queue, Windlass
 from windlass.cli import SUMMARIES, main
-from windlass.cli.output import cell, distance, first_line, length, size
+from windlass.cli.output import first_line, format_duration, format_relative, format_size, printable
 from windlass.storage.native import keys
 from windlass.transport import presence
 from windlass.values.outcome import Broken, Unknown
@@ -120,7 +120,7 @@ def test_each_has_an_example_or_is_part_of_a_group() -> None:
 def test_a_server_that_cannot_be_reached_is_exit_code_4(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.cli.connect.PATIENCE", 0.0)
+    monkeypatch.setattr("windlass.cli.connect.RETRY_FOR_S", 0.0)
     monkeypatch.delenv("WINDLASS_APP", raising=False)
     result = CliRunner().invoke(main, [*words, "--url", "redis://127.0.0.1:1"])
     assert (result.exit_code, result.stdout) == (4, "")
@@ -133,7 +133,7 @@ def test_a_server_that_cannot_be_reached_is_exit_code_4(
     ids=" ".join,
 )
 def test_a_name_that_no_queue_can_have_is_wrong_usage(run: Run, words: tuple[str, ...]) -> None:
-    refused(run(*words), 2, "is no queue name")
+    refused(run(*words), 2, "is not a queue name")
 
 
 def test_two_servers_are_one_too_many(run: Run) -> None:
@@ -183,9 +183,9 @@ def test_status_says_what_may_need_a_hand(run: Run, app: Windlass, queue: Queue,
     fill(app, queue)
     client.lpush(keys.queue_key(NAME, "inbox"), b"x", b"y")
     said = run("status").stdout
-    assert f"{NAME}: 3 jobs ready, and no worker for this queue was heard of" in said
+    assert f"{NAME}: 3 jobs ready, but no worker serves this queue" in said
     assert f"{NAME}: 1 job waits for a worker that knows its task: lost_task" in said
-    assert f"{NAME}: 2 jobs pushed by hand" in said
+    assert f"{NAME}: 2 jobs in the inbox" in said
     queue.pause()
     assert f"{NAME}: paused" in run("status").stdout
 
@@ -236,7 +236,7 @@ def test_one_damaged_queue_does_not_hide_the_others(run: Run, queue: Queue, clie
     assert "damaged: counts on queue 'damaged'" in result.stdout
     good, bad = told(run("status", "--json"))["queues"]
     assert (good["ready"], good["problem"]) == (1, None)
-    assert "does not hold what Windlass keeps there" in bad["problem"]
+    assert "has a wrong type" in bad["problem"]
     client.delete(keys.queue_key("damaged", "state"))
 
 
@@ -409,7 +409,7 @@ def test_one_job_whole(run: Run, queue: Queue) -> None:
     assert lease is not None
     queue.retry(lease, delay=500, message="no luck\nagain")
     shown = run("jobs", NAME, "a").stdout
-    for part in ("welcome", "scheduled", "1 of 7 that are forgiven", "no luck", "again", "--data shows it", "(in 8m"):
+    for part in ("welcome", "scheduled", "1 (max_failures 7)", "no luck", "again", "--data shows it", "(in 8m"):
         assert part in shown
     assert '"task"' not in shown
     assert '{"task": "welcome"}' in run("jobs", NAME, "a", "--data").stdout
@@ -466,7 +466,7 @@ def test_the_dead_of_all_queues(run: Run, app: Windlass, queue: Queue) -> None:
     assert [(each["queue"], len(each["jobs"])) for each in found] == [(NAME, 1), ("cli-other", 1)]
     assert found[0]["cursors"].keys() == {"dead"}
     assert f"windlass dead list {NAME} --cursor" in run("dead", "list", "--limit", "1").stderr
-    refused(run("dead", "list", "--cursor", "x"), 2, "name it")
+    refused(run("dead", "list", "--cursor", "x"), 2, "name the queue")
     other.purge()
     queue.purge()
     assert run("dead", "list").stderr == "No dead job on any queue.\n"
@@ -490,7 +490,7 @@ def test_a_job_for_a_failure_handler_names_whom_it_is_for(run: Run, queue: Queue
 
 def test_the_dead_come_back_by_their_ids(run: Run, queue: Queue) -> None:
     kill(queue, "a", "b", "c")
-    assert run("dead", "retry", NAME, "a").stdout == f"1 job of {NAME} brought back.\n"
+    assert run("dead", "retry", NAME, "a").stdout == f"1 job of {NAME} made ready again.\n"
     result = run("dead", "retry", NAME, "b", "nobody", "--json")
     assert told(result, 3) == {"queue": NAME, "revived": ["b"], "missing": ["nobody"]}
     assert "nobody" in result.stderr
@@ -504,7 +504,7 @@ def test_all_of_the_dead_or_the_broken_come_back(run: Run, app: Windlass, queue:
     fill(app, queue)
     assert told(run("dead", "retry", NAME, "--all", "--broken", "--json"))["revived"] == ["broken"]
     assert queue.counts().dead == 1
-    assert run("dead", "retry", NAME, "--all", "--broken").stdout == f"0 jobs of {NAME} brought back.\n"
+    assert run("dead", "retry", NAME, "--all", "--broken").stdout == f"0 jobs of {NAME} made ready again.\n"
 
 
 def test_which_of_the_dead_must_be_said(run: Run) -> None:
@@ -545,7 +545,7 @@ def test_pause_and_resume(run: Run, queue: Queue) -> None:
     assert run("pause", NAME).stdout == f"{NAME} is paused.\n"
     assert run("pause", NAME).stdout == f"{NAME} was paused already.\n"
     assert queue.lease() is None
-    assert run("resume", NAME).stdout == f"{NAME} goes on.\n"
+    assert run("resume", NAME).stdout == f"{NAME} is resumed.\n"
     assert run("resume", NAME).stdout == f"{NAME} was not paused.\n"
     assert queue.lease() is not None
 
@@ -553,12 +553,12 @@ def test_pause_and_resume(run: Run, queue: Queue) -> None:
 def test_cancel(run: Run, queue: Queue) -> None:
     queue.enqueue(b"x", id="a")
     assert run("cancel", NAME, "a").exit_code == 0
-    refused(run("cancel", NAME, "a"), 3, "not there")
+    refused(run("cancel", NAME, "a"), 3, "never existed")
     queue.enqueue(b"x", id="b")
     lease = queue.lease(600)
     assert lease is not None
     refused(run("cancel", NAME, "b"), 3, "--running")
-    assert run("cancel", NAME, "b", "--running").stdout.startswith(f"{NAME}/b is told to stop.")
+    assert run("cancel", NAME, "b", "--running").stdout.startswith(f"{NAME}/b runs; its worker stops it.")
     assert not queue.extend(lease, 30)
 
 
@@ -577,15 +577,15 @@ def test_orders_answer_in_json(run: Run, queue: Queue) -> None:
 
 
 def test_lengths_sizes_and_lines() -> None:
-    assert [length(s) for s in (0, 0.4, 59, 60, 3661, 90_000, 86_400 * 3)] == [
+    assert [format_duration(s) for s in (0, 0.4, 59, 60, 3661, 90_000, 86_400 * 3)] == [
         "0s", "0s", "59s", "1m", "1h 1m", "1d 1h", "3d",
     ]  # fmt: skip
-    assert [size(n) for n in (None, 0, 999, 1500, 5 * 10**7, 3 * 10**9)] == [
+    assert [format_size(n) for n in (None, 0, 999, 1500, 5 * 10**7, 3 * 10**9)] == [
         None, "0 B", "999 B", "2 kB", "50 MB", "3.0 GB",
     ]  # fmt: skip
-    assert distance(None) is None
-    assert distance(5.0).endswith(" ago")  # type: ignore[union-attr]
+    assert format_relative(None) is None
+    assert format_relative(5.0).endswith(" ago")  # type: ignore[union-attr]
     assert first_line("one\ntwo") == "one…"
     assert first_line("one\n") == "one"
     assert first_line("x" * 300, 10) == "x" * 9 + "…"
-    assert cell("a\nb\x1b\udc80é漢") == "a\\nb\\x1b\\udc80é漢"
+    assert printable("a\nb\x1b\udc80é漢") == "a\\nb\\x1b\\udc80é漢"

@@ -190,8 +190,8 @@ def test_the_list_names_everybody_and_everything() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "drain,resque"], "--only knows no 'resque'"),
-        (["--only", "raw,drain"], "--only raw stands alone"),
+        (["--only", "drain,resque"], "--only: unknown name 'resque'"),
+        (["--only", "raw,drain"], "--only raw cannot be combined"),
         (["--runs", "0"], "--runs must be at least 1"),
     ],
 )

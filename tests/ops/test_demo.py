@@ -24,10 +24,10 @@ from rich.console import Console
 from tests.support.server import Server
 from windlass import Windlass
 from windlass.cli import main
-from windlass.ops.demo.account import Account, ServerView, draw_up
+from windlass.ops.demo.account import Account, ServerView, build_account
 from windlass.ops.demo.frame import Event, Frame, ProcessView
 from windlass.ops.demo.kills import CHILD, Kill
-from windlass.ops.demo.ledger import Deed, Entry, Tail, What
+from windlass.ops.demo.ledger import Entry, JobKind, Phase, Tail
 from windlass.ops.demo.screen import Screen
 from windlass.ops.demo.shop_loader import QUEUES, shop_folder
 from windlass.ops.demo.tally import Attempt, Tally
@@ -85,7 +85,7 @@ def demo(*arguments: str, scratch: Path) -> subprocess.CompletedProcess[str]:
 
 
 def lasting_keys_of_the_shop(server: Server) -> list[str]:
-    """What came from another queue's outbox is remembered for a day; that expires by itself."""
+    """Markers of jobs from another queue's outbox do not count: the server keeps them for a day, then they expire."""
     with server.client() as client:
         return [key.decode() for key in client.keys("*shop-*") if client.pttl(key) < 0]
 
@@ -193,14 +193,14 @@ def test_it_fails_when_the_account_does_not_close(
     valkey: Server, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_one(*arguments: object, **more: object) -> Account:
-        account = draw_up(*arguments, **more)  # type: ignore[arg-type]
+        account = build_account(*arguments, **more)  # type: ignore[arg-type]
         return replace(account, thumbnails=account.thumbnails - 1, lost=1)
 
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    monkeypatch.setattr("windlass.ops.demo.run.draw_up", lose_one)
+    monkeypatch.setattr("windlass.ops.demo.run.build_account", lose_one)
     result = CliRunner().invoke(main, ["demo", "--orders", "100", "--url", valkey.url])
     assert result.exit_code == 1
-    assert "The account does not close: 1 lost." in result.stdout
+    assert "The account does not balance: 1 lost." in result.stdout
     (folder,) = scratch.iterdir()
     assert f"Its ledger and its thumbnails are in {folder}" in result.stdout, "they are kept, to be looked into"
     assert (folder / "worker.log").stat().st_size > 0
@@ -224,75 +224,80 @@ def test_a_wheel_carries_the_shop() -> None:
 # -- the account ---------------------------------------------------------------------------------
 
 
-def attempt(what: What, number: int, end: Deed | None = Deed.DID, *, pid: int = 1, id: str | None = None) -> Attempt:
+def attempt(
+    what: JobKind, number: int, end: Phase | None = Phase.DID, *, pid: int = 1, id: str | None = None
+) -> Attempt:
     return Attempt(what, number, id or f"{what}-{number}", pid, 0.0, end)
 
 
 def order(number: int, *, address_is_good: bool = True) -> list[Attempt]:
     """All that is done for an order, without an incident."""
-    told = [attempt(What.EMAIL, number)]
+    told = [attempt(JobKind.EMAIL, number)]
     if not address_is_good:
-        told = [attempt(What.EMAIL, number, Deed.FAILED), attempt(What.CALL, number, id=f"{What.EMAIL}-{number}")]
-    return [attempt(What.ORDER, number), attempt(What.THUMBNAIL, number), *told]
+        told = [
+            attempt(JobKind.EMAIL, number, Phase.FAILED),
+            attempt(JobKind.CALL, number, id=f"{JobKind.EMAIL}-{number}"),
+        ]
+    return [attempt(JobKind.ORDER, number), attempt(JobKind.THUMBNAIL, number), *told]
 
 
-POISON = [attempt(What.POISON, 0, None, pid=pid) for pid in (21, 22, 23)]
+POISON = [attempt(JobKind.POISON, 0, None, pid=pid) for pid in (21, 22, 23)]
 DEAD = (("crashed", 3),)
 SERVER = ServerView(dead=DEAD)
 
 
 def test_an_account_that_closes() -> None:
-    account = draw_up(2, [*order(1), *order(2, address_is_good=False), *POISON], server=SERVER)
+    account = build_account(2, [*order(1), *order(2, address_is_good=False), *POISON], server=SERVER)
     assert account.ok
     assert (account.orders, account.thumbnails, account.emails, account.called) == (2, 2, 1, 1)
     assert (account.crashes, account.retries, account.lost, account.unexplained) == (3, 0, 0, 0)
 
 
-@pytest.mark.parametrize("missing", [What.ORDER, What.THUMBNAIL, What.EMAIL])
-def test_a_step_that_is_missing_is_an_order_lost_unless_the_server_has_it(missing: What) -> None:
-    attempts = [*order(1), *(one for one in order(2) if one.what is not missing), *POISON]
-    account = draw_up(2, attempts, server=SERVER)
+@pytest.mark.parametrize("missing", [JobKind.ORDER, JobKind.THUMBNAIL, JobKind.EMAIL])
+def test_a_step_that_is_missing_is_an_order_lost_unless_the_server_has_it(missing: JobKind) -> None:
+    attempts = [*order(1), *(one for one in order(2) if one.kind is not missing), *POISON]
+    account = build_account(2, attempts, server=SERVER)
     assert (account.lost, account.left, account.ok) == (1, 0, False)
-    account = draw_up(2, attempts, server=replace(SERVER, left=frozenset({2})))
+    account = build_account(2, attempts, server=replace(SERVER, left=frozenset({2})))
     assert (account.lost, account.left, account.ok) == (0, 1, False)
 
 
 def test_a_failure_that_nobody_handled_is_an_order_lost() -> None:
-    attempts = [one for one in order(1, address_is_good=False) if one.what is not What.CALL]
-    assert draw_up(1, [*attempts, *POISON], server=SERVER).lost == 1
+    attempts = [one for one in order(1, address_is_good=False) if one.kind is not JobKind.CALL]
+    assert build_account(1, [*attempts, *POISON], server=SERVER).lost == 1
 
 
 def test_an_attempt_without_an_end_needs_a_kill() -> None:
-    attempts = [attempt(What.THUMBNAIL, 1, None, pid=9), *order(1), *POISON]
-    account = draw_up(1, attempts, killed={9}, server=SERVER)
+    attempts = [attempt(JobKind.THUMBNAIL, 1, None, pid=9), *order(1), *POISON]
+    account = build_account(1, attempts, killed={9}, server=SERVER)
     assert (account.cut_short, account.in_vain, account.unexplained, account.ok) == (1, 0, 0, True)
-    account = draw_up(1, attempts, server=SERVER)
+    account = build_account(1, attempts, server=SERVER)
     assert (account.unexplained, account.ok) == (1, False)
 
 
 def test_work_that_is_done_twice_needs_a_kill() -> None:
-    attempts = [attempt(What.EMAIL, 1, pid=9), *order(1), *POISON]
-    account = draw_up(1, attempts, killed={9}, server=SERVER)
+    attempts = [attempt(JobKind.EMAIL, 1, pid=9), *order(1), *POISON]
+    account = build_account(1, attempts, killed={9}, server=SERVER)
     assert (account.cut_short, account.in_vain, account.unexplained, account.ok) == (0, 1, 0, True)
-    account = draw_up(1, attempts, server=SERVER)
+    account = build_account(1, attempts, server=SERVER)
     assert (account.unexplained, account.ok) == (1, False)
 
 
 def test_a_process_that_fell_by_itself_is_an_excuse_and_is_told() -> None:
-    attempts = [attempt(What.THUMBNAIL, 1, None, pid=9), *order(1), *POISON]
-    account = draw_up(1, attempts, fallen={9, 21, 22, 23}, server=SERVER)
+    attempts = [attempt(JobKind.THUMBNAIL, 1, None, pid=9), *order(1), *POISON]
+    account = build_account(1, attempts, fallen={9, 21, 22, 23}, server=SERVER)
     assert (account.cut_short, account.fell, account.unexplained, account.ok) == (1, 1, 0, True)
 
 
 def test_a_step_with_two_jobs_is_doubled_whoever_was_killed() -> None:
-    attempts = [*order(1), attempt(What.EMAIL, 1, pid=9, id="another"), *POISON]
-    account = draw_up(1, attempts, killed={9}, server=SERVER)
+    attempts = [*order(1), attempt(JobKind.EMAIL, 1, pid=9, id="another"), *POISON]
+    account = build_account(1, attempts, killed={9}, server=SERVER)
     assert (account.doubled, account.ok) == (1, False)
 
 
 def test_retries_are_counted_and_need_no_excuse() -> None:
-    busy = [attempt(What.EMAIL, 1, Deed.FAILED) for _ in range(3)]
-    account = draw_up(1, [*busy, *order(1), *POISON], server=SERVER)
+    busy = [attempt(JobKind.EMAIL, 1, Phase.FAILED) for _ in range(3)]
+    account = build_account(1, [*busy, *order(1), *POISON], server=SERVER)
     assert (account.retries, account.ok) == (3, True)
 
 
@@ -300,7 +305,7 @@ def test_retries_are_counted_and_need_no_excuse() -> None:
     ("attempts", "dead"),
     [
         (POISON[:2], DEAD),
-        ([*POISON, attempt(What.POISON, 0, None, pid=24)], DEAD),
+        ([*POISON, attempt(JobKind.POISON, 0, None, pid=24)], DEAD),
         (POISON, ()),
         (POISON, (("crashed", 4),)),
         (POISON, (*DEAD, ("failed", 0))),
@@ -309,20 +314,20 @@ def test_retries_are_counted_and_need_no_excuse() -> None:
 def test_the_poison_must_die_of_three_crashes_and_nobody_else(
     attempts: list[Attempt], dead: tuple[tuple[str, int], ...]
 ) -> None:
-    account = draw_up(1, [*order(1), *attempts], server=ServerView(dead=dead))
+    account = build_account(1, [*order(1), *attempts], server=ServerView(dead=dead))
     assert (account.poisoned, account.ok) == (False, False)
 
 
 def test_a_tick_that_was_fired_and_is_nowhere_is_lost() -> None:
-    ticks = [attempt(What.TICK, 0, id=f"heartbeat@{second}") for second in range(3)]
+    ticks = [attempt(JobKind.TICK, 0, id=f"heartbeat@{second}") for second in range(3)]
     attempts = [*order(1), *POISON, *ticks]
-    assert draw_up(1, attempts, server=replace(SERVER, ticks_fired=4, ticks_left=1)).ok
-    account = draw_up(1, attempts, server=replace(SERVER, ticks_fired=4))
+    assert build_account(1, attempts, server=replace(SERVER, ticks_fired=4, ticks_left=1)).ok
+    account = build_account(1, attempts, server=replace(SERVER, ticks_fired=4))
     assert (account.ticks, account.ticks_lost, account.ok) == (3, 1, False)
 
 
 def test_an_order_from_nowhere() -> None:
-    account = draw_up(1, [*order(1), *order(7), *POISON], server=SERVER)
+    account = build_account(1, [*order(1), *order(7), *POISON], server=SERVER)
     assert (account.unknown, account.ok) == (1, False)
 
 
@@ -334,11 +339,11 @@ def test_the_ledger_is_read_as_it_grows_and_a_torn_line_waits(tmp_path: Path) ->
     tail = Tail(path)
     assert tail.read() == []
     path.write_text("1.5 4711 began email 7 abc\n1.75 4711 di")
-    assert tail.read() == [Entry(1.5, 4711, Deed.BEGAN, What.EMAIL, 7, "abc")]
+    assert tail.read() == [Entry(1.5, 4711, Phase.BEGAN, JobKind.EMAIL, 7, "abc")]
     assert tail.read() == []
     with open(path, "a") as file:
         file.write("d email 7 abc\n")
-    assert tail.read() == [Entry(1.75, 4711, Deed.DID, What.EMAIL, 7, "abc")]
+    assert tail.read() == [Entry(1.75, 4711, Phase.DID, JobKind.EMAIL, 7, "abc")]
 
 
 def test_the_tally_knows_what_is_under_way_and_when_it_went_on(tmp_path: Path) -> None:
@@ -348,14 +353,14 @@ def test_the_tally_knows_what_is_under_way_and_when_it_went_on(tmp_path: Path) -
     tally.read()
     assert [one.number for one in tally.open_in([11])] == [2]
     assert tally.open_in([12]) == []
-    assert tally.done[What.THUMBNAIL] == {1}
+    assert tally.done[JobKind.THUMBNAIL] == {1}
     kill = Kill(CHILD, (11,), 1.3, tuple(tally.open_in([11])))
-    assert (kill.rerun(tally), kill.is_mended(tally)) == ([], False)
+    assert (kill.rerun(tally), kill.has_recovered(tally)) == ([], False)
     with open(path, "a") as file:
         file.write("1.8 12 began thumbnail 2 b\n")
     tally.read()
     assert kill.rerun(tally) == pytest.approx([0.5])
-    assert kill.is_mended(tally)
+    assert kill.has_recovered(tally)
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 50), (60, 24), (200, 30)])

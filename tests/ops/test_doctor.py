@@ -109,10 +109,10 @@ CASES: dict[str, tuple[Facts, str, str, str]] = {
     "loading": (with_info(loading="1", loading_eta_seconds="7"), "loading", "warning", "about 7 s"),
     "a replica": (with_info(role="slave", master_host="10.0.0.1"), "role", "danger", "replica of 10.0.0.1"),
     "evicting": (with_info(maxmemory_policy="allkeys-lru"), "eviction", "danger", "allkeys-lru"),
-    "has evicted": (with_info(evicted_keys="3"), "eviction", "warning", "3 keys were thrown away"),
+    "has evicted": (with_info(evicted_keys="3"), "eviction", "warning", "evicted 3 keys"),
     "snapshots only": (with_info(**NO_LOG), "persistence", "warning", "snapshots only"),
     "nothing on disk": (with_config(ALONE, save=""), "persistence", "warning", "nothing on disk"),
-    "nothing on disk, with replicas": (with_config(NO_LOG, save=""), "persistence", "danger", "its 1 replica too"),
+    "nothing on disk, with replicas": (with_config(NO_LOG, save=""), "persistence", "danger", "on its 1 replica"),
     "settings unseen, no log": (replace(with_info(**NO_LOG), config=None), "persistence", "warning", "no append-only"),
     "everysec": (with_config(appendfsync="everysec"), "fsync", "note", "up to 2 s"),
     "fsync never": (with_config(appendfsync="no"), "fsync", "warning", "appendfsync is no"),
@@ -132,12 +132,12 @@ CASES: dict[str, tuple[Facts, str, str, str]] = {
         "snapshot failed",
     ),
     "no rewrite": (with_info(aof_last_bgrewrite_status="err"), "disk", "warning", "rewrite of the log failed"),
-    "no limit of memory": (with_info(maxmemory="0"), "memory", "note", "no limit"),
+    "no limit of memory": (with_info(maxmemory="0"), "memory", "note", "without a limit"),
     "memory is short": (with_info(used_memory="8100000"), "memory", "warning", "81%"),
     "memory is full": (with_info(used_memory="9600000"), "memory", "danger", "96%"),
     "no replica": (with_info(connected_slaves="0"), "replicas", "note", "no replica"),
     "a replica that is not in step": (with_info(slave0=REPLICA_OFF), "replicas", "warning", "wait_bgsave"),
-    "a replica that is behind": (with_info(slave0=REPLICA_LATE), "replicas", "warning", "not in step"),
+    "a replica that is behind": (with_info(slave0=REPLICA_LATE), "replicas", "warning", "not in sync"),
     "writes without replicas": (with_config(min_replicas_to_write="0"), "replicas", "warning", "min-replicas-to-write"),
     "few connections left": (with_info(connected_clients="8001"), "clients", "warning", "8001 of 10000"),
     "idle connections are cut": (with_config(timeout="300"), "timeout", "note", "idle for 300 s"),
@@ -169,13 +169,13 @@ CASES: dict[str, tuple[Facts, str, str, str]] = {
         replace(with_config(appendfsync="everysec"), embedded=True),
         "embedded",
         "warning",
-        "less than always",
+        "no longer has appendfsync always",
     ),
     "scripts that were slow": (
         replace(HEALTHY, slow=[Slow("native/turn", 0.2, 0), Slow("native/beat", 0.1, 0)]),
         "slow scripts",
         "note",
-        "2 calls of Windlass in its SLOWLOG, the slowest native/turn with 200 ms",
+        "2 calls of Windlass in its SLOWLOG, the slowest: native/turn with 200 ms",
     ),
 }
 
@@ -383,7 +383,7 @@ def test_a_replica_and_its_primary_are_seen(followed: tuple[Server, Server], run
 
 
 def test_a_server_that_cannot_be_reached_is_exit_code_4(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.cli.connect.PATIENCE", 0.0)
+    monkeypatch.setattr("windlass.cli.connect.RETRY_FOR_S", 0.0)
     result = run("--url", "redis://127.0.0.1:1")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "127.0.0.1:1" in result.stderr
@@ -404,7 +404,7 @@ def test_every_primary_of_a_cluster_is_examined(cluster_of_six: ClusterSeat, run
 def test_with_sentinel_the_primary_is_examined(sentinel: PrimarySeat, run: Run) -> None:
     by_check = told(run("--url", sentinel.url, "--json"))
     assert [finding["level"] for finding in by_check["role"]] == ["ok"]
-    assert "2 replicas in step" in by_check["replicas"][0]["what"]
+    assert "2 replicas in sync" in by_check["replicas"][0]["what"]
 
 
 def test_the_embedded_server_tells_where_its_data_is(embedded: EmbeddedSeat, run: Run) -> None:
@@ -439,7 +439,7 @@ def test_what_a_user_may_not_see_is_unseen_and_no_breach(durable: Server, run: R
         {
             "check": "fsync",
             "level": "unseen",
-            "what": f"the user {role!r} may not run CONFIG GET, or the server does not have it",
+            "what": f"the user {role!r} may not run CONFIG GET, or the server does not have this command",
             "remedy": f"to see it: ACL SETUSER {role} +config|get",
             "server": str(durable.socket_path),
         }
@@ -510,7 +510,7 @@ async def test_a_worker_does_not_start_where_jobs_may_be_lost(
         with an_app(durable.url) as app, caplog.at_level(logging.WARNING):
             app.tolerate_eviction()  # so that this program can enqueue, too
             await work_a_little(app, allow_unsafe=True)
-        assert any("ignored, as told" in record.message and words in record.message for record in caplog.records)
+        assert any("ignored (allow_unsafe)" in record.message and words in record.message for record in caplog.records)
 
 
 async def test_a_worker_starts_where_eviction_was_allowed_to_the_app(durable: Server) -> None:
@@ -522,11 +522,11 @@ async def test_a_worker_does_not_start_on_a_primary_that_would_empty_its_replica
     followed: tuple[Server, Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     primary, _ = followed
-    with an_app(primary.tcp_url) as app, pytest.raises(ServerUnfit, match="empties its 1 replica too"):
+    with an_app(primary.tcp_url) as app, pytest.raises(ServerUnfit, match="loses all jobs, here and on its 1 replica"):
         await app.worker().run()
     with an_app(primary.tcp_url) as app, caplog.at_level(logging.WARNING):
         await work_a_little(app, allow_unsafe=True)
-    assert "empties its 1 replica too" in caplog.text
+    assert "loses all jobs, here and on its 1 replica" in caplog.text
 
 
 async def test_a_worker_does_not_start_on_a_replica(followed: tuple[Server, Server]) -> None:
@@ -567,7 +567,7 @@ def test_the_command_refuses_too_and_says_why_in_one_line(followed: tuple[Server
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("windlass: the worker does not start, because jobs could be lost")
+    assert last.startswith("windlass: the worker does not start, because the server could lose jobs")
     assert "set `appendonly yes`" in last
     assert primary.command("KEYS", "*") == []
 
@@ -583,7 +583,7 @@ def test_a_worker_of_several_processes_works_where_it_is_allowed_to(tmp_path: Pa
         for id in ids:
             shop.journal.wait(1, "end", id=id)
         assert worker.stop() == 0
-        assert "ignored, as told" in worker.log
+        assert "ignored (allow_unsafe)" in worker.log
         assert "maxmemory-policy is volatile-lru" in worker.log
 
 
@@ -640,6 +640,6 @@ def test_a_queue_that_stands_still_for_what_cannot_be_decoded_is_told(durable: S
         told = [each["what"] for each in json.loads(result.stdout)["findings"] if each["check"] == "queues"]
         assert told == [
             "doctor-broken: worker w1 takes no jobs from it: wrong keys",
-            "doctor-broken: 1000 jobs cannot be decoded, as many as it may keep (max_broken)",
+            "doctor-broken: 1000 jobs cannot be decoded; the queue keeps no more (max_broken)",
         ]
         queue.purge()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.stdio.conftest import Service, moment
-from windlass.stdio.messages import MOST_BYTES, BadMessage, read_message
+from windlass.stdio.messages import MAX_LINE_BYTES, BadMessage, read_message
 from windlass.stdio.pipes import Splitter, TooLong
 
 IDLE = {"topic": "default/job_queue/worker_idle", "service_uuid": "w", "created_at": "2026-01-01T00:00:00Z"}
@@ -34,7 +34,7 @@ BAD: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "NaN": (b'{"topic": "default/job_queue/add_job", "payload": {"n": NaN}}', "not JSON"),
     "broken UTF-8": (b'{"topic": "default/tick", "payload": {"n": "\xff"}}', "not UTF-8"),
     "half a character": (b'{"topic": "default/tick", "payload": {"n": "\\ud800"}}', "not JSON"),
-    "nested too deep": (b"[" * 100_000, "not"),
+    "nested too deep": (b"[" * 100_000, "skipped"),
     "a payload nested too deep": (
         b'{"topic":"default/job_queue/add_job","payload":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
         "not JSON",
@@ -45,10 +45,10 @@ BAD: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "zeros": (b"\0" * 50, "not JSON"),
     "no topic": ({"payload": {}}, "missing required field `topic`"),
     "a topic that is no text": ({"topic": 7}, "Expected `str`"),
-    "an unknown topic": ({"topic": "default/job_queue/remove_job"}, "there is no topic"),
-    "another namespace": ({"topic": "other/tick"}, "there is no topic"),
-    "no namespace": ({"topic": "tick"}, "there is no topic"),
-    "a topic of its own": ({"topic": "default/job_queue/list_job_queue/answer"}, "there is no topic"),
+    "an unknown topic": ({"topic": "default/job_queue/remove_job"}, "unknown topic"),
+    "another namespace": ({"topic": "other/tick"}, "unknown topic"),
+    "no namespace": ({"topic": "tick"}, "unknown topic"),
+    "a topic of its own": ({"topic": "default/job_queue/list_job_queue/answer"}, "unknown topic"),
     "a payload that is no object": (add() | {"payload": [1]}, "Expected `object`"),
     "no payload": ({"topic": "default/job_queue/add_job"}, "missing required field `uuid`"),
     "no uuid": (add(uuid=...), "missing required field `uuid`"),
@@ -57,16 +57,16 @@ BAD: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "a uuid that is a key": (add(uuid="jobs_queued:x"), "another key"),
     "no queue": (add(queue_name=...), "missing required field `queue_name`"),
     "a queue that is no text": (add(queue_name=5), "Expected `str`"),
-    "a queue with spaces": (add(queue_name="a b"), "no queue name"),
+    "a queue with spaces": (add(queue_name="a b"), "not a queue name"),
     "a priority that is text": (add(priority="1"), "Expected `int`"),
     "a priority of ten": (add(priority=10), "<= 9"),
     "a priority below zero": (add(priority=-1), ">= 0"),
     "no name": (
         {"topic": "default/job_queue/worker_idle", "created_at": "2026-01-01T00:00:00Z", "payload": ON},
-        "no service_uuid",
+        "needs service_uuid",
     ),
     "a name with a slash": (IDLE | {"service_uuid": "a/b", "payload": ON}, "matching regex"),
-    "no time": (IDLE | {"created_at": None, "payload": ON}, "no created_at"),
+    "no time": (IDLE | {"created_at": None, "payload": ON}, "needs created_at"),
     "a time that is none": (IDLE | {"created_at": "soon", "payload": ON}, "RFC3339"),
     "a time without a zone": (IDLE | {"created_at": "2026-01-01T00:00:00", "payload": ON}, "timezone"),
     "an idle worker without a queue": (IDLE | {"payload": {}}, "missing required field `queue_name`"),
@@ -78,9 +78,9 @@ BAD: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "started at no time": (worker("job_accepted", started_at=17), "Expected `datetime"),
     "finished without a job": (worker("job_finished", uuid=...), "missing required field `uuid`"),
     "a list of nothing": ({"topic": "default/job_queue/list_job_queue", "payload": {}}, "missing required field"),
-    "a job that nobody has": (worker("job_accepted") | {"created_at": moment()}, "has no such job"),
-    "an end of nothing": (worker("job_finished") | {"created_at": moment()}, "has no such job"),
-    "progress of nothing": (worker("worker_progress", progress=0.5) | {"created_at": moment()}, "has no such job"),
+    "a job that nobody has": (worker("job_accepted") | {"created_at": moment()}, "does not belong to"),
+    "an end of nothing": (worker("job_finished") | {"created_at": moment()}, "does not belong to"),
+    "progress of nothing": (worker("worker_progress", progress=0.5) | {"created_at": moment()}, "does not belong to"),
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_each_bad_line_is_one_logged_error_and_the_service_goes_on(service: Serv
 def test_a_line_of_ten_megabytes_is_one_error_and_is_not_kept(service: Service) -> None:
     line = json.dumps(add(data="x" * 10_000_000)).encode()
     service.write(line)
-    assert service.complaint() == f"a line has {len(line):,} bytes, and 4,194,304 is the most: it is passed over"
+    assert service.complaint() == f"line skipped: it has {len(line):,} bytes, at most 4,194,304 are allowed"
     service.write(json.dumps(add(data="x" * 2_000_000)).encode())
     assert "the limit is 1,048,576" in service.complaint()
     assert service.is_silent()
@@ -136,4 +136,4 @@ def test_lines_are_put_together_from_any_pieces(piece: int) -> None:
     lines = [line for at in range(0, len(text), piece) for line in splitter.feed(text[at : at + piece])]
     assert lines + splitter.end() == [b"a", b"", b"bcd\r", TooLong(20), TooLong(33)]
     assert splitter.end() == []
-    assert MOST_BYTES < 10_000_000
+    assert MAX_LINE_BYTES < 10_000_000

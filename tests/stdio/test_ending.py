@@ -42,7 +42,7 @@ def test_when_its_input_ends_it_ends_with_all_done(start: Start, client: redis.R
     assert service.assigned() == ("w", "0")
     assert service.hear()["payload"]["total"] == 499
     assert app.queue("ffmpeg", layout="processor").counts().ready == 499
-    assert service.log()["log_message"] == "all is done and standard input has ended: the service ends"
+    assert service.log()["log_message"] == "the service ends: end of standard input"
     assert not client.exists("workers_idle:ffmpeg", "workers_busy:ffmpeg", "workers_last_seen:ffmpeg")
 
 
@@ -77,7 +77,7 @@ def test_a_closed_output_ends_it_with_a_line_in_the_log(server: Server, app: Win
         process.stdin.flush()
         assert process.wait(15) == 1
         _, ended = map(json.loads, process.stderr.read().splitlines())
-    assert (ended["log_level"], ended["log_message"].split(",")[0]) == ("error", "standard output was closed")
+    assert (ended["log_level"], ended["log_message"].split(":")[0]) == ("error", "the reader closed standard output")
     left = (queue.counts().ready, queue.counts().leased)
     assert left == ((0, 1) if layout == "processor" else (1, 0)), "it comes back in 9 s, or at once"
     queue.purge()
@@ -90,8 +90,8 @@ def test_a_signal_ends_it_when_all_that_was_read_is_done(start: Start, number: i
     assert service.is_silent()
     service.process.send_signal(number)
     assert service.wait() == 0
-    assert service.log()["log_message"].startswith("told to stop")
-    assert service.log()["log_message"] == "all is done: the service ends"
+    assert service.log()["log_message"].startswith("stopping after")
+    assert service.log()["log_message"] == "the service ends: stopped by a signal"
 
 
 def test_a_reader_that_does_not_read_makes_it_wait_and_a_second_signal_ends_it(server: Server) -> None:
@@ -109,10 +109,10 @@ def test_a_reader_that_does_not_read_makes_it_wait_and_a_second_signal_ends_it(s
         process.stdin.flush()
         wait_until(lambda: _unread(process) >= 60_000, "its output to be full")
         process.send_signal(signal.SIGTERM)
-        assert b"told to stop" in process.stderr.readline()
+        assert b"stopping after" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 1
-        assert b"told to stop twice" in process.stderr.read()
+        assert b"stopped by a second signal" in process.stderr.read()
 
 
 def _unread(process: subprocess.Popen[bytes]) -> int:

@@ -37,14 +37,14 @@ async def test_nor_is_it_forgotten_by_one_that_has_not_heard_of_it_for_long(app:
     assert await first.idle("ffmpeg", "w", 0)
     assert await second.idle("ffmpeg", "w", 0)
     await first.forget("ffmpeg", "w")
-    assert (await first.look("ffmpeg", "workers")).total == 1
+    assert (await first.list_entries("ffmpeg", "workers")).total == 1
     await second.forget("ffmpeg", "w")
-    assert (await second.look("ffmpeg", "workers")).total == 0
+    assert (await second.list_entries("ffmpeg", "workers")).total == 0
 
 
 async def test_on_a_native_queue_a_job_accepted_elsewhere_is_not_taken_back(app: Windlass) -> None:
     queue = app.queue("ffmpeg", layout="native")
-    first, second = NativeDispatcher(app, patience=0), NativeDispatcher(app)
+    first, second = NativeDispatcher(app, accept_timeout=0), NativeDispatcher(app)
     await queue.aenqueue_many([b"{}", b"{}"])
     for worker in ("v", "w"):
         assert await first.idle("ffmpeg", worker, 0)

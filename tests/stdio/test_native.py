@@ -74,7 +74,7 @@ def test_any_payload_can_be_assigned(native: Service, queue: Queue, data: bytes,
 def test_jobs_added_by_messages_are_plain_jobs(native: Service, queue: Queue) -> None:
     native.add("a", priority=2, args=[1])
     native.add("a", args=[2])
-    assert "is there already" in native.log()["log_message"]
+    assert "exists already" in native.log()["log_message"]
     assert native.is_silent()
     lease = queue.lease()
     assert lease is not None
@@ -106,9 +106,9 @@ def test_signs_of_life_keep_the_lease(native: Service, queue: Queue, later: Call
     assert [job["uuid"] for job in native.listed("progress")["jobs"]] == ["a"]
     later(13)
     native.send("tick")
-    assert "1 jobs were lost" in native.log()["log_message"]
+    assert "lost jobs queued again: 1" in native.log()["log_message"]
     native.job("job_finished", "w", "a")
-    assert "does not count" in native.complaint()
+    assert "does not belong to this worker" in native.complaint()
     native.idle("w2")
     assert native.assigned() == ("w2", "a")
 
@@ -120,7 +120,7 @@ def test_one_job_at_a_time_and_only_ones_own(native: Service, queue: Queue) -> N
     native.idle("w")  # it crossed its assignment
     assert native.is_silent()
     native.job("job_accepted", "other", uuid)
-    assert "does not count" in native.complaint()
+    assert "does not belong to this worker" in native.complaint()
     native.job("job_finished", "w", uuid)
     assert native.assigned()[0] == "w"
 
@@ -154,7 +154,7 @@ def test_when_its_input_ends_what_was_not_accepted_is_given_back(start: Start, a
 async def test_what_is_not_accepted_in_time_is_released_and_not_charged(app: Windlass, client: redis.Redis) -> None:
     queue = app.queue("patience")
     await queue.aenqueue(json.dumps({}).encode(), id="a")
-    hasty = NativeDispatcher(app, patience=0.001)
+    hasty = NativeDispatcher(app, accept_timeout=0.001)
     patient = NativeDispatcher(app)
     for dispatcher, back in ((patient, 0), (hasty, 1)):
         assert await dispatcher.idle("patience", "w", 0)
@@ -170,7 +170,7 @@ async def test_what_is_not_accepted_in_time_is_released_and_not_charged(app: Win
 
 
 async def _ticked(dispatcher: NativeDispatcher, expected: int) -> int:
-    """Its patience of a millisecond may not be over with the first tick."""
+    """The first tick may come before the accept timeout of a millisecond."""
     async with asyncio.timeout(5):
         while (back := await dispatcher.tick("patience")) < expected:
             pass

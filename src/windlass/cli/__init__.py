@@ -1,6 +1,6 @@
-"""The command line. Here are the names of the commands, and what becomes of an error: one line and an exit code.
+"""The command line: the names of the commands, and how an error becomes one line and an exit code.
 
-A command's module is imported when that command is run, so `windlass --help` does not wait for all of them.
+The module of a command is imported when that command runs, so that `windlass --help` stays fast.
 """
 
 from __future__ import annotations
@@ -11,95 +11,112 @@ from typing import Any
 import rich_click as click
 
 from windlass import __version__
-from windlass.errors import EmbeddedError, InvalidInput, ServerLoading, ServerUnreachable, WindlassError
+from windlass.cli.exit_codes import exit_code
+from windlass.errors import WindlassError
 
-FAILED, USAGE, UNREACHABLE = 1, 2, 4
-
-# Each command is the function of its name in the module of its name.
-SUMMARIES = {
-    "demo": "Watch a queue survive a kill -9, and account for every job.",
-    "worker": "Run the jobs of an app, until it is told to stop.",
-    "enqueue": "Put a job on a queue.",
-    "status": "Show how many jobs each queue has, and what is amiss.",
-    "queues": "Name all queues that are in use.",
-    "workers": "List the workers that are there, and what they do.",
-    "tasks": "List the tasks and handlers of an app.",
-    "jobs": "List the jobs of a queue, or show one of them.",
-    "dead": "Look after jobs that failed for good.",
-    "schedules": "Look after schedules: what is enqueued by the clock.",
-    "cancel": "Take a job away.",
-    "pause": "Stop giving out the jobs of a queue.",
-    "resume": "Give out the jobs of a paused queue again.",
-    "purge": "Delete the jobs of a queue.",
-    "doctor": "Look whether the server can be trusted with jobs.",
-    "audit": "Look whether every job is in its place.",
-    "bench": "Measure how fast it is on this server, and what limits it.",
-    "layouts": "Show the layouts that a queue can have, and what each can do.",
-    "stdio": "Serve jobs and workers by lines of JSON, on a pipe.",
-    "server": "Look after the embedded server.",
+# Each command is the function of its name in the module of its name. `windlass --help` shows them in these groups.
+GROUPS = {
+    "Run": {
+        "worker": "Run the jobs of an app.",
+        "stdio": "Connect programs of any language, by JSON lines on a pipe.",
+        "server": "Manage the embedded server.",
+    },
+    "Look": {
+        "status": "Show the job counts and the problems of each queue.",
+        "jobs": "List the jobs of a queue, or show one job.",
+        "queues": "List the queues in use.",
+        "workers": "List the workers.",
+        "tasks": "List the tasks and handlers of an app.",
+        "schedules": "List schedules; pause, resume, run or delete one.",
+        "layouts": "List the layouts, and the features of each.",
+    },
+    "Repair": {
+        "enqueue": "Put a job on a queue.",
+        "dead": "List, retry or delete dead jobs.",
+        "cancel": "Cancel a job.",
+        "pause": "Pause a queue: workers take no more jobs from it.",
+        "resume": "Resume a paused queue.",
+        "purge": "Delete the jobs of a queue.",
+        "audit": "Check that every job is in its index; repair it if not.",
+    },
+    "Measure": {
+        "doctor": "Check whether the server is safe for jobs.",
+        "bench": "Measure throughput and latency on this server.",
+        "demo": "Kill a worker with kill -9, and account for every job.",
+    },
 }
+SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+HIDDEN = {"dev": "Tools for people who work on Windlass."}
 
 
-def exit_code(error: WindlassError) -> int:
-    """What the shell is told about an error."""
-    if isinstance(error, ServerUnreachable | ServerLoading | EmbeddedError):
-        return UNREACHABLE
-    return USAGE if isinstance(error, InvalidInput) else FAILED
-
-
-class _Commands(click.RichGroup):
-    """Commands that are listed from `SUMMARIES`, in that order, and imported when they are run."""
+class _LazyCommands(click.RichGroup):
+    """Lists the commands from their summaries, and imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(self.commands)  # in the order of GROUPS; click would sort them
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, outline, rest = super().resolve_command(ctx, args)
-        return name, outline and _load(outline), rest
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, placeholder and _load(placeholder), rest
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError:
-            raise  # comes with the usage of its command
+            raise  # click shows the usage of the command with it
         except click.ClickException as error:
-            _complain(error.format_message())
+            _print_error(error.format_message())
             ctx.exit(error.exit_code)
         except WindlassError as error:
-            _complain(str(error))
+            _print_error(str(error))
             ctx.exit(exit_code(error))
 
 
-def _load(outline: click.Command) -> click.Command:
-    module = import_module(f"{__name__}.{outline.name}")
-    command: click.Command = getattr(module, str(outline.name))
+def _load(placeholder: click.Command) -> click.Command:
+    module = import_module(f"{__name__}.{placeholder.name}")
+    command: click.Command = getattr(module, str(placeholder.name))
     return command
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     click.echo(f"windlass: {message}", err=True)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="windlass %(version)s")
-@click.rich_config({"text_paragraph_linebreaks": "\n\n"})
+# Short metavars, without ranges, leave room for the longest variable name at 80 columns.
+HELP_STYLE = {
+    "options_table_column_types": ["opt_short", "opt_long", "metavar_short", "help"],
+    "options_table_help_sections": ["help", "deprecated", "default", "envvar"],
+    "envvar_string": "\\[env: {}]",
+    "padding_helptext_first_line": (0, 0, 1, 0),
+    "text_paragraph_linebreaks": "\n\n",
+}
+
+
+@click.group(cls=_LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", message="windlass %(version)s")
+@click.rich_config(HELP_STYLE)
+@click.command_panel("Run", commands=list(GROUPS["Run"]))
+@click.command_panel("Look", commands=list(GROUPS["Look"]))
+@click.command_panel("Repair", commands=list(GROUPS["Repair"]))
+@click.command_panel("Measure", commands=list(GROUPS["Measure"]))
 def main() -> None:
-    """Windlass: a job queue on Redis or Valkey that does not let a job slip.
+    """Windlass: a job queue on Redis or Valkey that does not lose jobs.
 
-    No server has to be set up: without a URL, Windlass keeps its jobs in a durable Valkey of its own.
+    You need no server: without a URL, Windlass starts a durable Valkey server of its own.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the server cannot be reached.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no connection.
 
     \b
-      windlass demo                    a worker is killed half-way; nothing is lost
+    Examples:
+      windlass demo                    kill a worker half-way; no job is lost
       windlass worker shop.jobs:app    run your jobs
-      windlass status --watch          how it goes
-      windlass server status           where your jobs are if you name no server
-      windlass COMMAND --help          all about one command
+      windlass status --watch          watch the queues
+      windlass server status           show the embedded server and its data
+      windlass COMMAND --help          show the options of one command
     """
 
 
-for _name, _summary in SUMMARIES.items():
-    main.add_command(click.RichCommand(name=_name, short_help=_summary))
+for _name, _summary in (SUMMARIES | HIDDEN).items():
+    main.add_command(click.RichCommand(name=_name, short_help=_summary, hidden=_name in HIDDEN))

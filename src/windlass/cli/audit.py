@@ -1,4 +1,4 @@
-"""`windlass audit`: whether every job is in its place."""
+"""`windlass audit`: check that every job is in exactly one index."""
 
 from __future__ import annotations
 
@@ -9,47 +9,50 @@ import rich_click as click
 
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
-from windlass.cli.options import json_option, option_of
-from windlass.cli.output import cell, plain, plural, say_json, say_table
+from windlass.cli.exit_codes import FAILED
+from windlass.cli.options import json_option, option_of, queues_argument
+from windlass.cli.output import as_object, plural, print_json, print_table, printable
 from windlass.errors import KeyConflict
 from windlass.values.audit import Audit
 
-FAILED = 1
-COLUMNS = ("queue", "layout", "jobs", "amiss", "mended")
+COLUMNS = {"queue": "queue", "layout": "layout", "jobs": "jobs", "amiss": "problems", "mended": "repaired"}
 
 
 @click.command()
-@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@option_of("audit")("--repair", is_flag=True, help="Mend what is amiss. Without it nothing is written.")
+@queues_argument
+@option_of("audit")("--repair", is_flag=True, help="Repair what is found. Without it, the audit writes nothing.")
 @json_option
 @with_server
 def audit(app: Windlass, queues: tuple[str, ...], repair: bool, as_json: bool) -> None:
-    """Look whether every job is in its place.
+    """Check that every job is in its index; repair it if not.
 
-    Every job is to be in exactly one index, and every entry of an index is to have its job. Nothing in Windlass makes
-    it otherwise; keys deleted by hand, eviction and half-restored backups do. It looks at all queues, or at those that
-    are named, in small steps, beside live workers. With --repair what it finds is mended: a job that is in no index is
-    ready again, and what belongs to nothing goes.
+    Every job must be in exactly one index, and every index entry must have its job. Windlass itself always keeps this
+    rule. Keys deleted by hand, eviction and partly restored backups can break it.
 
-    Exits with 1 if something is amiss and was not mended.
+    The audit checks all queues, or the queues that you name. It works in small steps and does not stop workers. With
+    --repair, a job without an index becomes ready again, and an entry without a job is deleted.
+
+    Exits with 1 if a problem is left.
 
     \b
+    Examples:
       windlass audit
       windlass audit emails --repair
       windlass audit --json | jq '.queues[] | select(.sound | not)'
     """
-    found = [_look(app, name, repair) for name in queues or app.queues()]
+    results = [_audit(app, name, repair) for name in queues or app.queues()]
     if as_json:
-        say_json({"queues": found})
+        print_json({"queues": results})
     else:
-        say_table(COLUMNS, [tuple(each.get(column) for column in COLUMNS) for each in found], "No queue is in use.")
-        for each in found:
-            _say(each)
-    if not all(each["sound"] for each in found):
+        rows = [tuple(result.get(column) for column in COLUMNS) for result in results]
+        print_table(list(COLUMNS.values()), rows, "No queue is in use.")
+        for result in results:
+            _print_problems(result)
+    if not all(result["sound"] for result in results):
         sys.exit(FAILED)
 
 
-def _look(app: Windlass, name: str, repair: bool) -> dict[str, Any]:
+def _audit(app: Windlass, name: str, repair: bool) -> dict[str, Any]:
     queue = app.queue(name)
     try:
         return _as_json(queue.audit(repair=repair))
@@ -58,18 +61,19 @@ def _look(app: Windlass, name: str, repair: bool) -> dict[str, Any]:
 
 
 def _as_json(found: Audit) -> dict[str, Any]:
-    return plain(found) | {"amiss": found.amiss, "mended": found.mended, "sound": found.sound, "problem": None}
+    return as_object(found) | {"amiss": found.amiss, "mended": found.mended, "sound": found.sound, "problem": None}
 
 
-def _say(each: dict[str, Any]) -> None:
-    if each["problem"]:
-        click.echo(cell(f"{each['queue']}: {each['problem']}"))
+def _print_problems(result: dict[str, Any]) -> None:
+    if result["problem"]:
+        click.echo(printable(f"{result['queue']}: {result['problem']}"))
         return
-    for drift in each["drifts"]:
+    for drift in result["drifts"]:
         examples = ", ".join(f"{example['id']} ({example['kind']})" for example in drift["examples"])
         more = "" if len(drift["examples"]) == drift["amiss"] else ", …"
-        end = ", mended" if drift["mended"] == drift["amiss"] else ""
-        what = f"{plural(drift['amiss'], 'thing')} amiss in {drift['part']}{end}: {examples}{more}"
-        click.echo(cell(f"{each['queue']}: {what}"))
-    if each["recovered"]:
-        click.echo(cell(f"{each['queue']}: {plural(each['recovered'], 'job')} taken back from holders that are lost"))
+        end = ", repaired" if drift["mended"] == drift["amiss"] else ""
+        what = f"{plural(drift['amiss'], 'problem')} in {drift['part']}{end}: {examples}{more}"
+        click.echo(printable(f"{result['queue']}: {what}"))
+    if result["recovered"]:
+        recovered = plural(result["recovered"], "job")
+        click.echo(printable(f"{result['queue']}: {recovered} recovered from lost workers"))

@@ -1,4 +1,4 @@
-"""`windlass bench`: how fast it is on the user's own server, and what limits it."""
+"""`windlass bench`: throughput and latency on the user's own server, and the limit of each step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import rich_click as click
 
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
+from windlass.cli.exit_codes import INTERRUPTED
 from windlass.cli.options import duration, json_option, option_of
-from windlass.cli.output import cell, plain, say_json, say_table
+from windlass.cli.output import as_object, print_json, print_table, printable
 from windlass.ops.benchmark import BenchRun, Figure, Options
 
-INTERRUPTED = 130
-COLUMNS = ("step", "jobs", "a second", "p50 ms", "p99 ms", "CPU µs", "server CPU µs", "limited by")
+COLUMNS = ("step", "jobs", "per second", "p50 ms", "p99 ms", "CPU µs", "server CPU µs", "limited by")
 ADVICE = {
-    "server CPU": "the server is busy: no program can get more out of it; larger batches cost it less for each job",
-    "client CPU": "this program is busy: several processes get more, and so do larger batches",
-    "worker CPU": "the worker's process is busy: run several workers",
-    "CPU in turns": "program and server are busy in turns, each waits for the other: more calls at a time, or several "
-    "processes, get more",
-    "round trip": "both sides wait for the way between them, or for the server's disk: send more in one call, or more "
-    "calls at a time, or come closer",
-    "round trip or server CPU": "the program waits, but this server does not tell how busy it is (INFO)",
+    "server CPU": "the server uses a whole core, so more programs do not help; larger batches cost it less per job",
+    "client CPU": "this program uses a whole core: use several processes, or larger batches",
+    "worker CPU": "the worker's process uses a whole core: run several workers",
+    "CPU in turns": "program and server take turns and wait for each other: send more calls at a time, or use several "
+    "processes",
+    "round trip": "both sides wait for the network or for the server's disk: send more jobs per call, send more calls "
+    "at a time, or move closer to the server",
+    "round trip or server CPU": "the program waits, but this server does not report its CPU time (INFO)",
 }
 
 _option = option_of("bench")
@@ -38,65 +38,66 @@ _option = option_of("bench")
     metavar="DURATION",
     default="13s",
     show_default=True,
-    help="How long all steps may take; the start of the worker comes on top.",
+    help="Time limit of all steps together, without the start of the worker.",
 )
 @_option(
     "--jobs",
     type=click.IntRange(100, 10_000_000),
+    metavar="N",
     default=50_000,
     show_default=True,
-    help="How many jobs a step may have; each takes some 200 bytes of the server while it waits.",
+    help="Most jobs in a step. Each waiting job takes about 200 bytes on the server.",
 )
 @json_option
 @with_server
 def bench(app: Windlass, seconds: float, jobs: int, as_json: bool) -> None:
-    """Measure how fast it is on this server, and what limits it.
+    """Measure throughput and latency on this server.
 
-    It puts jobs on a queue of its own, with a random name, and purges it in the end: enqueues them one by one,
-    awaited by a hundred at a time, and in bulk; leases and settles them in batches; has a real worker, in a process of
-    its own on this machine, drain a queue of async jobs that do nothing; and takes the time until an idle worker
-    picks a job up. All that is bounded by --seconds and --jobs.
+    The bench uses a queue of its own with a random name, and purges it at the end. It enqueues jobs one by one, with a
+    hundred concurrent calls, and in bulk. It leases and settles jobs in batches. It starts a real worker on this
+    machine, which drains a queue of empty async jobs. Last, it measures how soon an idle worker starts a job.
 
-    CPU µs is the CPU time for one job, of this program or (in the last two steps) of the worker's process; server
-    CPU µs that of the server, where it tells (INFO). A step is limited by the server's CPU when that is busy for
-    more than 80 % of the time, else by the program's if that is, else by both in turns if together they are, else by
-    the round trip: then both wait.
+    CPU µs is the CPU time per job of this program, or of the worker's process in the last two steps. Server CPU µs is
+    that of the server, if the server reports it (INFO). The last column names the limit of a step: a CPU that is busy
+    for more than 80 % of the time (first the server's, then the program's, then both together), otherwise the round
+    trip.
 
-    The load is real: others who use the server are slowed down for these seconds, and their work falsifies the figures.
-    It warns when there is such work, there or on this machine.
+    The load is real. It slows down other users of the server, and their load distorts the figures. The bench warns if
+    the server or this machine has other work.
 
     \b
+    Examples:
       windlass bench
       windlass bench --url redis://localhost:6379/0 --seconds 60 --jobs 500000
       windlass bench --json | jq '.figures[] | {step, rate, limit}'
     """
     run = BenchRun(app, Options(jobs, seconds))
     try:
-        with _stopped_by_signals(run), run:
+        with _signals_stop(run), run:
             servers, warnings = run.servers(), run.warnings()
             for warning in warnings:
                 click.echo(f"windlass: {warning}", err=True)
-            figures = list(_shown_as_they_come(run))
+            figures = list(_with_progress(run))
     except KeyboardInterrupt:
         click.echo("windlass: interrupted; the queue of the bench is purged", err=True)
         sys.exit(INTERRUPTED)
     if as_json:
-        say_json({"servers": servers, "warnings": warnings, "figures": [plain(figure) for figure in figures]})
+        print_json({"servers": servers, "warnings": warnings, "figures": [as_object(figure) for figure in figures]})
     else:
-        _say(servers, figures)
+        _print(servers, figures)
 
 
-def _shown_as_they_come(run: BenchRun) -> Iterator[Figure]:
+def _with_progress(run: BenchRun) -> Iterator[Figure]:
     for figure in run.figures():
         if sys.stderr.isatty():
             click.echo(f"measured: {figure.step}", err=True)
         yield figure
 
 
-def _say(servers: dict[str, str | None], figures: list[Figure]) -> None:
+def _print(servers: dict[str, str | None], figures: list[Figure]) -> None:
     for address, version in servers.items():
-        click.echo(cell(f"{version or 'a server of unknown version'} at {address}"))
-    say_table(COLUMNS, [_row(figure) for figure in figures], "Nothing was measured.")
+        click.echo(printable(f"{version or 'a server of unknown version'} at {address}"))
+    print_table(COLUMNS, [_row(figure) for figure in figures], "Nothing was measured.")
     for limit in dict.fromkeys(figure.limit for figure in figures):
         click.echo(f"{limit}: {ADVICE[limit]}.")
 
@@ -119,8 +120,8 @@ def _decimal(number: float | None, places: int) -> str | None:
 
 
 @contextmanager
-def _stopped_by_signals(run: BenchRun) -> Iterator[None]:
-    """Ctrl-C, a polite kill or the end of the terminal let it tidy up; the second of them does not wait for that."""
+def _signals_stop(run: BenchRun) -> Iterator[None]:
+    """The first SIGINT, SIGTERM or SIGHUP ends the bench after its cleanup; the second ends it at once."""
 
     def stop(*_: object) -> None:
         if run.is_stopped:

@@ -1,38 +1,46 @@
-"""`windlass demo`: a run, shown live, as lines, or as JSON."""
+"""`windlass demo`: one run of the demo, as a live picture, as lines, or as JSON."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import rich_click as click
+
+from windlass.cli.exit_codes import INTERRUPTED
+from windlass.cli.options import option_of
 
 if TYPE_CHECKING:
     from windlass.ops.demo.result import Result
     from windlass.ops.demo.run import DemoRun
 
-INTERRUPTED = 130
-Command = Callable[..., Any]
-
-
-def _option(flag: str, *more: str, **settings: Any) -> Callable[[Command], Command]:
-    # Not WINDLASS_URL and WINDLASS_HOME: a server that is in use is no place for a demo unless it is asked for.
-    variable = f"WINDLASS_DEMO_{flag.removeprefix('--').upper()}"
-    return click.option(flag, *more, envvar=variable, show_envvar=True, **settings)
+# WINDLASS_URL and WINDLASS_HOME name a server in use: the demo runs there only if WINDLASS_DEMO_… asks for it.
+_option = option_of("demo")
 
 
 @click.command()
-@_option("--orders", type=click.IntRange(min=100), default=400, show_default=True, help="How many orders.")
-@_option("--home", type=click.Path(path_type=Path), help="Use the embedded server of this data home.")
-@_option("--url", help="Use the server at this URL: its queues shop-orders, shop-media and shop-mail, and no other.")
-@_option("--keep", is_flag=True, help="Leave the embedded server running, the ledger and the worker's log in place.")
-@_option("--json", "as_json", is_flag=True, help="Print the account as JSON, and nothing else.")
-@_option("--plain", is_flag=True, help="Print lines instead of a live picture, as it is done without a terminal.")
+@_option(
+    "--orders",
+    type=click.IntRange(min=100),
+    metavar="N",
+    default=400,
+    show_default=True,
+    help="Number of orders, at least 100.",
+)
+@_option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Use the embedded server of this data home.")
+@_option(
+    "--url",
+    metavar="URL",
+    help="Use this server. The demo touches only its queues shop-orders, shop-media and shop-mail.",
+)
+@_option("--keep", is_flag=True, help="Keep the embedded server running, and keep the ledger and the worker's log.")
+@_option("--json", "as_json", is_flag=True, help="Print the account as JSON only.")
+@_option("--plain", is_flag=True, help="Print lines instead of a live picture. This is the default without a terminal.")
 def demo(
     orders: int,
     home: Path | None,
@@ -41,28 +49,29 @@ def demo(
     as_json: bool,
     plain: bool,
 ) -> None:
-    """Watch a queue survive a kill -9, and account for every job.
+    """Kill a worker with kill -9, and account for every job.
 
-    Runs a small shop, examples/shop/shop.py. Every order is a job that hands over two more: a thumbnail, made in
-    a child process, and an e-mail, to a mail server that is busy now and then and does not know everybody. A
-    schedule ticks, and one job kills its own process whenever it is tried.
+    The demo runs a small shop, examples/shop/shop.py. Every order is a job that enqueues two more: a thumbnail, which
+    runs in a child process, and an e-mail. The mail server is sometimes busy, and some addresses do not exist. A
+    schedule fires each second, and one job kills its own process at each attempt.
 
-    A real worker does all that. While it does, the demo kills one child of it (kill -9), then its runner, then all
-    its processes at once. What jobs do they write into a file outside the server; from that file every order is
-    accounted for.
+    A real worker runs these jobs. Meanwhile the demo kills one of its child processes (kill -9), then its runner, then
+    all its processes at once. The jobs log their work to a file outside the server. At the end, the demo checks every
+    order against that file.
 
-    The mail server is simulated, all else is real, and so are the figures. The server is thrown away in the end.
-    Exits with 1 if an order is lost, or something was done twice without a cause, and with 130 if interrupted.
+    The mail server is simulated, everything else is real. The demo deletes its server at the end. Exits with 1 if an
+    order is lost or a step was repeated without a cause, and with 130 after Ctrl-C.
 
     \b
-      windlass demo                            about ten seconds
-      windlass demo --orders 2000              more of it
-      windlass demo --keep                     and look around
-      windlass demo --url redis://localhost    on a server of yours
+    Examples:
+      windlass demo                            takes about ten seconds
+      windlass demo --orders 2000              a longer run
+      windlass demo --keep                     keep the server and the files
+      windlass demo --url redis://localhost    on your own server
       windlass demo --json | jq .lost          for scripts
     """
     if url and (home or keep):
-        raise click.UsageError("--home and --keep are about the embedded server: leave them away, or --url")
+        raise click.UsageError("--home and --keep are for the embedded server: omit them, or omit --url")
     from windlass.ops.demo.run import DemoRun, Options
 
     options = Options(orders=orders, url=url, home=home, keep=keep)
@@ -70,7 +79,7 @@ def demo(
         with _signals_interrupt(), DemoRun(options) as run:
             _show(run, as_json=as_json, plain=plain)
     except KeyboardInterrupt:
-        click.echo("\nwindlass: interrupted" + ("" if keep else "; nothing is left running"), err=True)
+        click.echo("\nwindlass: interrupted" + ("" if keep else "; the demo has stopped its processes"), err=True)
         sys.exit(INTERRUPTED)
     result = run.result
     assert result is not None
@@ -95,7 +104,7 @@ def _show_lines(run: DemoRun) -> None:
     for frame in run.frames():
         shown.show(frame)
     result = _ended(run)
-    click.echo(f"\n{lines.verdict(result)}\n")
+    click.echo(f"\n{lines.summary(result)}\n")
     for what, amount, meaning in lines.rows(result):
         click.echo(f"  {what:<10} {amount:>8}  {meaning}".rstrip())
     click.echo()
@@ -119,7 +128,7 @@ def _show_screen(run: DemoRun) -> None:
 
 
 def _can_draw() -> bool:
-    """Whether there is a terminal that can be drawn on."""
+    """Whether standard output is a terminal that can show the live picture."""
     from rich.console import Console
 
     console = Console()
@@ -127,13 +136,13 @@ def _can_draw() -> bool:
 
 
 def _ended(run: DemoRun) -> Result:
-    assert run.result is not None, "read the frames to their end first"
+    assert run.result is not None, "frames() was not read to its end"
     return run.result
 
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """The end of a terminal and a polite kill are treated like Ctrl-C: everything is tidied up."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that the demo cleans up."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`windlass doctor`: whether the server can be trusted with jobs."""
+"""`windlass doctor`: check whether the server is safe for jobs."""
 
 from __future__ import annotations
 
@@ -9,75 +9,75 @@ import rich_click as click
 
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
+from windlass.cli.exit_codes import FAILED
 from windlass.cli.options import json_option, option_of
-from windlass.cli.output import cell, plain, say_json, say_table
-from windlass.cli.status import look
-from windlass.doctor import GRAVITY, Finding, can_read_queues, examine
+from windlass.cli.output import as_object, print_json, print_table, printable
+from windlass.cli.status import survey
+from windlass.doctor import SEVERITY, Finding, can_read_queues, examine
 from windlass.doctor.finding import warning
 from windlass.errors import WindlassError
 
-FAILED = 1
-
 
 @click.command()
-@option_of("doctor")("--strict", is_flag=True, help="Warnings count, too: exit with 1 if there is one.")
+@option_of("doctor")("--strict", is_flag=True, help="Exit with 1 on warnings, too.")
 @json_option
 @with_server
 def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
-    """Look whether the server can be trusted with jobs.
+    """Check whether the server is safe for jobs.
 
-    It looks at eviction, persistence, fsync, memory, replicas, version and known holes, clock, latency, rights and
-    more, and changes nothing. In a cluster every primary is examined, with Sentinel the primary. What this user may
-    not see is shown as unseen, with the rule that would show it.
+    The doctor checks eviction, persistence, fsync, memory, replicas, version and known bugs, clock, latency, access
+    rights and more. It changes nothing. In a cluster it checks every primary; with Sentinel, the primary. If this user
+    has no right to a check, the doctor reports the check as unseen, with the ACL rule that allows it.
 
-    A danger means that jobs can be lost, or that none can be worked on: then it exits with 1, and a worker does not
-    start on the worst of them.
+    A danger means that the server can lose jobs, or that no worker can run them. The doctor then exits with 1. A
+    worker refuses to start on the worst dangers.
 
     \b
+    Examples:
       windlass doctor
       windlass doctor --url redis://localhost:6379/0 --strict
       windlass doctor --json | jq '.findings[] | select(.level == "danger")'
     """
-    found = [*app.run(examine), *_queues(app)]
-    worst = max(found, key=lambda finding: GRAVITY[finding.level]).level if found else "ok"
+    found = [*app.run(examine), *_queue_findings(app)]
+    worst = max(found, key=lambda finding: SEVERITY[finding.level]).level if found else "ok"
     if as_json:
-        say_json({"worst": worst, "findings": [plain(finding) for finding in found]})
+        print_json({"worst": worst, "findings": [as_object(finding) for finding in found]})
     else:
-        _say(found)
-    if GRAVITY[worst] >= GRAVITY["warning" if strict else "danger"]:
+        _print(found)
+    if SEVERITY[worst] >= SEVERITY["warning" if strict else "danger"]:
         sys.exit(FAILED)
 
 
-def _queues(app: Windlass) -> Iterator[Finding]:
-    """Queues that stand still because of jobs that cannot be decoded."""
+def _queue_findings(app: Windlass) -> Iterator[Finding]:
+    """Queues that are suspended, or full of broken jobs."""
     if not app.run(can_read_queues):
-        yield Finding("queues", "unseen", "this user may not look at the queues", "the line in docs/acl/reader.acl")
+        yield Finding("queues", "unseen", "this user may not read the queues", "the line in docs/acl/reader.acl")
         return
     try:
-        found = look(app)["queues"]
+        found = survey(app)["queues"]
     except WindlassError:
         return  # another finding says which server cannot be reached
     for queue in found:
-        for told in queue.get("suspended", ()):
+        for each in queue.get("suspended", ()):
             yield warning(
                 "queues",
-                f"{queue['queue']}: worker {told['worker']} takes no jobs from it: {told['reason']}",
+                f"{queue['queue']}: worker {each['worker']} takes no jobs from it: {each['reason']}",
                 f"check the code and the keys of that worker; see windlass dead list --broken {queue['queue']}",
             )
         if queue.get("broken", 0) >= app.max_broken:
             yield warning(
                 "queues",
-                f"{queue['queue']}: {queue['broken']} jobs cannot be decoded, as many as it may keep (max_broken)",
-                f"revive or purge them: windlass dead retry --broken {queue['queue']}",
+                f"{queue['queue']}: {queue['broken']} jobs cannot be decoded; the queue keeps no more (max_broken)",
+                f"retry or delete them: windlass dead retry --broken --all {queue['queue']}",
             )
 
 
-def _say(found: list[Finding]) -> None:
-    """The table, then what to do."""
+def _print(found: list[Finding]) -> None:
+    """Print a table of all findings, then the remedies."""
     several = len({finding.server for finding in found}) > 1
     place = ("server",) if several else ()
     rows = [(*((finding.server,) if several else ()), finding.level, finding.check, finding.what) for finding in found]
-    say_table((*place, "level", "check", "what"), rows, "There is nothing to look at.")
-    told = (finding for finding in found if finding.remedy and finding.level in ("warning", "danger", "unseen"))
-    for line in dict.fromkeys(f"{each.server + ' ' if several else ''}{each.check}: {each.remedy}" for each in told):
-        click.echo(cell(line))
+    print_table((*place, "level", "check", "what"), rows, "No server to check.")
+    todo = (finding for finding in found if finding.remedy and finding.level in ("warning", "danger", "unseen"))
+    for line in dict.fromkeys(f"{each.server + ' ' if several else ''}{each.check}: {each.remedy}" for each in todo):
+        click.echo(printable(line))

@@ -1,4 +1,4 @@
-"""Jobs as commands show them: many in a table, one whole, or as JSON. Payloads only if they are asked for."""
+"""How commands show jobs: many in a table, one in full, or as JSON. Payloads are shown only on request."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ import rich_click as click
 from msgspec import Raw, structs
 
 from windlass.cli.options import Command, option_of
-from windlass.cli.output import cell, clock, distance, first_line, say_facts, say_json, say_table, size
+from windlass.cli.output import (
+    first_line,
+    format_relative,
+    format_size,
+    format_time,
+    print_facts,
+    print_json,
+    print_table,
+    printable,
+)
 from windlass.errors import Undecodable
 from windlass.queue import Queue
 from windlass.tasks.envelope import read_envelope
 from windlass.values.job import JobRecord, State
 
-Cursors = dict[str, str]
-
+STATES = [state.value for state in State]
 COLUMNS = ("state", "id", "task", "priority", "when", "failures", "stalls", "holder", "progress", "message")
 DEAD_COLUMNS = ("id", "task", "died", "reason", "failures", "stalls", "message")
 
@@ -29,14 +37,17 @@ def listing_options(command: str) -> Command:
 
     def decorate(function: Command) -> Command:
         for decorator in (
-            option("--data", "with_data", is_flag=True, help="Show payloads, too. They may hold secrets."),
-            option("--cursor", help="Go on where an earlier page ended."),
+            option("--data", "with_data", is_flag=True, help="Show payloads, too. They may contain secrets."),
+            option(
+                "--cursor", metavar="CURSOR", help="Continue after an earlier page, with the cursor that it printed."
+            ),
             option(
                 "--limit",
                 type=click.IntRange(1, 1000),
+                metavar="N",
                 default=20,
                 show_default=True,
-                help="How many jobs of a state at most.",
+                help="Most jobs of each state, 1 to 1000.",
             ),
         ):
             function = decorator(function)
@@ -48,35 +59,35 @@ def listing_options(command: str) -> Command:
 def list_jobs(
     queue: Queue, states: Sequence[State], limit: int, cursor: str | None, with_data: bool, as_json: bool
 ) -> None:
-    """Print one page of each state, and how to go on."""
+    """Print one page of each state, and the cursors of the next pages."""
     found: list[JobRecord] = []
-    cursors: Cursors = {}
+    cursors: dict[str, str] = {}
     for state in states:
         page = queue.jobs(state, cursor=cursor, limit=limit)
         found += page.jobs
         if page.cursor:
             cursors[state.value] = page.cursor
     if as_json:
-        say_json({"queue": queue.name, "jobs": [job_facts(job, with_data) for job in found], "cursors": cursors})
+        print_json({"queue": queue.name, "jobs": [job_facts(job, with_data) for job in found], "cursors": cursors})
         return
-    graves = set(states) <= {State.DEAD, State.BROKEN}
-    rows = [(*(_grave_row(job) if graves else _row(job)), *([_shown(job.data)] if with_data else [])) for job in found]
-    columns = (*(DEAD_COLUMNS if graves else COLUMNS), *(["data"] if with_data else []))
-    say_table(columns, rows, f"No {' or '.join(states) if len(states) < len(State) else 'jobs'} on {queue.name}.")
+    all_dead = set(states) <= {State.DEAD, State.BROKEN}
+    rows = [(*(_dead_row(job) if all_dead else _row(job)), *([_shown(job.data)] if with_data else [])) for job in found]
+    columns = (*(DEAD_COLUMNS if all_dead else COLUMNS), *(["data"] if with_data else []))
+    print_table(columns, rows, f"No {' or '.join(states) if len(states) < len(State) else 'jobs'} on {queue.name}.")
     for name, following in cursors.items():
         click.echo(
-            f"There are more {name} ones: --state {name} --cursor {following}"
-            if not graves
-            else f"There are more: --cursor {following}",
+            f"More jobs: --cursor {following}"
+            if all_dead
+            else f"More {name} jobs: --state {name} --cursor {following}",
             err=True,
         )
 
 
-def list_graves(queues: Sequence[Queue], state: State, limit: int, with_data: bool, as_json: bool) -> None:
-    """Print the dead or broken jobs of several queues, so many of each."""
+def list_dead_jobs(queues: Sequence[Queue], state: State, limit: int, with_data: bool, as_json: bool) -> None:
+    """Print the dead or broken jobs of several queues, at most `limit` of each."""
     pages = [(queue.name, queue.jobs(state, limit=limit)) for queue in queues]
     if as_json:
-        say_json(
+        print_json(
             [
                 {
                     "queue": name,
@@ -89,20 +100,20 @@ def list_graves(queues: Sequence[Queue], state: State, limit: int, with_data: bo
         )
         return
     shown = [(name, job) for name, page in pages for job in page.jobs]
-    rows = [(name, *_grave_row(job), *([_shown(job.data)] if with_data else [])) for name, job in shown]
-    say_table(("queue", *DEAD_COLUMNS, *(["data"] if with_data else [])), rows, f"No {state} job on any queue.")
+    rows = [(name, *_dead_row(job), *([_shown(job.data)] if with_data else [])) for name, job in shown]
+    print_table(("queue", *DEAD_COLUMNS, *(["data"] if with_data else [])), rows, f"No {state} job on any queue.")
     for name, page in pages:
         if page.cursor:
-            click.echo(f"There are more on {name}: `windlass dead list {name} --cursor {page.cursor}`", err=True)
+            click.echo(f"More jobs of {name}: `windlass dead list {name} --cursor {page.cursor}`", err=True)
 
 
 def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
-    """Print everything about one job."""
+    """Print all about one job."""
     if as_json:
-        say_json(job_facts(job, with_data))
+        print_json(job_facts(job, with_data))
         return
     limits = job.limits
-    say_facts(
+    print_facts(
         [
             ("queue", job.queue),
             ("id", job.id),
@@ -110,24 +121,24 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
             ("handles", None if job.failed is None else f"the failure of {job.failed.id}"),
             ("state", job.state.value),
             ("priority", job.priority),
-            ("runs at", clock(job.run_at)),
-            ("failures", f"{job.failures} of {limits.max_failures} that are forgiven"),
-            ("stalls", f"{job.stalls} of {limits.max_stalls} that are forgiven"),
+            ("runs at", format_time(job.run_at)),
+            ("failures", f"{job.failures} (max_failures {limits.max_failures})"),
+            ("stalls", f"{job.stalls} (max_stalls {limits.max_stalls})"),
             ("backoff", f"{limits.min_backoff:g} s to {limits.max_backoff:g} s"),
             ("progress", None if job.progress is None else f"{job.progress:.0%}"),
             ("holder", job.holder),
             ("fence", job.fence),
-            ("cancelled", "yes, it is told to stop" if job.cancelled else None),
+            ("cancelled", "yes, the worker was told to stop it" if job.cancelled else None),
             ("reason", job.reason),
-            ("died at", clock(job.died_at)),
-            ("data", None if with_data else f"{size(len(job.data))}; --data shows it"),
+            ("died at", format_time(job.died_at)),
+            ("data", None if with_data else f"{format_size(len(job.data))}; --data shows it"),
         ]
     )
     for title, text in (("message", job.message), ("data", _shown(job.data) if with_data else None)):
         if text:
             click.echo(f"\n{title}:")
             for line in text.splitlines():
-                click.echo(f"  {cell(line)}")
+                click.echo(f"  {printable(line)}")
 
 
 def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
@@ -139,7 +150,7 @@ def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
 
 
 def task_of(job: JobRecord) -> str | None:
-    """The name of the task that a payload is for, or whose failure is to be handled, if it is for one."""
+    """The name of the job's task; for a failure job, the task of the job that failed. None for raw payloads."""
     try:
         return read_envelope((job.failed or job).data).task
     except Undecodable:
@@ -147,7 +158,7 @@ def task_of(job: JobRecord) -> str | None:
 
 
 def payload(data: bytes) -> dict[str, object]:
-    """A payload as it can be told in JSON: what it says as JSON, else as text, else its bytes."""
+    """A payload in JSON: `{"json": …}` if it is JSON, else `{"text": …}`, else `{"base64": …}`."""
     try:
         msgspec.json.decode(data)
         return {"json": Raw(data)}
@@ -172,7 +183,7 @@ def _row(job: JobRecord) -> tuple[object, ...]:
         job.id,
         task_of(job),
         job.priority,
-        distance(job.died_at or job.run_at),
+        format_relative(job.died_at or job.run_at),
         job.failures,
         job.stalls,
         job.holder,
@@ -181,5 +192,6 @@ def _row(job: JobRecord) -> tuple[object, ...]:
     )
 
 
-def _grave_row(job: JobRecord) -> tuple[object, ...]:
-    return job.id, task_of(job), distance(job.died_at), job.reason, job.failures, job.stalls, first_line(job.message)
+def _dead_row(job: JobRecord) -> tuple[object, ...]:
+    died = format_relative(job.died_at)
+    return job.id, task_of(job), died, job.reason, job.failures, job.stalls, first_line(job.message)

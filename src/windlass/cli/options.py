@@ -1,4 +1,4 @@
-"""What the options of the commands have in common: a variable for each, and values such as durations and sizes."""
+"""Options that several commands share, the variable of each option, and the types of durations and sizes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -25,75 +26,76 @@ def option_of(command: str) -> Callable[..., Decorator]:
 
     def option(flag: str, *more: str, **settings: Any) -> Decorator:
         variable = f"WINDLASS_{command}_{flag.removeprefix('--')}".upper().replace("-", "_")
-        return click.option(flag, *more, envvar=variable, show_envvar=True, **settings)
+        return _option(variable, flag, *more, **settings)
 
     return option
 
 
-def json_option(command: Command) -> Command:
-    """`--json`, for all that can be read by a program."""
-    return click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        envvar="WINDLASS_JSON",
-        show_envvar=True,
-        help="Print JSON, and nothing else.",
-    )(command)
+def _option(variable: str, *flags: str, **settings: Any) -> Decorator:
+    return click.option(*flags, envvar=variable, show_envvar=True, **settings)
 
 
-def yes_option(command: Command) -> Command:
-    """`--yes`, for all that cannot be taken back."""
-    return click.option("--yes", "-y", is_flag=True, envvar="WINDLASS_YES", show_envvar=True, help="Do not ask.")(
-        command
-    )
+# -- shared options --------------------------------------------------------------------------------
 
 
-def url_option(command: Command) -> Command:
-    """`--url`: which server."""
-    return click.option(
-        "--url",
-        envvar="WINDLASS_URL",
-        show_envvar=True,
-        help="The server, like redis://localhost:6379/0. Without one: the embedded server.",
-    )(command)
+json_option = _option("WINDLASS_JSON", "--json", "as_json", is_flag=True, help="Print JSON only.")
+
+yes_option = _option("WINDLASS_YES", "--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+home_option = _option(
+    "WINDLASS_HOME",
+    "--home",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The data home: the folder of the server's data, socket and log. By default, the platform's user data folder.",
+)
+
+url_option = _option(
+    "WINDLASS_URL",
+    "--url",
+    metavar="URL",
+    help="The server, like redis://localhost:6379/0. By default, the embedded server.",
+)
+
+queues_argument = click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+
+
+def app_option(help: str) -> Decorator:
+    """`--app`: an app in Python."""
+    return _option("WINDLASS_APP", "--app", "app_name", metavar="MODULE:APP", help=help)
 
 
 def layout_option(command: Command) -> Command:
-    """`--layout`: queues that speak the keys of another system. All apps look into the variable."""
+    """`--layout`: queues that use the keys of another system. Every app reads the variable when it is made."""
 
-    def put(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    def export(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
         from windlass.app import read_layouts
 
         try:
             read_layouts(given)
         except InvalidInput as error:
             raise click.BadParameter(str(error)) from None
-        if given:  # for every app that this command makes, here and in the processes of a worker
-            context.call_on_close(functools.partial(_restore, os.environ.get("WINDLASS_LAYOUTS", "")))
+        if given:  # for each app that this command makes, also in the processes of a worker
+            context.call_on_close(functools.partial(_restore_layouts, os.environ.get("WINDLASS_LAYOUTS", "")))
             os.environ["WINDLASS_LAYOUTS"] = " ".join(given)
         return given
 
-    return click.option(
+    return _option(
+        "WINDLASS_LAYOUTS",
         "--layout",
         metavar="[QUEUE=]LAYOUT",
         multiple=True,
-        envvar="WINDLASS_LAYOUTS",
-        show_envvar=True,
         expose_value=False,
-        callback=put,
-        help="The queue has the layout of another system (see `windlass layouts`); without a queue, all have it.",
+        callback=export,
+        help="The layout of QUEUE, or of all queues. `windlass layouts` lists them. May be repeated.",
     )(command)
 
 
-def _restore(layouts: str) -> None:
+def _restore_layouts(layouts: str) -> None:
     os.environ["WINDLASS_LAYOUTS"] = layouts
 
 
-def app_option(help: str) -> Decorator:
-    """`--app`: an app in Python."""
-    return click.option("--app", "app_name", metavar="MODULE:APP", envvar="WINDLASS_APP", show_envvar=True, help=help)
-
+# -- types -----------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     FloatType = click.ParamType[float]
@@ -119,16 +121,16 @@ class _Duration(FloatType):
 
 
 def duration(least: float = 0.0, most: float = 10 * 365 * 86400.0) -> FloatType:
-    """A length of time in seconds, from `90`, `500ms`, `30s`, `5m` or `1h30m`."""
+    """Seconds, from `90`, `500ms`, `30s`, `5m` or `1h30m`."""
     return _Duration(least, most)
 
 
 def byte_size(given: object) -> int:
-    """A number of bytes, from `500M` or `2G`; a thousand and twenty-four of each make the next."""
+    """Bytes, from `500M` or `2G`; each unit is 1024 times the one before."""
     found = _SIZE.fullmatch(str(given).strip())
     size = int(float(found[1]) * 1024 ** _POWERS[found[2]]) if found else 0
     if size <= 0:
-        raise click.BadParameter(f"{given!r} is no size: write 500M or 2G")
+        raise click.BadParameter(f"{given!r} is not a size: write 500M or 2G")
     return size
 
 

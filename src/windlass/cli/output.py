@@ -1,4 +1,4 @@
-"""How commands print: a table or JSON. What comes from a queue is shown as text, whatever is in it."""
+"""How commands print: a table or JSON. Text from a queue cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Row = Sequence[object]
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
-def say_json(value: object) -> None:
-    """One JSON document: in one line for programs, spread out for people."""
+def print_json(value: object) -> None:
+    """Print one JSON document: on one line for programs, indented on a terminal."""
     text = msgspec.json.encode(value)
     try:
         click.echo(msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text)
-    except RecursionError:  # a payload that is nested too deep to be spread out
+    except RecursionError:  # a payload that is nested too deep to be indented
         click.echo(text)
 
 
-def say_table(columns: Sequence[str], rows: Sequence[Row], empty: str) -> None:
-    """A table: drawn on a terminal, plain columns elsewhere. `empty` is said on standard error if there are no rows."""
+def print_table(columns: Sequence[str], rows: Sequence[Row], if_empty: str) -> None:
+    """Print a table: drawn on a terminal, plain columns elsewhere. Without rows, `if_empty` on standard error."""
     if not rows:
-        click.echo(empty, err=True)
+        click.echo(if_empty, err=True)
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(table_of(columns, rows))
+        Console().print(make_table(columns, rows))
     else:
-        for line in _lines(columns, rows):
+        for line in _plain_lines(columns, rows):
             click.echo(line)
 
 
-def table_of(columns: Sequence[str], rows: Sequence[Row]) -> Table:
-    """A table to be drawn."""
+def make_table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    """A table for rich to draw."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -51,35 +51,35 @@ def table_of(columns: Sequence[str], rows: Sequence[Row]) -> Table:
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if _is_numeric(rows, place) else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+        table.add_row(*(Text(printable(value)) for value in row))
     return table
 
 
-def say_facts(facts: Sequence[tuple[str, object]]) -> None:
-    """One thing and all about it, a line for each fact that is known."""
-    known = [(name, cell(value)) for name, value in facts if value is not None]
+def print_facts(facts: Sequence[tuple[str, object]]) -> None:
+    """Print one line for each fact that is not None."""
+    known = [(name, printable(value)) for name, value in facts if value is not None]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
         click.echo(f"{name:<{width}}  {value}")
 
 
-def cell(value: object) -> str:
-    """Text that a terminal shows as it is: nothing in it can move the cursor or change a colour."""
+def printable(value: object) -> str:
+    """Escape control characters, so that a value cannot move the cursor or change a colour. None becomes `-`."""
     if value is None:
         return "-"
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(value))
 
 
 def first_line(text: str | None, most: int = 100) -> str | None:
-    """The beginning of a text that may be long."""
+    """The first line, cut after `most` characters; `…` marks a cut."""
     if text is None:
         return None
     line, _, rest = text.strip().partition("\n")
     return f"{line[: most - 1]}…" if len(line) > most or rest else line
 
 
-def length(seconds: float) -> str:
-    """A length of time, as far as people care: `3d 4h`, `12s`."""
+def format_duration(seconds: float) -> str:
+    """The two largest units: `3d 4h`, `12s`."""
     left = round(max(0.0, seconds))
     parts: list[tuple[int, str]] = []
     for unit, letter in _UNITS:
@@ -89,24 +89,24 @@ def length(seconds: float) -> str:
     return " ".join(f"{amount}{letter}" for amount, letter in parts[:2] if amount) or "0s"
 
 
-def distance(moment: float | None) -> str | None:
-    """How far a moment is from now."""
+def format_relative(moment: float | None) -> str | None:
+    """A time relative to now: `in 5m`, `3s ago`."""
     if moment is None:
         return None
     ahead = moment - time()
-    return f"in {length(ahead)}" if ahead >= 0 else f"{length(-ahead)} ago"
+    return f"in {format_duration(ahead)}" if ahead >= 0 else f"{format_duration(-ahead)} ago"
 
 
-def clock(moment: float | None) -> str | None:
-    """A moment by this machine's clock, and how far away it is."""
+def format_time(moment: float | None) -> str | None:
+    """A time in this machine's time zone, and relative to now."""
     if moment is None:
         return None
     shown = datetime.fromtimestamp(moment).astimezone().isoformat(" ", "milliseconds")
-    return f"{shown} ({distance(moment)})"
+    return f"{shown} ({format_relative(moment)})"
 
 
-def size(amount: float | None) -> str | None:
-    """A number of bytes."""
+def format_size(amount: float | None) -> str | None:
+    """A number of bytes: `12 kB`."""
     if amount is None:
         return None
     for unit in ("B", "kB", "MB"):
@@ -121,12 +121,18 @@ def plural(amount: int, noun: str) -> str:
     return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"
 
 
+def as_object(struct: Any) -> dict[str, Any]:
+    """A struct as a JSON object."""
+    made: dict[str, Any] = msgspec.to_builtins(struct)
+    return made
+
+
 def _is_numeric(rows: Sequence[Row], place: int) -> bool:
     return all(isinstance(row[place], int) for row in rows)
 
 
-def _lines(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    shown = [list(columns), *([cell(value) for value in row] for row in rows)]
+def _plain_lines(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    shown = [list(columns), *([printable(value) for value in row] for row in rows)]
     widths = [max(len(row[place]) for row in shown) for place in range(len(columns))]
     numeric = [_is_numeric(rows, place) for place in range(len(columns))]
     return [
@@ -136,9 +142,3 @@ def _lines(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
         ).rstrip()
         for row in shown
     ]
-
-
-def plain(value: Any) -> dict[str, Any]:
-    """A struct as a JSON object."""
-    made: dict[str, Any] = msgspec.to_builtins(value)
-    return made

@@ -1,4 +1,4 @@
-"""`windlass pause`: stop giving out the jobs of a queue."""
+"""`windlass pause`: pause a queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import rich_click as click
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
-from windlass.cli.output import say_json
+from windlass.cli.output import print_json
 
 
 @click.command()
@@ -15,12 +15,12 @@ from windlass.cli.output import say_json
 @json_option
 @with_server
 def pause(app: Windlass, queue: str, as_json: bool) -> None:
-    """Stop giving out the jobs of a queue.
+    """Pause a queue: workers take no more jobs from it.
 
-    What runs goes on to its end, and new jobs are taken in; nothing more is started until `windlass resume`.
+    Running jobs go on to their end, and the queue still accepts new jobs. `windlass resume` ends the pause.
     """
     changed = app.queue(queue).pause()
     if as_json:
-        say_json({"queue": queue, "paused": True, "changed": changed})
+        print_json({"queue": queue, "paused": True, "changed": changed})
     else:
         click.echo(f"{queue} is paused." if changed else f"{queue} was paused already.")

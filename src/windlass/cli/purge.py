@@ -1,4 +1,4 @@
-"""`windlass purge`: delete jobs."""
+"""`windlass purge`: delete the jobs of a queue."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import rich_click as click
 
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
+from windlass.cli.job_list import STATES
 from windlass.cli.options import json_option, option_of, yes_option
-from windlass.cli.output import plural, say_json
+from windlass.cli.output import plural, print_json
 from windlass.values.job import State
+
+PURGEABLE = [state for state in STATES if state != State.LEASED]
 
 
 @click.command()
 @click.argument("queue")
 @option_of("purge")(
     "--state",
-    type=click.Choice([state.value for state in State if state is not State.LEASED]),
-    help="Only jobs of this state.",
+    type=click.Choice(PURGEABLE),
+    metavar="STATE",
+    help=f"Only jobs of this state: {', '.join(PURGEABLE)}.",
 )
 @yes_option
 @json_option
@@ -24,18 +28,19 @@ from windlass.values.job import State
 def purge(app: Windlass, queue: str, state: str | None, yes: bool, as_json: bool) -> None:
     """Delete the jobs of a queue.
 
-    Without --state it deletes the whole queue: jobs that run are taken away from their workers, and a pause is
-    forgotten. It asks first.
+    Without --state, it deletes all jobs: running jobs lose their lease, and a paused queue is no longer paused.
+    Schedules stay. Asks for confirmation first.
 
     \b
+    Examples:
       windlass purge emails --state scheduled
-      windlass purge emails --yes               everything, but its schedules
+      windlass purge emails --yes               all jobs, without a question
     """
     purge_jobs(app, queue, State(state) if state else None, yes, as_json)
 
 
 def purge_jobs(app: Windlass, queue: str, state: State | None, yes: bool, as_json: bool) -> None:
-    """Delete the jobs of a state, or all; asks first."""
+    """Delete the jobs of one state, or all jobs; ask first, unless `yes`."""
     if not yes:
         counts = app.queue(queue).counts()
         amount = getattr(counts, state) if state else counts.waiting + counts.leased + counts.dead + counts.broken
@@ -44,6 +49,6 @@ def purge_jobs(app: Windlass, queue: str, state: State | None, yes: bool, as_jso
         click.confirm(f"Delete {what} of queue {queue}{running}?", abort=True, err=True)
     deleted = app.queue(queue).purge(state)
     if as_json:
-        say_json({"queue": queue, "state": state, "deleted": deleted})
+        print_json({"queue": queue, "state": state, "deleted": deleted})
     else:
         click.echo(f"{plural(deleted, 'job')} of {queue} deleted.")

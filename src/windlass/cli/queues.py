@@ -1,4 +1,4 @@
-"""`windlass queues`: the names of all queues."""
+"""`windlass queues`: the names of all queues in use."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import rich_click as click
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
-from windlass.cli.output import say_json
+from windlass.cli.output import print_json
 
 
 @click.command()
 @json_option
 @with_server
 def queues(app: Windlass, as_json: bool) -> None:
-    """Name all queues that are in use.
+    """List the queues in use.
 
-    One name a line. A queue comes into being with its first job, and leaves nothing behind when it is empty and
-    nobody uses it any more.
+    Prints one name per line. A queue exists from its first job until it is empty and no worker uses it.
 
     \b
+    Examples:
       for q in $(windlass queues); do windlass pause "$q"; done
     """
     names = app.queues()
     if as_json:
-        say_json(names)
+        print_json(names)
         return
     for name in names:
         click.echo(name)

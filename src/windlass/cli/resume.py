@@ -1,4 +1,4 @@
-"""`windlass resume`: give out the jobs of a queue again."""
+"""`windlass resume`: resume a paused queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import rich_click as click
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
-from windlass.cli.output import say_json
+from windlass.cli.output import print_json
 
 
 @click.command()
@@ -15,9 +15,9 @@ from windlass.cli.output import say_json
 @json_option
 @with_server
 def resume(app: Windlass, queue: str, as_json: bool) -> None:
-    """Give out the jobs of a paused queue again."""
+    """Resume a paused queue."""
     changed = app.queue(queue).resume()
     if as_json:
-        say_json({"queue": queue, "paused": False, "changed": changed})
+        print_json({"queue": queue, "paused": False, "changed": changed})
     else:
-        click.echo(f"{queue} goes on." if changed else f"{queue} was not paused.")
+        click.echo(f"{queue} is resumed." if changed else f"{queue} was not paused.")

@@ -1,4 +1,4 @@
-"""`windlass schedules …`: what is enqueued by the clock."""
+"""`windlass schedules …`: the schedules of all queues."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import Any
 import rich_click as click
 
 from windlass.app import Windlass
-from windlass.cli.connect import NotFound, with_server
+from windlass.cli.connect import with_server
+from windlass.cli.exit_codes import NotFound
 from windlass.cli.job_list import payload
-from windlass.cli.options import json_option, option_of, yes_option
-from windlass.cli.output import distance, plain, say_json, say_table
+from windlass.cli.options import Command, json_option, option_of, queues_argument, yes_option
+from windlass.cli.output import as_object, format_relative, print_json, print_table
 from windlass.values.schedule import Cron, ScheduleRecord
 
 COLUMNS = ("queue", "name", "when", "state", "next", "last", "fired", "dropped", "missed")
 
 
+def _schedule_arguments(command: Command) -> Command:
+    return click.argument("queue")(click.argument("name")(command))
+
+
 @click.group()
 def schedules() -> None:
-    """Look after schedules: what is enqueued by the clock.
+    """List schedules; pause, resume, run or delete one.
 
-    A schedule lies beside the queue that it feeds, so it is named by that queue and its own name.
+    A schedule belongs to the queue of its jobs: name it by that queue and its own name.
 
     \b
+    Examples:
       windlass schedules list
       windlass schedules pause emails digest
       windlass schedules run emails digest      enqueue its job now
@@ -30,82 +36,78 @@ def schedules() -> None:
 
 
 @schedules.command("list")
-@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@option_of("schedules")("--data", "with_data", is_flag=True, help="Show payloads in the JSON, too.")
+@queues_argument
+@option_of("schedules")("--data", "with_data", is_flag=True, help="Include payloads in the JSON.")
 @json_option
 @with_server
 def list_(app: Windlass, queues: tuple[str, ...], with_data: bool, as_json: bool) -> None:
-    """List the schedules of all queues, or of those that are named."""
+    """List the schedules of all queues, or of the queues that you name."""
     found = [record for queue in queues or app.queues() for record in app.schedules.list(queue)]
     if as_json:
-        say_json([_facts(record, with_data) for record in found])
+        print_json([_facts(record, with_data) for record in found])
     else:
-        say_table(COLUMNS, [_row(record) for record in found], "There is no schedule.")
+        print_table(COLUMNS, [_row(record) for record in found], "No queue has a schedule.")
 
 
 @schedules.command()
-@click.argument("queue")
-@click.argument("name")
+@_schedule_arguments
 @json_option
 @with_server
 def pause(app: Windlass, queue: str, name: str, as_json: bool) -> None:
-    """No more ticks until it is resumed."""
+    """Pause a schedule: it enqueues no job until it is resumed."""
     _check(app, queue, name)
     changed = app.schedules.pause(name, queue)
     if as_json:
-        say_json({"queue": queue, "name": name, "paused": True, "changed": changed})
+        print_json({"queue": queue, "name": name, "paused": True, "changed": changed})
     else:
         click.echo(f"{queue}/{name} {'is paused' if changed else 'was paused already'}.")
 
 
 @schedules.command()
-@click.argument("queue")
-@click.argument("name")
+@_schedule_arguments
 @json_option
 @with_server
 def resume(app: Windlass, queue: str, name: str, as_json: bool) -> None:
-    """Go on with the next tick from now."""
+    """Resume a schedule: it enqueues its next job at its next time from now."""
     _check(app, queue, name)
     changed = app.schedules.resume(name, queue)
     if as_json:
-        say_json({"queue": queue, "name": name, "paused": False, "changed": changed})
+        print_json({"queue": queue, "name": name, "paused": False, "changed": changed})
     else:
-        click.echo(f"{queue}/{name} {'goes on' if changed else 'was not paused'}.")
+        click.echo(f"{queue}/{name} {'is resumed' if changed else 'was not paused'}.")
 
 
 @schedules.command()
-@click.argument("queue")
-@click.argument("name")
+@_schedule_arguments
 @json_option
 @with_server
 def run(app: Windlass, queue: str, name: str, as_json: bool) -> None:
-    """Enqueue its job now, paused or not."""
+    """Enqueue the job of a schedule now, even if the schedule is paused."""
     receipt = app.schedules.run_now(name, queue)
     if receipt is None:
         raise _missing(queue, name)
     if as_json:
-        say_json({"queue": queue, **plain(receipt)})
+        print_json({"queue": queue, **as_object(receipt)})
     else:
         click.echo(f"{queue}/{receipt.id}: {receipt.status}")
 
 
 @schedules.command()
-@click.argument("queue")
-@click.argument("name")
+@_schedule_arguments
 @yes_option
 @json_option
 @with_server
 def delete(app: Windlass, queue: str, name: str, yes: bool, as_json: bool) -> None:
-    """Take it away; jobs that it has enqueued stay.
+    """Delete a schedule; the jobs that it has enqueued stay.
 
-    One that is declared in code comes back with the next worker that has the declaration: pause it instead.
+    A schedule in the code of an app comes back with the next worker of that app: pause it instead.
     """
     _check(app, queue, name)
     if not yes:
         click.confirm(f"Delete schedule {name} of queue {queue}?", abort=True, err=True)
     app.schedules.delete(name, queue)
     if as_json:
-        say_json({"queue": queue, "name": name, "deleted": True})
+        print_json({"queue": queue, "name": name, "deleted": True})
     else:
         click.echo(f"{queue}/{name} is deleted.")
 
@@ -116,7 +118,7 @@ def _check(app: Windlass, queue: str, name: str) -> None:
 
 
 def _missing(queue: str, name: str) -> NotFound:
-    return NotFound(f"queue {queue!r} has no schedule {name!r}: `windlass schedules list` names all")
+    return NotFound(f"queue {queue!r} has no schedule {name!r}: `windlass schedules list` lists all")
 
 
 def _facts(record: ScheduleRecord, with_data: bool) -> dict[str, Any]:
@@ -149,8 +151,8 @@ def _row(record: ScheduleRecord) -> tuple[object, ...]:
         record.name,
         _when(record),
         state,
-        distance(record.next_at),
-        distance(record.last_at),
+        format_relative(record.next_at),
+        format_relative(record.last_at),
         record.fired,
         record.dropped,
         record.missed,

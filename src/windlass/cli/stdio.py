@@ -1,4 +1,4 @@
-"""`windlass stdio`: the service on standard input and output."""
+"""`windlass stdio`: run the service on standard input and output."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from uuid import uuid4
 import rich_click as click
 
 from windlass.app import Windlass
-from windlass.cli import exit_code
-from windlass.cli.connect import PATIENCE
+from windlass.cli.connect import RETRY_FOR_S
+from windlass.cli.exit_codes import exit_code
 from windlass.cli.options import duration, option_of, url_option
 from windlass.errors import WindlassError
 
 if TYPE_CHECKING:
     from windlass.stdio.messages import Identity
 
-RETRY_FOR = 30.0  # seconds: a message that cannot be carried out is lost, so it is tried for long
+MESSAGE_RETRY_FOR_S = 30.0  # long, because the service drops a message that still fails then
 _option = option_of("stdio")
 
 
@@ -34,7 +34,8 @@ def _tick(given: str) -> float | None:
     type=click.Choice(["processor", "native"]),
     default="processor",
     show_default=True,
-    help="Whose keys: those of Processor Job Queue, or Windlass's own.",
+    metavar="LAYOUT",
+    help="The keys of the queues: processor (Processor Job Queue) or native (Windlass).",
 )
 @_option(
     "--tick",
@@ -42,26 +43,28 @@ def _tick(given: str) -> float | None:
     metavar="DURATION|off",
     default="3s",
     show_default=True,
-    help="How often it looks by itself for lost workers and jobs; off: only when a tick message comes.",
+    help="Interval of the checks for lost workers and jobs. With off, only a tick message starts a check.",
 )
 @url_option
 def stdio(layout: str, tick: float | None, url: str | None) -> None:
-    """Serve jobs and workers by lines of JSON, on a pipe.
+    """Connect programs of any language, by JSON lines on a pipe.
 
-    It reads one message a line: add_job, worker_idle, job_accepted, worker_progress, worker_busy, job_finished, tick
-    and list requests. It writes job_assignment and the answers to list requests, and JSON log lines on standard
-    error. A line that is no message is logged and passed over. When its input ends it ends, with all done.
+    The service reads one message per line: add_job, worker_idle, job_accepted, worker_progress, worker_busy,
+    job_finished, tick and list requests. It writes job_assignment messages and the answers to list requests to
+    standard output, and JSON log lines to standard error. It logs an invalid line and skips it. It ends after the
+    last line of its input.
 
-    With --layout native the jobs are those of a plain Windlass queue, so a program in any language can be its worker.
+    With --layout native, the service uses plain Windlass queues, so a program in any language can be a worker.
 
-    Its name in messages, and its namespaces, come from SERVICE_NAME, SERVICE_UUID, SERVICE_HOST, NAMESPACE_LISTENER
-    and NAMESPACE_PUBLISHER. The protocol is in docs/stdio.md, its JSON Schema in docs/stdio.schema.json.
+    The variables SERVICE_NAME, SERVICE_UUID, SERVICE_HOST, NAMESPACE_LISTENER and NAMESPACE_PUBLISHER set its name and
+    its namespaces. docs/stdio.md describes the protocol, docs/stdio.schema.json is its JSON Schema.
 
     \b
+    Examples:
       windlass stdio < messages.jsonl
       mkfifo back; my-worker < back | windlass stdio --layout native > back
       mosquitto_sub -t 'default/#' | windlass stdio | my-publisher
-    \b
+    Messages:
       {"topic": "default/job_queue/add_job",
        "payload": {"uuid": "7b0e…", "queue_name": "ffmpeg", "args": ["-i", 1]}}
       {"topic": "default/job_queue/workers/91ce…/worker_idle",
@@ -71,7 +74,7 @@ def stdio(layout: str, tick: float | None, url: str | None) -> None:
     from windlass.stdio.logs import set_up_logs
 
     set_up_logs()
-    with Windlass(url, retry_for=RETRY_FOR) as app:
+    with Windlass(url, retry_for=MESSAGE_RETRY_FOR_S) as app:
         sys.exit(asyncio.run(_serve(app, layout, tick)))
 
 
@@ -82,9 +85,9 @@ async def _serve(app: Windlass, layout: str, tick: float | None) -> int:
     from windlass.stdio.service import log
 
     dispatcher = NativeDispatcher(app) if layout == "native" else ProcessorDispatcher(app)
-    knock = dispatcher.layout("windlass").counts()
+    probe = dispatcher.layout("windlass").counts()  # a wrong URL must fail before the first message
     try:
-        await app.arun(lambda session: session.perform(knock, PATIENCE))
+        await app.arun(lambda session: session.perform(probe, RETRY_FOR_S))
     except WindlassError as error:
         log.error("%s", error)
         return exit_code(error)

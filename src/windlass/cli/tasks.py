@@ -1,4 +1,4 @@
-"""`windlass tasks`: what an app can run."""
+"""`windlass tasks`: the tasks and handlers of an app."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import rich_click as click
 
 from windlass.cli.connect import load
 from windlass.cli.options import app_option, json_option
-from windlass.cli.output import say_json, say_table
+from windlass.cli.output import print_json, print_table
 from windlass.task import Task
 from windlass.tasks.declaration import Declaration, place_of
 from windlass.tasks.signature import takes_current
 
-COLUMNS = ("task", "queue", "run", "timeout", "failures", "stalls", "on failure", "signature", "what it does")
+COLUMNS = ("task", "queue", "run", "timeout", "failures", "stalls", "on failure", "signature", "description")
 
 
 @click.command()
@@ -25,25 +25,26 @@ COLUMNS = ("task", "queue", "run", "timeout", "failures", "stalls", "on failure"
 def tasks(app_name: str | None, as_json: bool) -> None:
     """List the tasks and handlers of an app.
 
-    With what is said of each: where it runs, how long it may take, how many failures and stalls are forgiven, and who
-    is told when it fails for good. A handler has no name; it gets every payload of its queue.
+    Shows for each task its queue, executor, timeout, limits of failures and stalls, failure handler and signature. A
+    handler has no name: it gets every payload of its queue.
 
     \b
+    Examples:
       windlass tasks --app shop.jobs:app
     """
     if app_name is None:
-        raise click.UsageError("which app? Give --app MODULE:APP, or set WINDLASS_APP")
+        raise click.UsageError("no app is named: give --app MODULE:APP, or set WINDLASS_APP")
     with load(app_name) as app:
         found = [_facts(each) for each in (*app.tasks.values(), *app.handlers.values())]
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
-        say_table(COLUMNS, [_row(facts) for facts in found], f"{app_name} has no task and no handler.")
+        print_table(COLUMNS, [_row(facts) for facts in found], f"{app_name} has no tasks and no handlers.")
 
 
 def _facts(declared: Any) -> dict[str, Any]:
     declaration: Declaration[..., Any] = declared
-    caught = declaration.failure_handler
+    handler = declaration.failure_handler
     return {
         "task": declared.name if isinstance(declared, Task) else None,
         "queue": declared.queue,
@@ -52,7 +53,7 @@ def _facts(declared: Any) -> dict[str, Any]:
         "limits": msgspec.to_builtins(declaration.limits),
         "on_exception": declaration.on_exception,
         "keep_result": declared.keep_result if isinstance(declared, Task) else None,
-        "failure_handler": None if caught is None else getattr(caught.function, "__name__", repr(caught.function)),
+        "failure_handler": None if handler is None else getattr(handler.function, "__name__", repr(handler.function)),
         "signature": _signature(declaration.function),
         "doc": (inspect.getdoc(declaration.function) or "").partition("\n")[0] or None,
         "place": place_of(declaration.function),
@@ -60,10 +61,10 @@ def _facts(declared: Any) -> dict[str, Any]:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    """As the caller sees it: types without quotes, and without the job that is filled in."""
+    """The signature that callers see: without quotes around types, and without parameters that Windlass fills in."""
     try:
         found = inspect.signature(function, eval_str=True)
-    except Exception:  # a type that cannot be found here
+    except Exception:  # a type that is imported for type checkers only
         found = inspect.signature(function)
     shown = [each for each in found.parameters.values() if not takes_current(each)]
     return str(found.replace(parameters=shown))

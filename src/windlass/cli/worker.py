@@ -1,4 +1,4 @@
-"""`windlass worker`: run the jobs of an app."""
+"""`windlass worker`: the options of a worker, and its start."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from windlass.values.validation import check_name, check_whole
 from windlass.worker.settings import Settings, worker_name
 
 DEFAULTS = Settings("", {})
-MOST_COROUTINES = 10_000
-MOST_BY_ITSELF = 1000  # with --concurrency auto
-LEVELS = ("debug", "info", "warning", "error")
+MAX_COROUTINES = 10_000
+MAX_AUTO_COROUTINES = 1000  # the upper bound of --concurrency auto
+LOG_FORMATS = ("auto", "text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _option = option_of("worker")
 
 
 def _queue(given: str) -> tuple[str, int]:
+    """A name and a weight, from `emails` or `emails=3`."""
     name, _, weight = given.partition("=")
     try:
         return name, check_whole(int(weight) if weight.isdecimal() else weight or 1, "weight", 1, 1000)
@@ -27,18 +29,18 @@ def _queue(given: str) -> tuple[str, int]:
         raise click.BadParameter(str(error)) from None
 
 
-def _count(given: object) -> int | None:
+def _concurrency(given: object) -> int | None:
     """A whole number, or None for auto."""
     if given == "auto":
         return None
     text = str(given)
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_COROUTINES:
-        raise click.BadParameter(f"{given!r} is neither auto nor a number from 1 to {MOST_COROUTINES:,}")
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_COROUTINES:
+        raise click.BadParameter(f"{given!r} is neither auto nor a number from 1 to {MAX_COROUTINES:,}")
     return int(text)
 
 
 class _WorkerCommand(click.RichCommand):
-    """Says why there is no `--url`, which all other commands have."""
+    """Explains why there is no `--url`, which all other commands have."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -47,7 +49,7 @@ class _WorkerCommand(click.RichCommand):
             if error.option_name != "--url":
                 raise
             raise click.UsageError(
-                'there is no --url: a worker uses the server of its app, Windlass("redis://…") or WINDLASS_URL',
+                'worker has no --url: it uses the server of its app, from Windlass("redis://…") or WINDLASS_URL',
                 ctx,
             ) from None
 
@@ -56,29 +58,39 @@ class _WorkerCommand(click.RichCommand):
 @click.argument("target", metavar="MODULE:APP", envvar="WINDLASS_APP")
 @_option(
     "--queue",
+    "-q",
     "queues",
     type=_queue,
     metavar="NAME[=WEIGHT]",
     multiple=True,
-    help="Only this queue; again for more. By default all.",
+    help="Work on this queue only. May be repeated. By default, all queues of the app.",
 )
 @_option(
     "--concurrency",
-    type=_count,
+    "-c",
+    type=_concurrency,
     metavar="N|auto",
     default=DEFAULTS.concurrency,
     show_default=True,
-    help="How many coroutines at a time; auto goes by how busy the processor is.",
+    help="Maximum number of concurrent coroutines; auto adapts it to the CPU load.",
 )
 @_option(
-    "--threads", type=click.IntRange(1, 1000), default=DEFAULTS.threads, show_default=True, help="How many threads."
+    "--threads",
+    "-t",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=DEFAULTS.threads,
+    show_default=True,
+    help="Number of threads, for tasks that run in threads.",
 )
 @_option(
     "--processes",
+    "-p",
     type=click.IntRange(1, 1000),
+    metavar="N",
     default=DEFAULTS.processes,
     show_default=True,
-    help="How many processes, for tasks that run in one.",
+    help="Number of child processes, for tasks that run in processes.",
 )
 @_option(
     "--lease",
@@ -86,7 +98,7 @@ class _WorkerCommand(click.RichCommand):
     metavar="DURATION",
     default="15s",
     show_default=True,
-    help="After how long without a sign of life others take over the jobs.",
+    help="If this worker dies, other workers take over its jobs after this time.",
 )
 @_option(
     "--grace",
@@ -94,7 +106,7 @@ class _WorkerCommand(click.RichCommand):
     metavar="DURATION",
     default="30s",
     show_default=True,
-    help="How long running jobs may go on when the worker is told to stop.",
+    help="At shutdown, let running jobs finish for this time.",
 )
 @_option(
     "--kill-grace",
@@ -102,35 +114,45 @@ class _WorkerCommand(click.RichCommand):
     metavar="DURATION",
     default="5s",
     show_default=True,
-    help="How long a job that must stop may take before its process is killed.",
+    help="Kill the process of a job that does not stop within this time.",
 )
-@_option("--max-jobs", type=click.IntRange(min=1), help="Take a fresh process after so many jobs.")
 @_option(
-    "--max-rss", type=byte_size, metavar="SIZE", help="Take a fresh process when it is larger than this, like 500M."
+    "--max-jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Replace a process after this number of jobs.",
 )
-@_option("--name", help="The beginning of the worker's name; a random ending makes it unique.")
+@_option(
+    "--max-rss",
+    type=byte_size,
+    metavar="SIZE",
+    help="Replace a process that uses more memory than this, like 500M.",
+)
+@_option("--name", metavar="NAME", help="Prefix of the worker's name. A random suffix makes the name unique.")
 @_option(
     "--log-format",
-    type=click.Choice(["auto", "text", "json"]),
+    type=click.Choice(LOG_FORMATS),
+    metavar="FORMAT",
     default="auto",
     show_default=True,
-    help="auto is text on a terminal, and JSON elsewhere.",
+    help="text, json, or auto: text on a terminal, JSON elsewhere.",
 )
 @_option(
     "--log-level",
-    type=click.Choice(LEVELS, case_sensitive=False),
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    metavar="LEVEL",
     default=DEFAULTS.log_level,
     show_default=True,
-    help="What is worth a line.",
+    help="Minimum log level: debug, info, warning or error.",
 )
-@_option("--log-jobs", is_flag=True, help="A line for each job that is done, with the time it took.")
+@_option("--log-jobs", is_flag=True, help="Log each finished job and its duration.")
 @layout_option
-@_option("--log-arguments", is_flag=True, help="Put the payloads of jobs into the log, arguments and all.")
-@_option("--watch", is_flag=True, help="Take up new code when a file of the program changes.")
+@_option("--log-arguments", is_flag=True, help="Log the payloads of jobs, with all arguments.")
+@_option("--watch", is_flag=True, help="Restart the processes when a file of the program changes.")
 @_option(
     "--allow-unsafe",
     is_flag=True,
-    help="Start also on a server that may lose jobs (see `windlass doctor`); what is ignored is logged.",
+    help="Start even if the server may lose jobs (see `windlass doctor`). The worker logs each danger.",
 )
 def worker(
     target: str,
@@ -151,30 +173,32 @@ def worker(
     watch: bool,
     allow_unsafe: bool,
 ) -> None:
-    """Run the jobs of an app, until it is told to stop.
+    """Run the jobs of an app.
 
-    It works on all queues that the app has a task or handler for; --queue chooses some of them, and their weights
-    say which share of the work each gets while all have jobs.
+    The worker serves all queues for which the app has a task or a handler; --queue selects some of them. While all
+    queues have jobs, each queue gets a share of the work according to its weight.
 
-    Ctrl-C, or SIGTERM, once: no new jobs, and those that run may finish. Twice: they are given back now. Thrice: it
-    ends at once. However it ends, no job is lost; what a killed worker had is taken over by others.
+    On Ctrl-C or SIGTERM, the worker takes no new jobs and finishes the running jobs. On a second signal, it returns
+    the running jobs to their queues. On a third signal, it exits at once. No job is lost in any case: other workers
+    take over the jobs of a killed worker.
 
     \b
+    Examples:
       windlass worker shop.jobs:app
-      windlass worker shop.jobs:app --queue emails=3 --queue media
-      windlass worker shop.jobs:app --processes 8 --max-rss 500M
-      windlass worker shop.jobs:app --watch     while you write it
+      windlass worker shop.jobs:app -q emails=3 -q media
+      windlass worker shop.jobs:app -c 200 -p 8 -t 16 --max-rss 500M
+      windlass worker shop.jobs:app --watch     reload on changes
     """
     from windlass.worker.app_loading import check_app_name
     from windlass.worker.logs import LogFormat, choose_format, set_up_logs
     from windlass.worker.supervisor.supervisor import run_worker
 
     check_app_name(target)
-    wanted: LogFormat = log_format  # type: ignore[assignment]  # one of its choices
+    chosen: LogFormat = log_format  # type: ignore[assignment]  # click.Choice checked it
     settings = Settings(
         name=_name(name),
         queues=_weights(queues),
-        concurrency=concurrency or MOST_BY_ITSELF,
+        concurrency=concurrency or MAX_AUTO_COROUTINES,
         auto=concurrency is None,
         threads=threads,
         processes=processes,
@@ -184,7 +208,7 @@ def worker(
         max_jobs=max_jobs,
         max_rss=max_rss,
         watch=watch,
-        log_format=choose_format(wanted),
+        log_format=choose_format(chosen),
         log_level=log_level,
         log_arguments=log_arguments,
         log_jobs=log_jobs,
@@ -197,10 +221,10 @@ def worker(
 def _weights(queues: tuple[tuple[str, int], ...]) -> dict[str, int]:
     weights = dict(queues)
     if len(weights) < len(queues):
-        raise click.UsageError("a queue is named twice: give each once, with its weight")
+        raise click.UsageError("a queue is given twice: give each queue once, with its weight")
     return weights
 
 
 def _name(given: str | None) -> str:
-    """Never the same twice: what a dead worker of the same name held would look as if this one held it."""
+    """A unique name: with a used name, this worker would seem to hold the jobs of a dead worker."""
     return worker_name(check_name(given, "worker")[:100] if given is not None else None)

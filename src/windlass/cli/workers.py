@@ -1,4 +1,4 @@
-"""`windlass workers`: who works."""
+"""`windlass workers`: the workers, and their state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import rich_click as click
 from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
-from windlass.cli.output import length, say_json, say_table, size
+from windlass.cli.output import format_duration, format_size, print_json, print_table
 from windlass.values.worker_record import WorkerRecord
 
 COLUMNS = ("name", "host", "pid", "state", "up for", "queues", "running", "slots", "finished", "memory", "seen")
@@ -19,21 +19,23 @@ COLUMNS = ("name", "host", "pid", "state", "up for", "queues", "running", "slots
 @json_option
 @with_server
 def workers(app: Windlass, as_json: bool) -> None:
-    """List the workers that are there, and what they do.
+    """List the workers.
 
-    A worker tells of itself every few seconds. One that has missed three times is shown as lost?, and after a minute
+    A worker reports its state every few seconds. After three missed reports it is listed as lost?, and after a minute
     it is not listed any more.
-    Slots are for coroutines, threads and processes.
+
+    The column slots shows the number of coroutines, threads and processes.
 
     \b
+    Examples:
       windlass workers
       windlass workers --json | jq '.[] | select(.state == "stopping")'
     """
     found = app.workers()
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
-        say_table(COLUMNS, [_row(worker) for worker in found], "No worker was heard of within the last minute.")
+        print_table(COLUMNS, [_row(worker) for worker in found], "No worker has reported within the last minute.")
 
 
 def _row(worker: WorkerRecord) -> tuple[object, ...]:
@@ -43,11 +45,11 @@ def _row(worker: WorkerRecord) -> tuple[object, ...]:
         worker.host,
         worker.pid,
         worker.state,
-        None if worker.started_at is None else length(now - worker.started_at),
+        None if worker.started_at is None else format_duration(now - worker.started_at),
         " ".join(name if weight == 1 else f"{name}={weight}" for name, weight in worker.queues.items()),
         worker.running,
         "/".join(str(worker.slots.get(kind, 0)) for kind in ("loop", "thread", "process")),
         worker.finished,
-        size(worker.rss),
-        None if worker.seen_at is None else f"{length(now - worker.seen_at)} ago",
+        format_size(worker.rss),
+        None if worker.seen_at is None else f"{format_duration(now - worker.seen_at)} ago",
     )

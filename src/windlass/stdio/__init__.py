@@ -1,4 +1,4 @@
-"""The service on standard input and output: programs of any language add jobs and work on them by lines of JSON."""
+"""The service on standard input and output: programs of any language add and run jobs by JSON lines."""
 
 from windlass.stdio.service import serve
 

@@ -1,4 +1,4 @@
-"""What the service asks of a layout: the rows of its protocol as calls."""
+"""The interface between the service and a layout: each message of the protocol is a call."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from windlass.stdio.messages import JobList, What, WorkerList
+from windlass.stdio.messages import JobList, ListKind, WorkerList
 from windlass.storage.port import Layout
 
 
 class Assignment(Struct, frozen=True):
-    """A job for a worker."""
+    """A job that was assigned to a worker."""
 
     worker: str
     uuid: str
@@ -22,51 +22,51 @@ class Assignment(Struct, frozen=True):
 
 
 class Dispatcher(Protocol):
-    """Queues of one layout, and workers that speak through messages. `ago`: how many ms ago they spoke."""
+    """The queues of one layout, and their workers. `ago` is the age of a worker's message, in milliseconds."""
 
     def layout(self, queue: str) -> Layout:
-        """The layout of a queue; refuses what can be no name of one."""
+        """The layout of a queue. Refuses an invalid queue name."""
         ...
 
     def waiter(self, queue: str) -> str:
-        """Under which name the service waits to be told of new jobs."""
+        """The name under which the service waits for wake-ups."""
         ...
 
     async def add(self, queue: str, uuid: str, priority: int, payload: bytes) -> bool:
-        """Queue a job; false when there is one of this uuid."""
+        """Enqueue a job. False if a job with this uuid exists."""
         ...
 
     async def idle(self, queue: str, worker: str, ago: int) -> bool:
-        """A worker says that it is idle; whether it may be given a job."""
+        """A worker reports that it is idle. True if it may get a job."""
         ...
 
     async def dispatch(self, queue: str, workers: Sequence[str]) -> list[Assignment]:
-        """Assign the next jobs to those of these workers that are idle."""
+        """Assign the next jobs to the idle workers among these."""
         ...
 
     async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:
-        """A worker accepts its job; false when it is not its own any more."""
+        """A worker accepts its job. False if the job no longer belongs to it."""
         ...
 
     async def busy(self, queue: str, worker: str, ago: int, uuid: str | None, progress: float | None) -> bool:
-        """A worker's sign of life while it works; false when the job is not its own any more."""
+        """A heartbeat of a busy worker. False if the job no longer belongs to it."""
         ...
 
     async def finish(self, queue: str, worker: str, ago: int, uuid: str, finished_at: str, payload: bytes) -> bool:
-        """A worker is done with its job; false when it is not its own any more."""
+        """A worker has finished its job. False if the job no longer belongs to it."""
         ...
 
     async def tick(self, queue: str) -> int:
-        """Take back what is lost; how many jobs."""
+        """Queue lost jobs again. Returns their number."""
         ...
 
-    async def look(self, queue: str, what: What) -> JobList | WorkerList:
-        """What there is."""
+    async def list_entries(self, queue: str, kind: ListKind) -> JobList | WorkerList:
+        """List jobs or workers of a queue."""
         ...
 
     async def forget(self, queue: str, worker: str) -> None:
-        """A worker was not heard of for long, or the service ends: it is known no more, unless it holds a job.
+        """Forget a worker that is silent, or when the service ends.
 
-        Nor if it goes on through another service.
+        A worker stays known if it holds a job, or if it uses another service now.
         """
         ...

@@ -1,4 +1,4 @@
-"""Logs of the service: one JSON object a line on standard error, in the words of its protocol."""
+"""Logs of the service: one JSON object per line on standard error, with the field names of the protocol."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import logging
 import msgspec
 
 from windlass.stdio.messages import iso
-from windlass.worker.output import OUTLET
+from windlass.worker.output import STDERR
 
 
 class LineFormatter(logging.Formatter):
     """`{"log_level": "error", "created_at": "2017-04-24T21:16:26.678Z", "log_message": "…"}`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = record.getMessage()
+        text = record.getMessage()
         if record.exc_info:
-            said = f"{said}\n{self.formatException(record.exc_info)}"
-        line = {"log_level": record.levelname.lower(), "created_at": iso(record.created * 1000), "log_message": said}
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        line = {"log_level": record.levelname.lower(), "created_at": iso(record.created * 1000), "log_message": text}
         return msgspec.json.encode(line).decode()
 
 
 def set_up_logs() -> None:
-    """All that is logged in this program goes there; nobody has to read it for the service to go on."""
-    handler = logging.StreamHandler(OUTLET)
+    """Send all logs of this program to standard error. A full pipe does not stop the service."""
+    handler = logging.StreamHandler(STDERR)
     handler.setFormatter(LineFormatter())
     root = logging.getLogger()
     root.handlers = [handler]

@@ -1,6 +1,6 @@
-"""The messages of the service: what may come in and what goes out, each one JSON object on a line of its own.
+"""The messages of the service, in and out: each is one JSON object on one line.
 
-docs/stdio.md tells the protocol, and docs/stdio.schema.json has it for programs.
+docs/stdio.md describes the protocol, docs/stdio.schema.json is its JSON Schema.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-MOST_BYTES = 4 * 1024 * 1024  # of one line
-_SHOWN = 120  # characters of a bad topic
+MAX_LINE_BYTES = 4 * 1024 * 1024
+_MAX_TOPIC_CHARS = 120  # of a bad topic in an error message
 
 Uuid = Annotated[str, Meta(min_length=1, max_length=512)]
 QueueName = Annotated[str, Meta(min_length=1, max_length=128)]
 Worker = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Moment = Annotated[datetime, Meta(tz=True)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
-What = Literal["queued", "dispatched", "processing", "workers"]
+ListKind = Literal["queued", "dispatched", "processing", "workers"]
 
 
 class BadMessage(Exception):
-    """A line that is no message; its text says why."""
+    """A line is not a valid message; the text of the error says why."""
 
 
 class Identity(Struct, frozen=True):
-    """Who this service is in its messages, and in which namespaces it listens and speaks."""
+    """The name of this service in its messages, and its namespaces for input and output."""
 
     service_name: str
     service_uuid: str
@@ -39,11 +39,11 @@ class Identity(Struct, frozen=True):
     publisher: str
 
 
-# -- payloads that come in ---------------------------------------------------------------------------
+# -- incoming payloads -------------------------------------------------------------------------------
 
 
 class AddJob(Struct, frozen=True):
-    """A job to be queued. Whatever else is in the payload belongs to the job."""
+    """A job to enqueue. The job gets the whole payload, with all other fields."""
 
     uuid: Uuid
     queue_name: QueueName
@@ -51,13 +51,13 @@ class AddJob(Struct, frozen=True):
 
 
 class WorkerIdle(Struct, frozen=True):
-    """A worker is ready for a job."""
+    """A worker wants a job."""
 
     queue_name: QueueName
 
 
 class JobAccepted(Struct, frozen=True):
-    """A worker has begun with the job that it was assigned."""
+    """A worker has begun its assigned job."""
 
     uuid: Uuid
     queue_name: QueueName
@@ -65,7 +65,7 @@ class JobAccepted(Struct, frozen=True):
 
 
 class WorkerProgress(Struct, frozen=True):
-    """A worker goes on with a job."""
+    """A worker reports the progress of a job."""
 
     uuid: Uuid
     queue_name: QueueName
@@ -73,13 +73,13 @@ class WorkerProgress(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """How far a busy worker is."""
+    """The progress of a busy worker."""
 
     progress: Fraction | None = None
 
 
 class WorkerBusy(Struct, frozen=True):
-    """A worker is at work, on a job if it names one."""
+    """A worker runs the job `uuid`, or all its jobs if it names none."""
 
     queue_name: QueueName
     uuid: Uuid | None = None
@@ -87,7 +87,7 @@ class WorkerBusy(Struct, frozen=True):
 
 
 class JobFinished(Struct, frozen=True):
-    """A worker is done with a job. The payload is kept as what became of it."""
+    """A worker has finished a job. The payload is kept as its result."""
 
     uuid: Uuid
     queue_name: QueueName
@@ -95,11 +95,11 @@ class JobFinished(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """Time to look for what is lost."""
+    """A request to look for lost jobs and workers."""
 
 
 class ListRequest(Struct, frozen=True):
-    """Somebody wants to know what there is on a queue."""
+    """A request to list jobs or workers of a queue."""
 
     queue_name: QueueName
 
@@ -118,13 +118,13 @@ _PAYLOADS: dict[str, type[Payload]] = {
     "list_progress_queue": ListRequest,
     "list_worker_queue": ListRequest,
 }
-_LISTS: dict[str, What] = {
+_LISTS: dict[str, ListKind] = {
     "list_job_queue": "queued",
     "list_leased_queue": "dispatched",
     "list_progress_queue": "processing",
     "list_worker_queue": "workers",
 }
-_OF_WORKERS = (WorkerIdle, JobAccepted, WorkerProgress, WorkerBusy, JobFinished)
+_FROM_WORKERS = (WorkerIdle, JobAccepted, WorkerProgress, WorkerBusy, JobFinished)
 _TOPIC = re.compile(r"job_queue/(?:workers/([^/]+)/)?([a-z_]+)")
 
 
@@ -142,9 +142,9 @@ class _Line(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """One message that came in: its payload, read and as it was written, and who said it when (ms since 1970).
+    """An incoming message: its decoded payload, the payload's text, its sender and its time (ms since 1970).
 
-    `worker` is empty where none speaks; `sender` is who sent it, if it says so.
+    `worker` is empty if the message is not from a worker. `sender` is the service_uuid, if the message has one.
     """
 
     payload: Payload
@@ -156,12 +156,12 @@ class Message(Struct, frozen=True):
 
     @property
     def ago(self) -> int:
-        """How many milliseconds ago it was said."""
+        """The age of the message in milliseconds."""
         return max(0, round(time() * 1000) - self.at)
 
     @property
-    def what(self) -> What:
-        """What a list request asks for."""
+    def list_kind(self) -> ListKind:
+        """The kind of list that a list request asks for."""
         return _LISTS[self.name]
 
 
@@ -171,23 +171,23 @@ _worker = msgspec.json.Decoder(Worker)
 
 
 def read_message(line: bytes, namespace: str) -> Message:
-    """The message on a line; `BadMessage` tells what is wrong with it, and quotes nothing: it may hold secrets."""
+    """The message on a line. The text of a `BadMessage` never quotes the line, which may contain secrets."""
     size = f"{len(line):,} bytes"
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        raise BadMessage(f"a line is not UTF-8 ({error.reason} at byte {error.start}): {size}") from None
+        raise BadMessage(f"line skipped: not UTF-8 ({error.reason} at byte {error.start}), {size}") from None
     try:
         found = _line.decode(text)
         name, kind, named = _topic(found.topic, namespace)
         payload = _decoders[kind].decode(found.payload)
-        worker = _speaker(found, named) if kind in _OF_WORKERS else ""
+        worker = _speaker(found, named) if kind in _FROM_WORKERS else ""
     except msgspec.ValidationError as error:
-        raise BadMessage(f"a message is not as it should be ({error}): {size}{_about(text)}") from None
+        raise BadMessage(f"message skipped: invalid field ({error}), {size}{_about(text)}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BadMessage(f"a line is not JSON ({error}): {size}") from None
+        raise BadMessage(f"line skipped: not JSON ({error}), {size}") from None
     if worker and found.created_at is None:
-        raise BadMessage(f"a worker's message has no created_at: {size}{_about(text)}")
+        raise BadMessage(f"message skipped: a worker's message needs created_at, {size}{_about(text)}")
     at = round((time() if found.created_at is None else found.created_at.timestamp()) * 1000)
     for moment in (found.created_at, getattr(payload, "started_at", None), getattr(payload, "finished_at", None)):
         _check_moment(moment, text)
@@ -195,13 +195,13 @@ def read_message(line: bytes, namespace: str) -> Message:
 
 
 def _check_moment(moment: datetime | None, text: str) -> None:
-    """At the edges of the calendar there are times that can be read in one zone and not be told in another."""
+    """Refuse a time that is valid in its time zone but outside the calendar in UTC."""
     try:
         if moment is not None:
             iso(round(moment.timestamp() * 1000))
             iso(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise BadMessage(f"a message has a time that is out of range{_about(text)}") from None
+        raise BadMessage(f"message skipped: a time is out of range{_about(text)}") from None
 
 
 def _topic(topic: str, namespace: str) -> tuple[str, type[Payload], str | None]:
@@ -213,37 +213,37 @@ def _topic(topic: str, namespace: str) -> tuple[str, type[Payload], str | None]:
         found = _TOPIC.fullmatch(inner)
         if found and found[2] in _PAYLOADS:
             return found[2], _PAYLOADS[found[2]], found[1]
-    raise BadMessage(f"there is no topic {topic[:_SHOWN]!r} here: see docs/stdio.md")
+    raise BadMessage(f"message skipped: unknown topic {topic[:_MAX_TOPIC_CHARS]!r}; docs/stdio.md lists the topics")
 
 
 def _speaker(line: _Line, named: str | None) -> str:
-    """Who says it: as its sender calls itself, or as the topic does."""
+    """The worker of a message: its service_uuid, or else the worker in its topic."""
     worker = line.service_uuid or named
     if not worker:
-        raise BadMessage("a worker's message has no service_uuid, and its topic names no worker")
+        raise BadMessage("message skipped: a worker's message needs service_uuid, or a worker in its topic")
     return _worker.decode(msgspec.json.encode(worker))
 
 
 def _about(text: str) -> str:
-    """What a message is about, if that can be read."""
+    """The topic of a message, if it can be decoded."""
     try:
-        return f", topic {msgspec.json.decode(text, type=_Topic).topic[:_SHOWN]!r}"
+        return f", topic {msgspec.json.decode(text, type=_Topic).topic[:_MAX_TOPIC_CHARS]!r}"
     except (msgspec.DecodeError, ValueError, RecursionError):
         return ""
 
 
-# -- what goes out -----------------------------------------------------------------------------------
+# -- outgoing messages -------------------------------------------------------------------------------
 
 
 class QueuedJob(Struct, frozen=True):
-    """A job that waits."""
+    """A waiting job."""
 
     uuid: str
     priority: int
 
 
 class RunningJob(Struct, frozen=True, omit_defaults=True):
-    """A job that a worker was assigned, or has accepted."""
+    """A job that is assigned to a worker, or accepted by it."""
 
     uuid: str
     worker_uuid: str | None = None
@@ -253,7 +253,7 @@ class RunningJob(Struct, frozen=True, omit_defaults=True):
 
 
 class KnownWorker(Struct, frozen=True, omit_defaults=True):
-    """A worker that was heard of."""
+    """A worker that has reported."""
 
     uuid: str
     state: str
@@ -261,7 +261,7 @@ class KnownWorker(Struct, frozen=True, omit_defaults=True):
 
 
 class JobList(Struct, frozen=True, omit_defaults=True):
-    """The answer to a list request for jobs; some of them if there are very many."""
+    """The answer to a list request for jobs. `total` counts all jobs, `jobs` may be only the first of them."""
 
     queue_name: str
     total: int
@@ -288,14 +288,14 @@ class _Out(Struct, frozen=True):
 
 
 def write_message(identity: Identity, topic: str, payload: bytes) -> bytes:
-    """A line; the payload is JSON already."""
+    """A message as a line. `payload` is JSON."""
     message = _Out(
         f"{identity.publisher}/{topic}" if identity.publisher else topic,
         identity.service_name,
         identity.service_uuid,
         identity.service_host,
         iso(round(time() * 1000)),
-        Raw(msgspec.json.format(payload, indent=-1)),  # a payload may have been written over several lines
+        Raw(msgspec.json.format(payload, indent=-1)),  # removes line breaks from the payload
     )
     return msgspec.json.encode(message) + b"\n"
 
@@ -303,18 +303,18 @@ def write_message(identity: Identity, topic: str, payload: bytes) -> bytes:
 def write_assignment(
     identity: Identity, worker: str, data: bytes, uuid: str, queue: str, priority: int, dispatched_at: str
 ) -> bytes:
-    """A line that assigns a job to a worker: the job's payload, and what must be known of every job."""
+    """A line that assigns a job to a worker: the fields of the job's payload, and four fields of every job."""
     topic = f"job_queue/workers/{worker}/job_assignment"
     known = {"uuid": uuid, "queue_name": queue, "priority": priority, "dispatched_at": dispatched_at}
     own = {name: Raw(msgspec.json.encode(value)) for name, value in known.items()}
     try:
         return write_message(identity, topic, msgspec.json.encode(_fields(data) | own))
-    except RecursionError:  # nested so deep that it can just be read, but not within something else
+    except RecursionError:  # the payload is nested too deep to be put into a message
         return write_message(identity, topic, msgspec.json.encode(_as_bytes(data) | own))
 
 
 def _fields(data: bytes) -> dict[str, Raw]:
-    """The fields of a job: those of an object; else `data` has the value, or `base64` the bytes that are no JSON."""
+    """The fields of an assignment: a JSON object as it is, other JSON as `data`, other bytes as `base64`."""
     try:
         data.decode()
         value = msgspec.json.decode(data, type=Raw)
@@ -330,5 +330,5 @@ def _as_bytes(data: bytes) -> dict[str, Raw]:
 
 
 def iso(ms: float) -> str:
-    """A time as it stands in messages: ISO 8601 in UTC."""
+    """A time in the format of messages: ISO 8601 in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""The same protocol on native queues: a job that is dispatched is leased to its worker.
+"""The protocol on native queues: dispatching a job leases it to the worker.
 
-Who holds a job is in the server, not here, so a worker may go on through another service. There is no place for a job
-that is dispatched and not accepted: this service remembers those of its own, and releases them when they are not
-accepted in time, which charges nothing. If it dies, their leases end, which counts as a stall.
+The server knows which worker holds a job, so a worker may continue through another service. But the server does not
+know which dispatched jobs are accepted: each service remembers its own, and releases a job that is not accepted in
+time, which counts as no stall. If the service dies, the leases end, which counts as a stall.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from msgspec import Struct
 from windlass.app import Windlass
 from windlass.queue import Queue
 from windlass.stdio.dispatcher import Assignment
-from windlass.stdio.messages import JobList, KnownWorker, QueuedJob, RunningJob, What, WorkerList, iso
-from windlass.storage.compat.processor import LOST_AFTER, TICK
+from windlass.stdio.messages import JobList, KnownWorker, ListKind, QueuedJob, RunningJob, WorkerList, iso
+from windlass.storage.compat.processor import LOST_AFTER_S, TICK_S
 from windlass.storage.port import Call, Layout
 from windlass.values.ids import random_id
 from windlass.values.job import JobRecord, Lease, State, Status
@@ -25,22 +25,22 @@ from windlass.values.outcome import Unhandled
 from windlass.worker.reclaim import all_held
 
 T = TypeVar("T")
-_MOST = 1000
+_MAX_LISTED = 1000
 
 
 class _Pending(Struct, frozen=True):
-    """A job that was dispatched here and is not accepted yet."""
+    """A job that this service dispatched, and that is not accepted yet."""
 
     lease: Lease
     until: float
 
 
 class NativeDispatcher:
-    """Native queues. `patience` is how many seconds a worker has to accept a job."""
+    """Native queues. A worker must accept a job within `accept_timeout` seconds."""
 
-    def __init__(self, app: Windlass, patience: float = LOST_AFTER) -> None:
+    def __init__(self, app: Windlass, accept_timeout: float = LOST_AFTER_S) -> None:
         self._app = app
-        self._patience = patience
+        self._accept_timeout = accept_timeout
         self._waiters: dict[str, str] = {}
         self._pending: dict[tuple[str, str], _Pending] = {}  # by queue and uuid
         self._seen: dict[str, dict[str, float]] = {}  # by queue and worker, while it is idle
@@ -56,7 +56,7 @@ class NativeDispatcher:
         return receipt.status is Status.ADDED
 
     async def idle(self, queue: str, worker: str, ago: int) -> bool:
-        if await self._held(queue, worker):  # what it has must first be finished, or be lost
+        if await self._held(queue, worker):  # it must finish or lose its job first
             return False
         self._seen.setdefault(queue, {})[worker] = time() - ago / 1000
         return True
@@ -64,19 +64,19 @@ class NativeDispatcher:
     async def dispatch(self, queue: str, workers: Sequence[str]) -> list[Assignment]:
         layout, found = self.layout(queue), []
         for worker in workers:
-            # A lease that ends by itself would count as a stall: it has a tick more than it needs.
-            call = layout.turn(want=1, seconds=self._patience + TICK, holder=worker, waiter=self.waiter(queue))
+            # One tick longer than needed: a lease that ends before the tick releases it would count as a stall.
+            call = layout.turn(want=1, seconds=self._accept_timeout + TICK_S, holder=worker, waiter=self.waiter(queue))
             turn = await self._perform(call)
-            if turn.refused:  # its seal does not fit
+            if turn.refused:  # jobs with a wrong signature or encryption
                 await self._perform(layout.turn(turn.refused))
                 continue
             if not turn.leases:
                 break
             (lease,) = turn.leases
-            if lease.is_failure_job:  # for a failure handler in Python
+            if lease.is_failure_job:  # only a worker in Python has failure handlers
                 await self._perform(layout.turn([Unhandled(lease)]))
                 continue
-            self._pending[queue, lease.id] = _Pending(lease, monotonic() + self._patience)
+            self._pending[queue, lease.id] = _Pending(lease, monotonic() + self._accept_timeout)
             self._seen.get(queue, {}).pop(worker, None)
             found.append(Assignment(worker, lease.id, lease.data, lease.priority, iso(time() * 1000)))
         return found
@@ -96,7 +96,7 @@ class NativeDispatcher:
         for record in held:
             lease = _lease(record)
             self._pending.pop((queue, record.id), None)
-            kept = await self._queue(queue).aextend(lease, LOST_AFTER) and kept
+            kept = await self._queue(queue).aextend(lease, LOST_AFTER_S) and kept
             if progress is not None and kept:
                 kept = await self._queue(queue).aprogress(lease, progress)
         return kept
@@ -115,29 +115,29 @@ class NativeDispatcher:
                 back += await self._take_back(key)
         return back + (await self._queue(queue).aclean()).recovered
 
-    async def look(self, queue: str, what: What) -> JobList | WorkerList:
-        if what == "queued":
-            page = await self._queue(queue).ajobs(State.READY, limit=_MOST)
+    async def list_entries(self, queue: str, kind: ListKind) -> JobList | WorkerList:
+        if kind == "queued":
+            page = await self._queue(queue).ajobs(State.READY, limit=_MAX_LISTED)
             total = (await self._queue(queue).acounts()).ready
             return JobList(queue, total, [QueuedJob(job.id, job.priority) for job in page.jobs])
-        leased = (await self._queue(queue).ajobs(State.LEASED, limit=_MOST)).jobs
-        if what == "workers":
+        leased = (await self._queue(queue).ajobs(State.LEASED, limit=_MAX_LISTED)).jobs
+        if kind == "workers":
             known = [KnownWorker(worker, "idle", iso(at * 1000)) for worker, at in self._seen.get(queue, {}).items()]
             known += [KnownWorker(worker, "busy") for worker in sorted({job.holder for job in leased if job.holder})]
-            return WorkerList(queue, len(known), known[:_MOST])
-        # Who accepts a job says that it is at 0; of what other workers do nothing else is known.
-        chosen = [job for job in leased if (job.progress is None) == (what == "dispatched")]
+            return WorkerList(queue, len(known), known[:_MAX_LISTED])
+        # Accepting a job sets its progress to 0. Jobs of other workers may have no progress: they count as dispatched.
+        chosen = [job for job in leased if (job.progress is None) == (kind == "dispatched")]
         return JobList(queue, len(chosen), [RunningJob(job.id, job.holder, progress=job.progress) for job in chosen])
 
     async def forget(self, queue: str, worker: str) -> None:
         self._seen.get(queue, {}).pop(worker, None)
         for key, pending in list(self._pending.items()):
-            if key[0] == queue and pending.lease.holder == worker:  # it will not be accepted any more, not here
+            if key[0] == queue and pending.lease.holder == worker:  # no acceptance can come through this service now
                 await self._take_back(key)
         await self._perform(self.layout(queue).retire(worker))
 
     async def _take_back(self, key: tuple[str, str]) -> bool:
-        """A job that was not accepted here is queued again, unless it was accepted through another service."""
+        """Release a job that was not accepted here, unless it was accepted through another service."""
         queue, uuid = key
         lease = self._pending.pop(key).lease
         record = await self._queue(queue).aget(uuid)
@@ -146,7 +146,7 @@ class NativeDispatcher:
         return await self._queue(queue).arelease(lease)
 
     async def _find(self, queue: str, worker: str, uuid: str) -> JobRecord | None:
-        """The job, if that worker has it."""
+        """The job, if this worker holds it."""
         record = await self._queue(queue).aget(uuid)
         return record if record and record.state is State.LEASED and record.holder == worker else None
 

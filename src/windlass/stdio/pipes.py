@@ -1,4 +1,4 @@
-"""The two ends of the service: lines from standard input and to standard output. Neither blocks the event loop."""
+"""Lines from standard input, and to standard output. Neither blocks the event loop."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from windlass.stdio.messages import MOST_BYTES
+from windlass.stdio.messages import MAX_LINE_BYTES
 
-_CHUNK = 65_536
-_ALWAYS_FITS = 4096  # what a pipe that is ready takes without blocking (PIPE_BUF)
-_AGAIN = 0.005  # seconds
-_BATCHES = 8  # read ahead: who writes faster than we work has to wait
+_CHUNK_BYTES = 65_536
+_PIPE_BUF_BYTES = 4096  # a writable pipe takes these without blocking
+_RETRY_INTERVAL_S = 0.005
+_MAX_BATCHES_AHEAD = 8  # a writer that is faster than the service must wait
 
 
 class TooLong(Struct, frozen=True):
-    """A line that was too long to be kept, and its size."""
+    """The size of a line that was too long to keep."""
 
     size: int
 
 
 class Splitter:
-    """Makes lines of pieces. Of a line that is too long only its length is kept."""
+    """Joins pieces to lines. Of a line that is too long, it keeps only the size."""
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_LINE_BYTES) -> None:
         self._most = most
         self._rest = bytearray()
         self._dropped = 0
 
     def feed(self, data: bytes) -> list[bytes | TooLong]:
-        """The lines that end in this piece."""
+        """Add a piece. Returns the lines that end in it."""
         *ended, rest = data.split(b"\n")
         lines = []
         for piece in ended:
@@ -43,7 +43,7 @@ class Splitter:
         return lines
 
     def end(self) -> list[bytes | TooLong]:
-        """What came behind the last line's end."""
+        """The last line, if it has no line break."""
         return [self._take()] if self._rest or self._dropped else []
 
     def _add(self, piece: bytes) -> None:
@@ -61,26 +61,26 @@ class Splitter:
 
 
 class Batch(Struct, frozen=True):
-    """Some lines that were read at once."""
+    """Lines that were read at once."""
 
     lines: list[bytes | TooLong]
 
 
 class Lines:
-    """The lines of a file descriptor, read by a thread: a file, a pipe and a terminal are all the same to it.
+    """The lines of a file descriptor: a file, a pipe or a terminal. A thread reads them.
 
-    Batches are delivered on the event loop, and None at the end. Each must be told to be `done` with.
+    `deliver` gets the batches on the event loop, then None. Call `done` after each batch.
     """
 
     def __init__(self, fd: int, deliver: Callable[[Batch | None], None]) -> None:
         self._fd = fd
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._room = threading.Semaphore(_BATCHES)
+        self._room = threading.Semaphore(_MAX_BATCHES_AHEAD)
         threading.Thread(target=self._read, name="windlass-stdin", daemon=True).start()
 
     def done(self) -> None:
-        """A batch was handled: there is room for another."""
+        """A batch is handled: the thread may read another."""
         self._room.release()
 
     def _read(self) -> None:
@@ -88,38 +88,38 @@ class Lines:
         data = b"-"
         while data:
             try:
-                data = os.read(self._fd, _CHUNK)
+                data = os.read(self._fd, _CHUNK_BYTES)
             except OSError:
                 data = b""
             lines = splitter.feed(data) if data else splitter.end()
             if lines:
                 self._room.acquire()
-                self._hand_over(Batch(lines))
-        self._hand_over(None)
+                self._deliver_on_loop(Batch(lines))
+        self._deliver_on_loop(None)
 
-    def _hand_over(self, batch: Batch | None) -> None:
+    def _deliver_on_loop(self, batch: Batch | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._deliver, batch)
         except RuntimeError:
-            pass  # the service has ended before its input
+            pass  # the service has ended, and its event loop is closed
 
 
 class Output:
-    """Lines to a file descriptor. Who reads them slowly makes the service wait, but not its event loop."""
+    """Writes lines to a file descriptor. A slow reader makes `write` wait, but does not block the event loop."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     async def write(self, line: bytes) -> None:
-        """The whole line; BrokenPipeError when nobody reads any more."""
+        """Write the whole line. Raises BrokenPipeError if the reader has closed the pipe."""
         view = memoryview(line)
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         while view:
             if not poll.poll(0):
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
                 continue
             try:
-                view = view[os.write(self._fd, view[:_ALWAYS_FITS]) :]
+                view = view[os.write(self._fd, view[:_PIPE_BUF_BYTES]) :]
             except BlockingIOError:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The service's own system: what it asks is what the layout does."""
+"""The protocol on queues of Processor Job Queue: each message is one call of the layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 from windlass.app import Windlass
 from windlass.stdio.dispatcher import Assignment
-from windlass.stdio.messages import JobList, KnownWorker, QueuedJob, RunningJob, What, WorkerList, iso
+from windlass.stdio.messages import JobList, KnownWorker, ListKind, QueuedJob, RunningJob, WorkerList, iso
 from windlass.storage.compat.processor import ProcessorLayout
 from windlass.storage.port import Call
 from windlass.values.ids import random_id
@@ -27,7 +27,7 @@ class ProcessorDispatcher:
         return cast(ProcessorLayout, self._app.layout(queue, "processor"))
 
     def waiter(self, queue: str) -> str:
-        return ""  # announcements are for all
+        return ""  # the layout wakes all waiters
 
     async def add(self, queue: str, uuid: str, priority: int, payload: bytes) -> bool:
         receipt = await self._app.queue(queue, layout="processor").aenqueue(payload, id=uuid, priority=priority)
@@ -53,9 +53,9 @@ class ProcessorDispatcher:
     async def tick(self, queue: str) -> int:
         return (await self._app.queue(queue, layout="processor").aclean()).recovered
 
-    async def look(self, queue: str, what: What) -> JobList | WorkerList:
-        total, rows = await self._perform(self.layout(queue).look(what))
-        match what:
+    async def list_entries(self, queue: str, kind: ListKind) -> JobList | WorkerList:
+        total, rows = await self._perform(self.layout(queue).look(kind))
+        match kind:
             case "queued":
                 return JobList(queue, total, [QueuedJob(_text(id), priority) for id, priority in rows])
             case "dispatched":

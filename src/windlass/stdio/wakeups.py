@@ -1,4 +1,4 @@
-"""Hearing that a queue has work, so that an idle worker need not wait for the next tick."""
+"""The wake-ups of a queue: with them, an idle worker need not wait for the next tick."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from collections.abc import Callable
 from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.storage.port import Layout
-from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener
 
 log = logging.getLogger("windlass.stdio")
-_PATIENCE = 30.0
-_PAUSE = 1.0  # seconds between two tries to listen; until then there are the ticks
+_MESSAGE_TIMEOUT_S = 30.0
+_RETRY_AFTER_S = 1.0  # meanwhile the ticks find new jobs
 
 
-async def hear_wakes(app: Windlass, layout: Layout, waiter: str, on_wake: Callable[[], object]) -> None:
-    """Call `on_wake` whenever somebody says that this queue has work, for ever."""
+async def watch_wakeups(app: Windlass, layout: Layout, waiter: str, on_wake: Callable[[], object]) -> None:
+    """Call `on_wake` at each wake-up of this queue, until cancelled."""
     keys = layout.counts().keys
     channel = layout.wake_channel(waiter)
     while True:
         try:
             listener = await app.arun(lambda session: session.subscribe(keys, [channel]))
-            on_wake()  # something may have been said before we listened
-            await _hear(app, listener, on_wake)
-        except (ConnectFailed, WireLost, WindlassError) as error:
-            log.debug("queue %r is not heard for now: %s", layout.queue, error)
-            await asyncio.sleep(_PAUSE)
+            on_wake()  # jobs may have come before the subscription
+            await _receive(app, listener, on_wake)
+        except WindlassError as error:
+            log.debug(
+                "wake-up subscription of queue %r lost; retrying in %g s: %s", layout.queue, _RETRY_AFTER_S, error
+            )
+            await asyncio.sleep(_RETRY_AFTER_S)
 
 
-async def _hear(app: Windlass, listener: Listener, on_wake: Callable[[], object]) -> None:
+async def _receive(app: Windlass, listener: Listener, on_wake: Callable[[], object]) -> None:
     try:
         while True:
-            if await app.arun(lambda session: session.hear(listener, _PATIENCE)) is not None:
+            if await app.arun(lambda session: session.next_message(listener, _MESSAGE_TIMEOUT_S)) is not None:
                 on_wake()
     finally:
         listener.wire.abort()

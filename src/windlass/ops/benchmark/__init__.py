@@ -1,7 +1,7 @@
-"""How fast the queue of this program is on the server of this user, and what limits it: `windlass bench`.
+"""Throughput and latency of Windlass on the user's own server, and the limit of each step: `windlass bench`.
 
-`run.py` is the run, step by step; `meter.py` reads clocks and CPU times, `figure.py` judges them. `crew.py` starts a
-real worker, whose jobs are in `tasks.py`.
+`run.py` runs the steps. `meter.py` reads clocks and CPU times; `figure.py` computes the figures from them.
+`worker_process.py` starts a real worker, whose jobs are in `tasks.py`.
 """
 
 from __future__ import annotations

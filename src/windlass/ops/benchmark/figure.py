@@ -1,4 +1,4 @@
-"""What one step measured, and what limits it, decided by who was busy for most of the time."""
+"""The figures of one step, and its limit: the CPU that was busy for most of the time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-BUSY = 0.8  # of one core
+BUSY_SHARE = 0.8  # of one core
 
 Program = Literal["client", "worker"]
 Limit = Literal["server CPU", "client CPU", "worker CPU", "CPU in turns", "round trip", "round trip or server CPU"]
 
 
 class Figure(Struct, frozen=True):
-    """One row of the result. CPU times are of one job, in microseconds; shares are parts of one core.
+    """One row of the result. CPU times are per job, in microseconds; shares are parts of one core.
 
-    `program` says whose CPU time it is beside the server's. What the server does not tell is `None`, and so is the rate
-    of jobs that were enqueued one now and then.
+    `program_cpu_us` and `program_share` belong to `program`. Figures that the server does not report are None. So is
+    the rate of a step that enqueues a job only now and then.
     """
 
     step: str
@@ -35,7 +35,7 @@ class Figure(Struct, frozen=True):
 
 
 class Spent(Struct, frozen=True):
-    """What a step took: elapsed time and CPU time in seconds; `server_share` is that of its main thread."""
+    """Elapsed time and CPU times of a step, in seconds; `server_share` is that of the server's main thread."""
 
     seconds: float
     program_cpu: float
@@ -50,18 +50,18 @@ def figure(
     *,
     program: Program = "client",
     times: Sequence[float] | None = None,
-    hurried: bool = True,
+    full_speed: bool = True,
 ) -> Figure:
-    """The row of a step that did so many jobs; `times` are those of single ones, in seconds.
+    """The row of a step. `times` are the times of single jobs, in seconds.
 
-    `hurried`: they were done as fast as possible, so there is a rate.
+    A step that does not run `full_speed` has no rate.
     """
     share = spent.program_cpu / spent.seconds
     return Figure(
         step=step,
         jobs=jobs,
         seconds=spent.seconds,
-        rate=jobs / spent.seconds if hurried else None,
+        rate=jobs / spent.seconds if full_speed else None,
         program=program,
         program_cpu_us=spent.program_cpu / max(jobs, 1) * 1e6,
         server_cpu_us=None if spent.server_cpu is None else spent.server_cpu / max(jobs, 1) * 1e6,
@@ -74,17 +74,17 @@ def figure(
 
 
 def limit_of(program: Program, program_share: float, server_share: float | None) -> Limit:
-    """Who was busy, the server first: when both are, a faster program would only wait for it."""
-    if server_share is not None and server_share > BUSY:
+    """The busy CPU, the server's first: if both are busy, a faster program would only wait for the server."""
+    if server_share is not None and server_share > BUSY_SHARE:
         return "server CPU"
-    if program_share > BUSY:
+    if program_share > BUSY_SHARE:
         return "client CPU" if program == "client" else "worker CPU"
     if server_share is None:
         return "round trip or server CPU"
-    # With one call under way at a time, one side waits while the other is at it: neither the way nor the other is slow.
-    return "CPU in turns" if server_share + program_share > BUSY else "round trip"
+    # With one call at a time, program and server work in turns: each waits while the other works.
+    return "CPU in turns" if server_share + program_share > BUSY_SHARE else "round trip"
 
 
 def percentile(times: Sequence[float], part: float) -> float:
-    """The time within which this part of them lies."""
+    """The time that this share of `times` does not exceed."""
     return sorted(times)[min(len(times) - 1, int(len(times) * part))]

@@ -1,4 +1,4 @@
-"""One run of the bench: step after step on a queue of its own, which is purged in the end however the run ends."""
+"""One run of the benchmark: its steps, on a queue of its own. The run always purges that queue at the end."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from windlass.ops.benchmark.worker_process import Note, WorkerProcess
 from windlass.tasks.envelope import write_envelope
 from windlass.values.ids import random_id
 
-BATCH = 1000  # jobs in one call
-AWAITS = 100  # at the same time
-LEASE = 60  # seconds
+BATCH = 1000  # jobs per call
+CONCURRENT_CALLS = 100
+LEASE_S = 60
 PAYLOAD = write_envelope("nothing", b'{"n":1}')
 BULK = [PAYLOAD] * BATCH
-WORKER_START = 30.0  # seconds within which a worker must have begun
-NOTE_WAIT = 10.0  # seconds for one job of an idle worker
-PARTS = 16  # of the time, over which the steps spread
-# More than this is done by others than a few idle workers do: commands a second, parts of a core, part of all cores.
+WORKER_START_TIMEOUT_S = 30.0  # for a slow machine; a worker usually starts in less than 1 s
+NOTE_TIMEOUT_S = 10.0  # for one job of an idle worker
+TIME_PARTS = 16  # the sum of the weights of all steps
+# More load than a few idle workers cause: commands per second, share of a core, share of all cores.
 BUSY_COMMANDS, BUSY_SHARE, BUSY_CORES = 200, 0.05, 0.25
 
 
 class Options(Struct, frozen=True):
-    """How much is done: jobs in any one step, and seconds for all steps together, without the worker's start."""
+    """Limits: jobs per step, and seconds for all steps together, without the start of the worker."""
 
     jobs: int = 50_000
     seconds: float = 13.0
@@ -49,9 +49,9 @@ class BenchRun:
         self._options = options
         self.name = f"windlass-bench-{random_id()}"
         self._queue = app.queue(self.name)
-        if self._queue.layout != "native":  # of others, some keep no order, and some keep what is done
+        if self._queue.layout != "native":  # other layouts may keep no order, or keep finished jobs
             raise UnsupportedByLayout(
-                f"bench measures the native layout, and here all queues have {self._queue.layout!r}: "
+                f"bench measures the layout native, but all queues here have the layout {self._queue.layout!r}: "
                 "add --layout native"
             )
         self._stop = threading.Event()
@@ -71,15 +71,15 @@ class BenchRun:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """End soon, with KeyboardInterrupt. No call is cut short: the queue would have to remember it for a while."""
+        """End soon with KeyboardInterrupt, after the current call: its outcome would be unknown otherwise."""
         self._stop.set()
 
     def figures(self) -> Iterator[Figure]:
-        """Each step's figure, as soon as it is there."""
+        """Run the steps. Yields the figure of each step when it ends."""
         for step in (
             self._round_trip,
             self._one_by_one,
@@ -95,13 +95,15 @@ class BenchRun:
             yield measured
 
     def _bound(self, weight: int, jobs: int | None = None) -> Bound:
-        """The share of a step: so many parts of the time, and so many jobs at most."""
-        return Bound(self._options.jobs if jobs is None else jobs, self._options.seconds * weight / PARTS, self._stop)
+        """The limits of a step: its share of the time by its weight, and a number of jobs."""
+        return Bound(
+            self._options.jobs if jobs is None else jobs, self._options.seconds * weight / TIME_PARTS, self._stop
+        )
 
     # -- without a worker ------------------------------------------------------------------------
 
     def _round_trip(self) -> Figure:
-        """A call that reads some numbers: next to nothing for the server."""
+        """A call that costs the server almost nothing."""
         self._queue.counts()  # connects
         span = Span(self._app)
         times = _timed(self._queue.counts, self._bound(1, 2000))
@@ -111,10 +113,10 @@ class BenchRun:
         self._queue.enqueue(PAYLOAD)
         span = Span(self._app)
         times = _timed(lambda: self._queue.enqueue(PAYLOAD), self._bound(2))
-        return self._emptied(figure("enqueue, one by one", len(times), span.end(), times=times))
+        return self._purged(figure("enqueue, one by one", len(times), span.end(), times=times))
 
     def _concurrently(self) -> Figure:
-        return self._emptied(asyncio.run(self._await_many()))
+        return self._purged(asyncio.run(self._await_many()))
 
     async def _await_many(self) -> Figure:
         async def produce(bound: Bound) -> None:
@@ -122,18 +124,18 @@ class BenchRun:
                 await self._queue.aenqueue(PAYLOAD)
 
         async def all_produce(bound: Bound) -> int:
-            await asyncio.gather(*(produce(bound) for _ in range(AWAITS)))
+            await asyncio.gather(*(produce(bound) for _ in range(CONCURRENT_CALLS)))
             return bound.taken
 
-        await all_produce(self._bound(1, AWAITS))  # connects
+        await all_produce(self._bound(1, CONCURRENT_CALLS))  # connects
         span = Span(self._app)
         done = await all_produce(self._bound(2))
-        return figure(f"enqueue, {AWAITS} awaits", done, span.end())
+        return figure(f"enqueue, {CONCURRENT_CALLS} awaits", done, span.end())
 
     def _in_bulk(self) -> Figure:
         span = Span(self._app)
         done = self._fill(self._bound(2))
-        return self._emptied(figure(f"enqueue, {BATCH} a call", done, span.end()))
+        return self._purged(figure(f"enqueue, {BATCH} a call", done, span.end()))
 
     def _lease_and_settle(self) -> Figure:
         left = self._fill(self._bound(1))
@@ -141,83 +143,83 @@ class BenchRun:
         done = 0
         span = Span(self._app)
         while done < left and bound.take(1):
-            leases = self._queue.lease_many(BATCH, LEASE)
+            leases = self._queue.lease_many(BATCH, LEASE_S)
             done += sum(self._queue.complete_many(leases))
-        return self._emptied(figure(f"lease and settle, {BATCH} a call", done, span.end()))
+        return self._purged(figure(f"lease and settle, {BATCH} a call", done, span.end()))
 
     def _fill(self, bound: Bound, batch: Sequence[bytes] = BULK) -> int:
-        """Put batches of jobs on the queue until the bound is reached; how many jobs."""
+        """Enqueue batches of jobs until the bound is reached. Returns the number of jobs."""
         while size := bound.take(len(batch)):
             self._queue.enqueue_many(batch[:size])
         return bound.taken
 
-    def _emptied(self, figure: Figure) -> Figure:
+    def _purged(self, figure: Figure) -> Figure:
         self._queue.purge()
         return figure
 
     # -- with a worker ---------------------------------------------------------------------------
 
     def _drain(self) -> Figure:
-        """Jobs wait when the worker starts. Notes among them tell how far it is: no call of ours disturbs it."""
+        """The jobs wait before the worker starts. Notes among them report its progress without a server call."""
         stretch = min(BATCH, self._options.jobs // 10)
         stretches = self._fill(self._bound(1), [_note(0)] + [PAYLOAD] * (stretch - 1)) // stretch
-        self._queue.enqueue(_note(0))  # the end of the last
+        self._queue.enqueue(_note(0))  # marks the end of the last stretch
         span = Span(self._app)
         self._worker_process.start()
-        first = last = self._worker_process.hear(WORKER_START)
+        first = last = self._worker_process.next_note(WORKER_START_TIMEOUT_S)
         bound = self._bound(3, stretches)
         while bound.take(1):
-            last = self._worker_process.hear(NOTE_WAIT)
-        # Before the first note the server had next to nothing to do.
+            last = self._worker_process.next_note(NOTE_TIMEOUT_S)
+        # Before the first note, the server was almost idle, so its CPU time needs no correction.
         spent = span.end(program_cpu=last.cpu - first.cpu, seconds=last.at - first.at)
-        return self._emptied(figure("drain by a worker", bound.taken * stretch, spent, program="worker"))
+        return self._purged(figure("drain by a worker", bound.taken * stretch, spent, program="worker"))
 
     def _pick_up(self) -> Figure:
-        """From before the enqueue to the first line of the job, in a worker that has nothing to do."""
+        """The time from the enqueue to the first line of the job, with an idle worker."""
         first = last = self._await_note(1)
         bound = self._bound(2)
         times: list[float] = []
         span = Span(self._app)
         while bound.take(1):
-            sleep(random.uniform(0.005, 0.015))  # until the worker has settled the last one and waits again
+            sleep(random.uniform(0.005, 0.015))  # until the worker has settled the last job and is idle again
             began = monotonic()
             last = self._await_note(1 + bound.taken)
             times.append(last.at - began)
         spent = span.end(program_cpu=last.cpu - first.cpu)
-        return figure("pick-up by an idle worker", len(times), spent, program="worker", times=times, hurried=False)
+        return figure("pick-up by an idle worker", len(times), spent, program="worker", times=times, full_speed=False)
 
     def _await_note(self, n: int) -> Note:
-        """Enqueue a job that tells of itself, and hear it. Others may come from a drain that was not waited for."""
+        """Enqueue a note job, and wait for its note. Skips late notes of the drain."""
         self._queue.enqueue(_note(n))
-        while (note := self._worker_process.hear(NOTE_WAIT)).n != n:
+        while (note := self._worker_process.next_note(NOTE_TIMEOUT_S)).n != n:
             pass
         return note
 
-    # -- what else is to be told -----------------------------------------------------------------
+    # -- the server ------------------------------------------------------------------------------
 
     def servers(self) -> dict[str, str | None]:
-        """Make and version of each server, as far as it tells."""
-        return {address: use.version if use else None for address, use in meter.look(self._app).items()}
+        """The product and version of each server, by address. None if the server does not report it."""
+        return {address: use.version if use else None for address, use in meter.server_use(self._app).items()}
 
     def warnings(self) -> list[str]:
-        """What would spoil the figures."""
-        others = meter.watch_others(self._app)
+        """Load of other programs, which distorts the figures."""
+        others = meter.other_load(self._app)
         found: list[str] = []
         if (others.commands or 0) > BUSY_COMMANDS or (others.server_share or 0) > BUSY_SHARE:
             found.append(
                 f"the server has other work ({others.commands:,.0f} commands/s, {others.server_share:.0%} of a core), "
-                "which the bench slows down, and the figures mean little: measure when it is quiet"
+                "which distorts the figures and which the bench slows down: measure when the server is idle"
             )
         if others.cores is not None and others.cores > BUSY_CORES * (os.cpu_count() or 1):
             found.append(
-                f"{others.cores:.1f} of the {os.cpu_count()} cores of this machine are busy with other work, and the "
-                "figures mean little: measure when it is quiet"
+                f"{others.cores:.1f} of the {os.cpu_count()} cores of this machine have other work, which distorts "
+                "the figures: measure when the machine is idle"
             )
         return found
 
 
 class Bound:
-    """So many jobs, and so many seconds from now, whichever comes first; but once it can be taken from."""
+    """A limit of jobs and of seconds from now. The first `take` always succeeds."""
 
     def __init__(self, jobs: int, seconds: float, stop: threading.Event) -> None:
         self._left = jobs
@@ -226,7 +228,7 @@ class Bound:
         self.taken = 0
 
     def take(self, most: int) -> int:
-        """How many of these may still be done; they count as done."""
+        """Take up to `most` jobs from the limit. Returns how many; 0 when the limit is reached."""
         is_over = self.taken > 0 and (monotonic() >= self._until or self._stop.is_set())
         size = 0 if is_over else min(most, self._left)
         self._left -= size
@@ -239,7 +241,7 @@ def _note(n: int) -> bytes:
 
 
 def _timed(call: Callable[[], object], bound: Bound) -> list[float]:
-    """How long each call took, one after the other."""
+    """The time of each call, in seconds."""
     times: list[float] = []
     while bound.take(1):
         began = perf_counter()

@@ -1,4 +1,4 @@
-"""What the bench and its worker tell each other: an spec on the way there, notes on the way back."""
+"""What the benchmark and its worker exchange: a spec for the worker, notes from its jobs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct
 from windlass.app import AppConfig
 
 APP = "windlass.ops.benchmark.tasks:app"
-VARIABLE = "WINDLASS_BENCHING"  # in the environment, not among the arguments: a URL may hold a password
-# Which note it is; the time, by a clock that all processes of a machine share; and the runner's CPU time.
+VARIABLE = "WINDLASS_BENCHING"  # an environment variable, not an argument: a URL may contain a password
+# The number of the note; the time, by the clock that all processes share; the CPU time of the runner.
 NOTE = struct.Struct("=qdd")
 
 
 class BenchSpec(Struct, frozen=True):
-    """An app like that of the bench, the queue to work on, and the path of the socket for notes."""
+    """The settings of the app, the queue, and the path of the socket for notes."""
 
     app: AppConfig
     queue: str

@@ -1,4 +1,4 @@
-"""The app of the bench's worker: a job that does nothing, and one that tells when it ran."""
+"""The app of the benchmark's worker: a job that does nothing, and a job that sends a note."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ app = Windlass(**msgspec.structs.asdict(spec.app))
 
 @app.task(queue=spec.queue)
 async def nothing(n: int) -> None:
-    """What is measured is all that is around it."""
+    """Empty, so that the benchmark measures only the overhead of a job."""
 
 
 @app.task(queue=spec.queue)
 async def note(n: int) -> None:
-    """Tell the bench the time, and how much CPU time this process has used."""
-    at = time.monotonic()  # first: the rest takes time
+    """Send the time and the CPU time of this process to the benchmark."""
+    at = time.monotonic()  # first, because the rest takes time
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
         notes.sendto(NOTE.pack(n, at, time.process_time()), spec.notes)

@@ -1,4 +1,4 @@
-"""A run at one moment, as plain values for whoever shows it."""
+"""The state of a run at one moment, as plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PLACES = (*WATCHERS, "runner", "child 1", "child 2")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something worth telling: when, about what, and what happened."""
+    """An event of the run: its time, its topic, and what happened."""
 
     at: float
     topic: str
@@ -19,7 +19,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """One process of the worker as it is seen from outside."""
+    """One process of the worker, seen from outside."""
 
     role: str
     pid: int | None
@@ -27,9 +27,9 @@ class ProcessView:
     """starting, working, idle, watching (it runs no jobs), ended, or killed."""
     running: int
     done: int
-    """Attempts that were brought to an end in this place, by it or by those before it."""
+    """Attempts that ended in this role, in this process or an earlier one."""
     killed: int
-    """How often the process in this place was killed."""
+    """How often a process in this role was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class Frame:
     at: float
     server: str
     steps: int
-    """Jobs that all orders together need."""
+    """The number of jobs that all orders need."""
     done: int
     ready: int
     scheduled: int
     leased: int
     dead: int
     pace: float
-    """Jobs done per second, of late."""
+    """Jobs done in the last second."""
     processes: tuple[ProcessView, ...]
     parts: tuple[tuple[str, int, int], ...]
-    """Name, how many are done, how many in all."""
+    """Name, number done, total number."""
     events: tuple[Event, ...]
-    """What happened since the frame before."""
+    """The events since the last frame."""

@@ -1,9 +1,9 @@
-"""The shop's ledger: an append-only file outside the server, one line for everything that its jobs do.
+"""The shop's ledger: an append-only file outside the server, with one line for each step of a job.
 
-    12.034512 4711 began thumbnail 42 01J9Z8       time (monotonic), process, deed, what, number of the order, job
+    12.034512 4711 began thumbnail 42 01J9Z8       time (monotonic), process, phase, kind, number of the order, job
 
-A job writes each line in one piece, so it may be killed between any two instructions and the ledger still says how
-far it came. The writing end is in the shop itself.
+A job writes each line with one system call, so the ledger is right even if the job is killed between two instructions.
+The shop itself contains the writer.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 FILE = "ledger"
 
 
-class Deed(StrEnum):
-    """What a job says of an attempt."""
+class Phase(StrEnum):
+    """How far an attempt is."""
 
     BEGAN = "began"
     DID = "did"
     FAILED = "failed"
 
 
-class What(StrEnum):
-    """What it was about."""
+class JobKind(StrEnum):
+    """The kinds of jobs of the shop."""
 
     ORDER = "order"
     THUMBNAIL = "thumbnail"
     EMAIL = "email"
-    CALL = "call"  # the customer is called, for the e-mail failed for good
+    CALL = "call"  # a phone call to the customer, after the e-mail failed for good
     POISON = "poison"
     TICK = "tick"
 
@@ -40,21 +40,21 @@ class Entry:
 
     at: float
     pid: int
-    deed: Deed
-    what: What
+    phase: Phase
+    kind: JobKind
     number: int
     id: str
 
 
 class Tail:
-    """The reading end: what was added since the last look. A line that is not whole yet is left for the next."""
+    """Reads new lines of the ledger. An incomplete line is left for the next read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def read(self) -> list[Entry]:
-        """The new entries."""
+        """The entries since the last read."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -67,5 +67,5 @@ class Tail:
 
 
 def _entry(line: str) -> Entry:
-    at, pid, deed, what, number, id = line.split(" ")
-    return Entry(float(at), int(pid), Deed(deed), What(what), int(number), id)
+    at, pid, phase, kind, number, id = line.split(" ")
+    return Entry(float(at), int(pid), Phase(phase), JobKind(kind), int(number), id)

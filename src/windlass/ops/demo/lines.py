@@ -1,4 +1,4 @@
-"""The run as plain lines, for a log or a pipe; and its end in words, for any output."""
+"""The run as plain lines, for a log or a pipe; and the account in words, for any output."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from windlass.ops.demo.frame import Frame
 from windlass.ops.demo.result import Result
 
-EVERY = 1.0  # seconds between two lines of progress
+PROGRESS_INTERVAL_S = 1.0
 
 FIRST_JOB = """\
 from windlass import Windlass
 
-app = Windlass()  # a durable server of its own, or the one that WINDLASS_URL names
+app = Windlass()  # a durable server of its own, or the server at WINDLASS_URL
 
 @app.task
 def greet(name: str) -> None:
@@ -23,16 +23,16 @@ if __name__ == "__main__":
 
 
 class Lines:
-    """Events as they come, and a line of progress each second."""
+    """Writes each event, and a line of progress each second."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._next = 0.0
 
     def show(self, frame: Frame) -> None:
-        """Tell what is new in this frame."""
+        """Write the news of this frame."""
         if frame.at >= self._next and frame.done:
-            self._next = frame.at + EVERY
+            self._next = frame.at + PROGRESS_INTERVAL_S
             parts = ", ".join(f"{done:,} of {whole:,} {name}" for name, done, whole in frame.parts)
             self._write(
                 f"{frame.at:6.2f} s  {'progress':<8} {parts}; "
@@ -42,8 +42,8 @@ class Lines:
             self._write(f"{event.at:6.2f} s  {event.topic:<8} {event.text}")
 
 
-def verdict(result: Result) -> str:
-    """The end in one sentence."""
+def summary(result: Result) -> str:
+    """The account in one sentence."""
     account = result.account
     if result.ok:
         return f"All {account.orders:,} orders are accounted for, each fulfilled once. Lost: 0."
@@ -51,31 +51,36 @@ def verdict(result: Result) -> str:
         "lost": account.lost,
         "left on the queue": account.left,
         "steps with two jobs": account.doubled,
-        "attempts unexplained": account.unexplained,
+        "attempts without explanation": account.unexplained,
         "never placed": account.unknown,
         "ticks lost": account.ticks_lost,
-        "job that should have died of 3 crashes": int(not account.poisoned),
+        "job that is not dead after 3 crashes": int(not account.poisoned),
     }
-    told = ", ".join(f"{count:,} {what}" for what, count in troubles.items() if count)
-    return f"The account does not close: {told}."
+    shown = ", ".join(f"{count:,} {what}" for what, count in troubles.items() if count)
+    return f"The account does not balance: {shown}."
 
 
 def rows(result: Result) -> Iterator[tuple[str, str, str]]:
-    """The account: what, how many, and what that means."""
+    """The account: name, number, explanation."""
     account, timing = result.account, result.timing
-    yield "orders", f"{account.orders:,}", "acknowledged by the server" + (", on disk first" if result.durable else "")
-    yield "thumbnails", f"{account.thumbnails:,}", "one job for each order, by the ledger outside the server"
-    yield "e-mails", f"{account.emails:,}", "sent, one job for each order"
-    yield "failures", f"{account.called:,}", "no such mailbox: the customer is called instead, by on_failure"
-    yield "retries", f"{account.retries:,}", "the mail server was busy: tried again after a pause"
+    synced = ", after a write to disk" if result.durable else ""
+    yield (
+        "orders",
+        f"{account.orders:,}",
+        f"acknowledged by the server{synced}",
+    )
+    yield "thumbnails", f"{account.thumbnails:,}", "one job per order, according to the ledger outside the server"
+    yield "e-mails", f"{account.emails:,}", "sent, one job per order"
+    yield "failures", f"{account.called:,}", "no such mailbox: on_failure called the customer instead"
+    yield "retries", f"{account.retries:,}", "the mail server was busy: retried with backoff"
     yield "crashes", f"{account.crashes:,}", f"by a job that kills its process: {_dead(account.poisoned)}"
-    yield "ticks", f"{account.ticks:,}", "of a schedule, one each second"
+    yield "ticks", f"{account.ticks:,}", "of a schedule, one per second"
     yield "kills", f"{sum(kill.processes for kill in result.kills):,}", f"processes, in {len(result.kills)} kills"
     for kill in result.kills:
         jobs = "the job" if kill.under_way == 1 else f"all {kill.under_way} jobs"
-        yield "", _rerun(kill.last), f"{kill.whom}: until {jobs} in its hands ran again"
+        yield "", _rerun(kill.last), f"{kill.whom}: time until {jobs} it ran began again"
     if account.fell:
-        yield "fell", f"{account.fell:,}", f"processes that the demo did not kill: {result.log} says why"
+        yield "fell", f"{account.fell:,}", f"processes ended that the demo did not kill: see {result.log}"
     yield "run again", f"{account.cut_short + account.in_vain:,}", _run_again(result)
     yield "lost", f"{account.lost:,}", ""
     if account.left:
@@ -88,7 +93,7 @@ def rows(result: Result) -> Iterator[tuple[str, str, str]]:
 
 
 def _dead(poisoned: bool) -> str:
-    return "dead then, and nobody else charged" if poisoned else "not dead then, as it should be"
+    return "now dead, with no crash charged to another job" if poisoned else "it should be dead, and is not"
 
 
 def _rerun(last: float | None) -> str:
@@ -97,16 +102,16 @@ def _rerun(last: float | None) -> str:
 
 def _run_again(result: Result) -> str:
     account = result.account
-    told = f"{account.cut_short:,} cut short by a kill"
+    text = f"{account.cut_short:,} interrupted by a kill"
     if account.in_vain:
-        told += f", {account.in_vain:,} killed after their work and before they could say so"
-    return told + (f"; {account.unexplained:,} unexplained" if account.unexplained else "")
+        text += f", {account.in_vain:,} killed after their work but before the settle"
+    return text + (f"; {account.unexplained:,} without explanation" if account.unexplained else "")
 
 
 def where_next(result: Result) -> Iterator[str]:
-    """Where the program is, and what was kept."""
+    """The paths of the program and of the kept files."""
     yield f"The shop is {result.shop}"
     if result.kept:
         yield f"Its ledger and its thumbnails are in {result.folder}, the worker's log is {result.log}"
     if result.home:
-        yield f"The server goes on: windlass server status --home {result.home}"
+        yield f"The server still runs: windlass server status --home {result.home}"

@@ -1,4 +1,4 @@
-"""How a run ended: the account, the kills, and how long everything took."""
+"""How a run ended: the account, the kills, and the times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.ops.demo.account import Account
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One kill and what came of it. `first` and `last`: seconds until what it cut short was begun again."""
+    """One kill. `first` and `last` are the seconds until the first and the last interrupted job began again."""
 
     whom: str
     processes: int
@@ -22,14 +22,14 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things took, in seconds."""
+    """Durations in seconds."""
 
     total: float
     server: float
     place: float
-    """To place all orders."""
+    """Enqueueing all orders."""
     drain: float
-    """From then to the last job."""
+    """From then until the last job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Result:
     timing: Timing
     server: str
     durable: bool
-    """Whether each order was on disk before it was acknowledged: known of the embedded server alone."""
+    """Whether each order was on disk before it was acknowledged. Only the embedded server is known to do so."""
     shop: Path
     """The file of the application."""
     folder: Path
-    """Where the ledger, the thumbnails and the worker's log are."""
+    """The folder of the ledger, the thumbnails and the worker's log."""
     log: Path
     home: Path | None
-    """The embedded server's home, where it was kept."""
+    """The home of the embedded server, if it was kept."""
 
     @property
     def ok(self) -> bool:
@@ -57,11 +57,11 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether there is something to look into, so that the folder stays."""
+        """Whether the folder stays, so that a person can examine it."""
         return not self.ok or self.account.fell > 0 or self.home is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """The result as a JSON object."""
         return {
             "ok": self.ok,
             **asdict(self.account),

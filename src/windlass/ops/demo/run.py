@@ -1,6 +1,6 @@
-"""One run of the demo: a server, the shop full of orders, its worker, three kills, and in the end the account.
+"""One run of the demo: a server, the shop and its orders, a worker, three kills, and the account at the end.
 
-A run is a context: whatever it started is gone when it is left, however it is left.
+A run is a context manager: on exit it stops all that it started.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from windlass.app import Windlass
 from windlass.embedded import EmbeddedServer
 from windlass.errors import Undecodable, WindlassError
 from windlass.ops.demo import kills, ledger
-from windlass.ops.demo.account import CRASHES, ServerView, draw_up
+from windlass.ops.demo.account import CRASHES, ServerView, build_account
 from windlass.ops.demo.frame import PLACES, WATCHERS, Event, Frame, ProcessView
 from windlass.ops.demo.kills import Kill, Killer
-from windlass.ops.demo.ledger import What
+from windlass.ops.demo.ledger import JobKind
 from windlass.ops.demo.result import Killed, Result, Timing
 from windlass.ops.demo.shop_loader import FILE, MEDIA, ORDERS, SCHEDULE, Shop, shop_folder
 from windlass.ops.demo.tally import STEPS, Tally
-from windlass.ops.demo.worker_process import LEASE_SECONDS, WorkerProcess
+from windlass.ops.demo.worker_process import LEASE_S, WorkerProcess
 from windlass.tasks.envelope import read_envelope
 from windlass.transport import Endpoint
 from windlass.values.job import JobRecord, State
 
-TICK, FRAME = 0.01, 0.1  # seconds between two looks at the ledger, and between two frames
-FIRST_CONTACT = 2.0  # seconds for a server to answer at all
-STANDSTILL = 20.0  # seconds in which nothing is done: a run that will not end by itself
-INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+READ_INTERVAL_S = 0.01  # between two reads of the ledger
+FRAME_INTERVAL_S = 0.1
+PROBE_TIMEOUT_S = 2.0  # short: a wrong address must fail at once
+STALL_TIMEOUT_S = 20.0  # without progress, after which the run gives up
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be chosen for a run. Without a home or a URL its server is thrown away in the end."""
+    """The options of a run. Without a home or a URL, the run deletes its server at the end."""
 
     orders: int = 400
     url: str | None = None
@@ -54,7 +55,7 @@ class Options:
 
 
 class DemoRun:
-    """`with DemoRun(options) as run:` watch `run.frames()` to its end, then read `run.result`."""
+    """`with DemoRun(options) as run:` read `run.frames()` to its end, then `run.result`."""
 
     def __init__(self, options: Options) -> None:
         self.result: Result | None = None
@@ -65,12 +66,12 @@ class DemoRun:
         self._label = ""
         self._server_seconds = self._place_seconds = self._drain_seconds = 0.0
         self._placed = 0
-        self._mended: set[str] = set()  # kills of which it was told how the work went on
+        self._recovered: set[str] = set()  # kills whose recovery was announced
         self._places = _Places()
         self._poison_is_dead = False
 
     def frames(self) -> Iterator[Frame]:
-        """Run, and show how it stands about ten times a second."""
+        """Run the demo. Yields a frame every FRAME_INTERVAL_S."""
         url = self._find_server()
         self._shop = Shop(url, self._folder)
         self._cleanup.callback(self._shop.app.close)
@@ -82,12 +83,12 @@ class DemoRun:
         self._place_orders()
         yield self._frame()
         self._worker_process.start()
-        self._say("worker", f"windlass worker shop:app --processes 2 --lease {LEASE_SECONDS}s")
+        self._announce("worker", f"windlass worker shop:app --processes 2 --lease {LEASE_S}s")
         yield from self._drain()
         self._fallen = self._worker_process.seen - set(self._worker_process.all)
-        self._worker_process.dismiss()
+        self._worker_process.stop()
         self._tally.read()
-        self._say("end", "the worker is gone; now its ledger is compared with what was ordered")
+        self._announce("end", "the worker has stopped; the demo now checks the ledger against the orders")
         yield self._frame()
         self.result = self._conclude()
 
@@ -97,28 +98,27 @@ class DemoRun:
         """The URL of a server that answers."""
         began = time.monotonic()
         url = self._options.url or self._embedded_server()
-        # The first contact has less patience than the run itself: a wrong address should be told at once.
-        with Windlass(url, retry_for=FIRST_CONTACT, call_timeout=FIRST_CONTACT) as app:
+        with Windlass(url, retry_for=PROBE_TIMEOUT_S, call_timeout=PROBE_TIMEOUT_S) as app:
             app.queue(ORDERS).counts()
         self._server_seconds = time.monotonic() - began
         if self._options.url:
             self._label = str(Endpoint.parse(url))
-            self._say("server", f"the one at {self._label} answers")
+            self._announce("server", f"the server at {self._label} answers")
         return url
 
     def _embedded_server(self) -> str:
         began = time.monotonic()
         server = EmbeddedServer(self._home)
         if self._options.home is None and not self._options.keep:
-            self._cleanup.callback(server.stop)  # even if it is interrupted while it starts: nobody else uses it
-        with _quietly():
+            self._cleanup.callback(server.stop)  # before the start, which Ctrl-C may interrupt
+        with _quiet_server_start():
             started = server.start()
         if self._options.home is not None and not self._options.keep and started:
             self._cleanup.callback(server.stop)
         self._label = server.status().version or "the embedded server"
-        where = f"in {self._home}" if self._options.home or self._options.keep else "in a throw-away folder"
+        where = f"in {self._home}" if self._options.home or self._options.keep else "in a temporary folder"
         took = time.monotonic() - began
-        self._say("server", f"{self._label} {f'started in {took:.2f} s' if started else 'runs already'}, {where}")
+        self._announce("server", f"{self._label} {f'started in {took:.2f} s' if started else 'already runs'}, {where}")
         return f"unix://{quote(str(server.socket_path))}"
 
     @property
@@ -131,66 +131,66 @@ class DemoRun:
         began = time.monotonic()
         self._placed = self._shop.place_orders(self._options.orders)
         self._place_seconds = time.monotonic() - began
-        self._say("shop", f"{self._placed:,} orders acknowledged in {self._place_seconds:.2f} s")
-        self._say("shop", "and one job that will kill its own process, whenever it is tried")
+        self._announce("shop", f"{self._placed:,} orders acknowledged in {self._place_seconds:.2f} s")
+        self._announce("shop", "and one job that kills its own process at each attempt")
 
     def _drain(self) -> Iterator[Frame]:
         began, next_frame = time.monotonic(), 0.0
-        self._tally.moved_at = began
+        self._tally.progress_at = began
         while True:
             now = time.monotonic()
             self._tally.read()
-            if self._poison_is_dead and (kill := self._killer.attempt()):
-                self._tell_of(kill)
+            if self._poison_is_dead and (kill := self._killer.kill_if_due()):
+                self._announce_kill(kill)
             if now >= next_frame:
-                next_frame = now + FRAME
-                self._watch()
+                next_frame = now + FRAME_INTERVAL_S
+                self._announce_progress()
                 frame = self._frame()
                 yield frame
                 self._drain_seconds = time.monotonic() - began
                 if self._is_drained(frame):
                     return
-                if self._worker_process.ended_unasked is not None or now > self._tally.moved_at + STANDSTILL:
-                    self._say("stop", f"the worker gets no further; its log is {self._worker_process.log}")
+                if self._worker_process.exit_code is not None or now > self._tally.progress_at + STALL_TIMEOUT_S:
+                    self._announce("stop", f"the worker makes no progress: see its log, {self._worker_process.log}")
                     return
-            time.sleep(TICK)
+            time.sleep(READ_INTERVAL_S)
 
     def _is_drained(self, frame: Frame) -> bool:
-        """All is done and the server knows it: what was killed between its work and its word is run again first."""
+        """All steps are done and all jobs settled: a job that was killed before its settle runs again first."""
         on_server = frame.ready + frame.scheduled + frame.leased
         return frame.done == frame.steps and on_server == 0 and self._poison_is_dead
 
-    # -- the kills, and what comes of them -------------------------------------------------------
+    # -- the kills, and the recovery -------------------------------------------------------------
 
-    def _tell_of(self, kill: Kill) -> None:
+    def _announce_kill(self, kill: Kill) -> None:
         self._places.killed(kill.pids)
         count = len(kill.under_way)
         if kill.whom == kills.CHILD:
             cut = kill.under_way[0]
-            self._say("kill -9", f"a child (process {kill.pids[0]}) in the middle of {cut.what} {cut.number}")
+            self._announce("kill -9", f"a child (process {kill.pids[0]}) in the middle of {cut.kind} {cut.number}")
         elif kill.whom == kills.RUNNER:
-            self._say("kill -9", f"the runner (process {kill.pids[0]}), with its children: {count} jobs cut short")
+            self._announce("kill -9", f"the runner (process {kill.pids[0]}) and its children: {count} jobs interrupted")
         else:
-            self._say("kill -9", f"the whole worker, {len(kill.pids)} processes at once: {count} jobs cut short")
+            self._announce("kill -9", f"the whole worker, {len(kill.pids)} processes at once: {count} jobs interrupted")
             self._worker_process.start()
-            self._say("worker", f"a new one is started; the leases of the dead one end within {LEASE_SECONDS} s")
+            self._announce("worker", f"a new worker starts; the leases of the dead one end within {LEASE_S} s")
 
-    def _watch(self) -> None:
+    def _announce_progress(self) -> None:
         for kill in self._killer.done:
-            if kill.whom not in self._mended and kill.is_mended(self._tally):
-                self._mended.add(kill.whom)
+            if kill.whom not in self._recovered and kill.has_recovered(self._tally):
+                self._recovered.add(kill.whom)
                 waits = kill.rerun(self._tally)
                 span = f"after {waits[0]:.2f} s" + (f" to {waits[-1]:.2f} s" if len(waits) > 1 else "")
-                what = f"all {len(waits)} are" if len(waits) > 1 else "it is"
-                self._say("recover", f"{what} at work again {span}")
-        if not self._poison_is_dead and self._tally.count(What.POISON) >= CRASHES:
+                what = f"all {len(waits)} jobs run" if len(waits) > 1 else "the job runs"
+                self._announce("recover", f"{what} again {span}")
+        if not self._poison_is_dead and self._tally.count(JobKind.POISON) >= CRASHES:
             self._poison_is_dead = bool(self._shop.app.queue(MEDIA).counts().dead)
             if self._poison_is_dead:
-                self._say("poison", f"a job crashed its process {CRASHES} times, and is left among the dead")
+                self._announce("poison", f"a job crashed its process {CRASHES} times, and is now dead")
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- frames and the result -------------------------------------------------------------------
 
-    def _say(self, topic: str, text: str) -> None:
+    def _announce(self, topic: str, text: str) -> None:
         self._events.append(Event(time.monotonic() - self._began, topic, text))
 
     def _frame(self) -> Frame:
@@ -207,17 +207,17 @@ class DemoRun:
             leased=sum(each.leased for each in counts),
             dead=sum(each.dead for each in counts),
             pace=tally.pace,
-            processes=self._places.look(self._worker_process, tally),
+            processes=self._places.view(self._worker_process, tally),
             parts=(
-                ("orders", len(tally.done[What.ORDER]), orders),
-                ("thumbnails", len(tally.done[What.THUMBNAIL]), orders),
+                ("orders", len(tally.done[JobKind.ORDER]), orders),
+                ("thumbnails", len(tally.done[JobKind.THUMBNAIL]), orders),
                 ("e-mails", len(tally.delivered), orders),
             ),
             events=events,
         )
 
     def _conclude(self) -> Result:
-        account = draw_up(
+        account = build_account(
             self._placed,
             self._tally.attempts,
             killed={pid for kill in self._killer.done for pid in kill.pids},
@@ -259,40 +259,40 @@ class DemoRun:
             dead=tuple((str(job.reason), job.stalls) for job in dead),
         )
 
-    # -- coming and going ------------------------------------------------------------------------
+    # -- the context -----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="windlass-demo-")).resolve()
-        self._cleanup.callback(self._tidy)
+        self._cleanup.callback(self._delete_folder)
         return self
 
     def _empty_queues(self) -> None:
-        """Nothing is left on the server, unless there is something to look into."""
-        if self._is_worth_keeping:
+        """Delete the jobs of the run, unless a person should examine them."""
+        if self._keeps_files:
             return
         try:
             self._shop.empty()
         except WindlassError:
-            pass  # the server is gone, and the error about that is on its way already
+            pass  # the server does not answer; the run ends with that error already
 
-    def _tidy(self) -> None:
-        """The ledger and the log go with the run, unless there is something in them to look into."""
-        if not self._is_worth_keeping:
+    def _delete_folder(self) -> None:
+        """Delete the ledger and the log, unless a person should examine them."""
+        if not self._keeps_files:
             shutil.rmtree(self._folder)
 
     @property
-    def _is_worth_keeping(self) -> bool:
+    def _keeps_files(self) -> bool:
         return self._options.keep or (self.result is not None and self.result.kept)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _undisturbed():
+        with _signals_ignored():
             self._cleanup.close()
 
 
 class _Places:
-    """The five places of a worker, whoever is in them just now."""
+    """The five roles of a worker's processes, and the process in each role."""
 
     def __init__(self) -> None:
         self._now: dict[str, int] = {}
@@ -301,23 +301,23 @@ class _Places:
         self._killed: Counter[str] = Counter()
 
     def killed(self, pids: tuple[int, ...]) -> None:
-        """These were killed."""
+        """These processes were killed."""
         self._gone |= set(pids)
         self._killed.update(place for place, pid in self._now.items() if pid in pids)
 
-    def look(self, worker_process: WorkerProcess, tally: Tally) -> tuple[ProcessView, ...]:
-        """See who is there now. A place whose process was killed shows that one until there is another."""
+    def view(self, worker_process: WorkerProcess, tally: Tally) -> tuple[ProcessView, ...]:
+        """The processes now. A role keeps a killed process until a new process has the role."""
         present = worker_process.all
         for place, pid in zip(PLACES[:3], present, strict=False):
-            self._settle(place, pid)
+            self._assign(place, pid)
         children = present[3:]
         newcomers = [pid for pid in children if pid not in self._now.values()]
         for place in PLACES[3:]:
             if self._now.get(place) not in children and newcomers:
-                self._settle(place, newcomers.pop(0))
+                self._assign(place, newcomers.pop(0))
         return tuple(self._view(place, present, tally) for place in PLACES)
 
-    def _settle(self, place: str, pid: int) -> None:
+    def _assign(self, place: str, pid: int) -> None:
         self._now[place] = pid
         self._all[place].add(pid)
 
@@ -346,7 +346,7 @@ def _killed(kill: Kill, tally: Tally) -> Killed:
 
 
 def _order_of(job: JobRecord) -> int:
-    """The order that a waiting job is about; 0 if it is about none, or nobody can tell."""
+    """The order of a waiting job; 0 if it has none, or cannot be decoded."""
     try:
         arguments = msgspec.json.decode(read_envelope(job.data).args)
     except Undecodable:
@@ -355,8 +355,8 @@ def _order_of(job: JobRecord) -> int:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """A server for a few seconds need not say where it keeps its jobs."""
+def _quiet_server_start() -> Iterator[None]:
+    """A server that is soon deleted need not log where its data is."""
     before = os.environ.get("WINDLASS_QUIET")
     os.environ["WINDLASS_QUIET"] = "1"
     try:
@@ -369,9 +369,9 @@ def _quietly() -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave a process behind: tidying up takes no more than seconds."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTIONS}
+def _signals_ignored() -> Iterator[None]:
+    """A second Ctrl-C must not leave a process behind. The cleanup takes only seconds."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -21,10 +21,10 @@ from windlass.ops.demo import lines
 from windlass.ops.demo.frame import WATCHERS, Event, Frame, ProcessView
 from windlass.ops.demo.result import Result
 
-WIDEST = 100
-MOST_EVENTS, FEWEST_EVENTS = 8, 4
-OTHER_ROWS = 13  # of the picture, beside the processes, the events and the padding
-MOST_RUNNING = 20  # coroutines and threads of the runner
+MAX_WIDTH = 100
+MAX_EVENTS, MIN_EVENTS = 8, 4
+OTHER_ROWS = 13  # of the picture, without the processes, the events and the padding
+MAX_RUNNING = 20  # jobs in a full bar: more than the coroutines and threads of the runner
 SPARKS = "▁▂▃▄▅▆▇█"
 DONE, LEASED, READY, SCHEDULED = "green", "yellow", "bright_blue", "bright_black"
 STATES = {
@@ -39,12 +39,12 @@ TOPICS = {"kill -9": "bold red", "recover": "bold green", "stop": "bold red", "p
 
 
 class Screen:
-    """A picture that is drawn over with each frame; its last state stays."""
+    """A picture that each frame redraws; the last one stays."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._paces: deque[float] = deque(maxlen=24)
 
     def __enter__(self) -> Self:
@@ -57,18 +57,18 @@ class Screen:
         self._live.stop()
 
     def show(self, frame: Frame) -> None:
-        """Draw this frame over the one before."""
+        """Draw this frame."""
         self._live.update(self.draw(frame), refresh=True)
 
     def draw(self, frame: Frame) -> RenderableType:
-        """The picture of this frame, no higher than the terminal."""
+        """The picture of this frame, not higher than the terminal."""
         self._events.extend(frame.events)
         self._paces.append(frame.pace)
-        width = min(WIDEST, self._console.width)
+        width = min(MAX_WIDTH, self._console.width)
         inner = width - 6
-        free = self._console.height - OTHER_ROWS - 1  # the last row of a terminal is where the cursor rests
+        free = self._console.height - OTHER_ROWS - 1  # the cursor needs the last row
         rows = len(frame.processes)
-        events = max(FEWEST_EVENTS, min(MOST_EVENTS, free - rows))
+        events = max(MIN_EVENTS, min(MAX_EVENTS, free - rows))
         return Panel(
             Group(
                 _all_jobs(frame, inner),
@@ -78,7 +78,7 @@ class Screen:
                 Text(),
                 _two_sides(_parts(frame), self._pace(frame)),
                 Text(),
-                *self._told(events),
+                *self._last_events(events),
             ),
             title="[bold]windlass demo[/]",
             subtitle=f"[dim]{frame.server}[/]" if frame.server else None,
@@ -99,8 +99,8 @@ class Screen:
             Text(f"{frame.at:.1f} s", style="dim", justify="right"),
         )
 
-    def _told(self, rows: int) -> list[Text]:
-        told = [
+    def _last_events(self, rows: int) -> list[Text]:
+        shown = [
             Text.assemble(
                 (f"{event.at:5.1f} s  ", "dim"),
                 (f"{event.topic:<8} ", TOPICS.get(event.topic, "cyan")),
@@ -110,11 +110,11 @@ class Screen:
             )
             for event in list(self._events)[-rows:]
         ]
-        return told + [Text()] * (rows - len(told))  # so that the picture keeps its height
+        return shown + [Text()] * (rows - len(shown))  # keeps the height of the picture
 
 
 def _all_jobs(frame: Frame, width: int) -> Text:
-    """One bar for all jobs: whatever happens to the parts, the whole stays whole."""
+    """One bar for all jobs: its parts change, its length does not."""
     parts = [(frame.done, DONE), (frame.leased, LEASED), (frame.ready, READY), (frame.scheduled, SCHEDULED)]
     return _bar(parts, frame.steps, width, ink="█")
 
@@ -166,7 +166,7 @@ def _process(process: ProcessView, room: int) -> list[RenderableType]:
         str(process.pid) if process.pid else "",
         Text(f"{mark} {process.state}", style=style),
         Text(str(process.running) if works else "", style="bold red" if gone and process.running else ""),
-        _bar([(process.running, "red" if gone else LEASED)], MOST_RUNNING, max(0, room)),
+        _bar([(process.running, "red" if gone else LEASED)], MAX_RUNNING, max(0, room)),
         f"{process.done:,}" if works else "",
         Text(f"×{process.killed}", style="bold red") if process.killed else "",
     ]
@@ -192,7 +192,7 @@ def _two_sides(left: RenderableType, right: RenderableType) -> Table:
 
 
 def print_result(console: Console, result: Result) -> None:
-    """The account, and where to go from here."""
+    """Print the account, the paths of the files, and a first program."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -201,9 +201,9 @@ def print_result(console: Console, result: Result) -> None:
     for what, amount, meaning in lines.rows(result):
         table.add_row(what, Text(amount, style=styles.get(what, "bold")), meaning)
     mark, style = ("✔", "bold green") if result.ok else ("✖", "bold red")
-    width = min(WIDEST, console.width)
+    width = min(MAX_WIDTH, console.width)
     console.print()
-    console.print(Text(f"  {mark} {lines.verdict(result)}", style=style))
+    console.print(Text(f"  {mark} {lines.summary(result)}", style=style))
     console.print()
     console.print(Padding(table, (0, 0, 0, 4)), width=width)
     console.print()

@@ -1,4 +1,4 @@
-"""The shop: where its file is, and how the demo opens it for a server and a folder of its own."""
+"""The shop: finds its file, and imports it for the server and the folder of a run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from windlass.errors import InvalidOption
 from windlass.queue import Queue
 
 FILE = "shop.py"
-APP = "shop:app"  # for a worker that runs in the shop's folder
+APP = "shop:app"  # importable in the shop's folder
 FOLDER_VARIABLE = "SHOP_FOLDER"
 ORDERS, MEDIA, MAIL = QUEUES = ("shop-orders", "shop-media", "shop-mail")
 SCHEDULE = "heartbeat"
 
 
 def shop_folder() -> Path:
-    """Where the shop is: among the examples of the source tree, or within the package.
+    """The folder of the shop: in the examples of the source tree, or in the package.
 
-    A wheel has no examples, so it carries the shop along as `windlass/demo/shop` (`force-include` in pyproject.toml).
-    An editable install runs from the source tree, where that folder does not exist.
+    A wheel has no examples, so it contains the shop as `windlass/ops/demo/shop` (`force-include` in pyproject.toml). An
+    editable install has no such folder, and uses the source tree.
     """
     packed = Path(__file__).parent / "shop"
     return packed if packed.is_dir() else Path(__file__).parents[4] / "examples" / "shop"
 
 
 class Shop:
-    """The shop, opened: its app speaks to the server at `url`, its files are in `folder`."""
+    """The imported shop: its app uses the server at `url`, its files are in `folder`."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.variables = {"WINDLASS_URL": url, FOLDER_VARIABLE: str(folder)}
@@ -40,28 +40,28 @@ class Shop:
         self.app: Windlass = self.module.app
 
     def place_orders(self, count: int) -> int:
-        """Enqueue orders, and one job that kills its process; how many orders the server has."""
+        """Enqueue orders, and one job that kills its process. Returns the number of acknowledged orders."""
         self.module.corrupt_photo.using(priority=0).enqueue()
         return len(self.module.place_orders(count))
 
     @property
     def queues(self) -> list[Queue]:
-        """All that it uses."""
+        """All queues of the shop."""
         return [self.app.queue(name) for name in QUEUES]
 
     def claim(self) -> None:
-        """See that nobody else uses its queues, and take off what an earlier run left."""
+        """Refuse to run if another program uses the queues; else delete the jobs that an earlier run left."""
         for queue in self.queues:
             counts = queue.counts()
             if counts.waiting or counts.leased or counts.holders:
                 raise InvalidOption(
-                    f"the demo needs queue {queue.name} for itself, and it is in use on this server: "
-                    "let the other program end, or leave --url and --home away"
+                    f"queue {queue.name} is in use on this server, and the demo needs it alone: "
+                    "stop the other program, or omit --url and --home"
                 )
         self.empty()
 
     def empty(self) -> None:
-        """Delete whatever is on its queues."""
+        """Delete all jobs and schedules of the queues."""
         for queue in self.queues:
             for schedule in self.app.schedules.list(queue.name):
                 self.app.schedules.delete(schedule.name, queue.name)
@@ -69,7 +69,7 @@ class Shop:
 
 
 def _imported(path: Path) -> ModuleType:
-    """A module of our own: two runs in one program must not share an app."""
+    """Import the file without sys.modules: two runs in one program must not share an app."""
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""What the ledger says so far, as attempts: which job, in which process, from when to when, and how it ended."""
+"""The attempts in the ledger so far: which job, in which process, when it began, and how it ended."""
 
 from __future__ import annotations
 
@@ -8,81 +8,81 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from windlass.ops.demo.ledger import Deed, Entry, Tail, What
+from windlass.ops.demo.ledger import Entry, JobKind, Phase, Tail
 
-WINDOW = 1.0  # seconds over which the pace is taken
-STEPS = (What.ORDER, What.THUMBNAIL, What.EMAIL)  # what every order needs
+PACE_WINDOW_S = 1.0
+STEPS = (JobKind.ORDER, JobKind.THUMBNAIL, JobKind.EMAIL)  # that every order needs
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at a job. `end` is None until it ends, and for ever if its process is killed."""
+    """One attempt at a job. `end` is None while it runs, and stays None if its process is killed."""
 
-    what: What
+    kind: JobKind
     number: int
     id: str
     pid: int
     began: float
-    end: Deed | None = None
+    end: Phase | None = None
 
 
 class Tally:
-    """Reads the ledger as it grows, and keeps every attempt for the account."""
+    """Reads the ledger as it grows, and keeps all attempts for the account."""
 
     def __init__(self, ledger: Path) -> None:
         self.attempts: list[Attempt] = []
         self.by_job: dict[str, list[Attempt]] = {}
-        self.done: dict[What, set[int]] = {what: set() for what in What}  # orders for which this was done
-        self.done_by: Counter[int] = Counter()  # process → attempts that it brought to their end
-        self.moved_at = monotonic()  # when there was last something new, ticks aside
+        self.done: dict[JobKind, set[int]] = {kind: set() for kind in JobKind}  # the orders of the jobs that are done
+        self.done_by: Counter[int] = Counter()  # process → number of attempts that it ended
+        self.progress_at = monotonic()  # of the last new entry that is not a tick
         self._open: dict[tuple[int, str], Attempt] = {}
         self._tail = Tail(ledger)
         self._recent: deque[float] = deque()
 
     def read(self) -> None:
-        """Take in what jobs have written since."""
+        """Read the new entries."""
         for entry in self._tail.read():
-            self._take(entry)
+            self._add(entry)
 
-    def _take(self, entry: Entry) -> None:
-        if entry.what is not What.TICK:
-            self.moved_at = monotonic()
+    def _add(self, entry: Entry) -> None:
+        if entry.kind is not JobKind.TICK:
+            self.progress_at = monotonic()
         attempt = self._open.pop((entry.pid, entry.id), None)
         if attempt is None:
-            attempt = Attempt(entry.what, entry.number, entry.id, entry.pid, entry.at)
+            attempt = Attempt(entry.kind, entry.number, entry.id, entry.pid, entry.at)
             self.attempts.append(attempt)
             self.by_job.setdefault(entry.id, []).append(attempt)
-        if entry.deed is Deed.BEGAN:
+        if entry.phase is Phase.BEGAN:
             self._open[entry.pid, entry.id] = attempt
             return
-        attempt.end = entry.deed
+        attempt.end = entry.phase
         self.done_by[entry.pid] += 1
-        if entry.deed is Deed.DID:
-            self.done[entry.what].add(entry.number)
+        if entry.phase is Phase.DID:
+            self.done[entry.kind].add(entry.number)
             self._recent.append(entry.at)
 
     def open_in(self, pids: Collection[int]) -> list[Attempt]:
-        """What has begun in these processes and not ended."""
+        """Attempts that have begun in these processes and not ended."""
         return [attempt for (pid, _), attempt in self._open.items() if pid in pids]
 
-    def count(self, what: What, end: Deed | None = None) -> int:
-        """How many attempts there were, or how many that ended so."""
-        return sum(attempt.what is what and (end is None or attempt.end is end) for attempt in self.attempts)
+    def count(self, kind: JobKind, end: Phase | None = None) -> int:
+        """The number of attempts of this kind; with `end`, those that ended so."""
+        return sum(attempt.kind is kind and (end is None or attempt.end is end) for attempt in self.attempts)
 
     @property
     def delivered(self) -> set[int]:
-        """Orders whose customer was told, one way or the other."""
-        return self.done[What.EMAIL] | self.done[What.CALL]
+        """Orders whose customer got an e-mail or a call."""
+        return self.done[JobKind.EMAIL] | self.done[JobKind.CALL]
 
     @property
     def steps_done(self) -> int:
-        """Of the three steps of every order, those that are done."""
-        return len(self.done[What.ORDER]) + len(self.done[What.THUMBNAIL]) + len(self.delivered)
+        """The number of finished steps; every order has three."""
+        return len(self.done[JobKind.ORDER]) + len(self.done[JobKind.THUMBNAIL]) + len(self.delivered)
 
     @property
     def pace(self) -> float:
-        """Jobs done per second, of late."""
+        """Jobs done per second, over the last PACE_WINDOW_S."""
         now = monotonic()
-        while self._recent and self._recent[0] < now - WINDOW:
+        while self._recent and self._recent[0] < now - PACE_WINDOW_S:
             self._recent.popleft()
-        return len(self._recent) / WINDOW
+        return len(self._recent) / PACE_WINDOW_S
