@@ -1,4 +1,4 @@
-"""What becomes of a job that a real worker runs: every way an attempt can end, in every way of running."""
+"""Jobs on a real worker: every way an attempt can end, in every way of running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAYS = ("loop", "thread", "process")
 
 @pytest.fixture(scope="module")
 def worker(shared_shop: Workshop) -> Worker:
-    """One for all tests that leave it alone."""
+    """One worker for all tests that do not stop it."""
     return shared_shop.start("attempts", processes=4)
 
 
@@ -41,11 +41,11 @@ def dead(shop: Workshop, id: str, queue: str = "default") -> JobRecord:
 
 
 def lives(shop: Workshop, worker: Worker, way: str = "loop") -> None:
-    """The worker works on, and its runner is still the first one."""
+    """Check that the worker still runs, with its first runner."""
     id = shop.send(f"{way}_fine", 1)
     shop.journal.wait(1, "done", id=id)
     assert worker.process.poll() is None
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
 
 
 # -- plain ends ----------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def lives(shop: Workshop, worker: Worker, way: str = "loop") -> None:
 
 @pytest.mark.serves("H1", "Q1", "Q6")
 @pytest.mark.parametrize("task", ["loop_fine", "thread_fine", "process_fine", "process_coroutine"])
-def test_a_job_that_returns_is_done_and_gone(shop: Workshop, worker: Worker, task: str) -> None:
+def test_a_job_that_returns_is_removed(shop: Workshop, worker: Worker, task: str) -> None:
     ids = shop.send_many(shop.call(task, number) for number in range(20))
     done = {id: shop.journal.wait(1, "done", id=id) for id in ids}
     assert [done[id][0].more["x"] for id in ids] == list(range(20))
@@ -67,7 +67,7 @@ def test_a_job_that_returns_is_done_and_gone(shop: Workshop, worker: Worker, tas
 
 @pytest.mark.serves("Q2", "H2")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_that_raises_is_tried_again_and_dies_in_the_end(shop: Workshop, worker: Worker, way: str) -> None:
+def test_a_job_that_raises_is_retried_and_ends_dead(shop: Workshop, worker: Worker, way: str) -> None:
     id = shop.send(f"{way}_raise", max_failures=2, min_backoff=0.02, max_backoff=0.1)
     record = dead(shop, id)
     tries = shop.journal.all("try", id=id)
@@ -80,14 +80,14 @@ def test_a_job_that_raises_is_tried_again_and_dies_in_the_end(shop: Workshop, wo
 
 
 @pytest.mark.serves("Q2")
-def test_a_job_that_says_nothing_of_its_own_follows_its_task(shop: Workshop) -> None:
+def test_a_job_without_limits_uses_those_of_its_task(shop: Workshop) -> None:
     id = shop.send("loop_raise")
     assert dead(shop, id).failures == 3
     assert len(shop.journal.all("try", id=id)) == 3
 
 
 @pytest.mark.serves("Q2")
-def test_the_waits_between_tries_double(shop: Workshop) -> None:
+def test_the_backoff_doubles(shop: Workshop) -> None:
     id = shop.send("backing_off")
     tries = shop.journal.wait(4, "try", id=id)
     waits = [later.at - earlier.at for earlier, later in pairwise(tries)]
@@ -97,7 +97,7 @@ def test_the_waits_between_tries_double(shop: Workshop) -> None:
 
 
 @pytest.mark.serves("H2")
-def test_an_exception_can_mean_failed_for_good(shop: Workshop) -> None:
+def test_on_exception_fail_fails_at_once(shop: Workshop) -> None:
     id = shop.send("fail_at_once")
     assert dead(shop, id).failures == 1
     assert len(shop.journal.all("try", id=id)) == 1
@@ -119,7 +119,7 @@ def test_a_job_sets_the_time_of_its_retry_or_fails_for_good(shop: Workshop, way:
 
 @pytest.mark.serves("H2")
 @pytest.mark.parametrize("way", WAYS)
-def test_sys_exit_ends_the_attempt_and_not_the_worker(shop: Workshop, worker: Worker, way: str) -> None:
+def test_sys_exit_ends_the_attempt_but_not_the_worker(shop: Workshop, worker: Worker, way: str) -> None:
     id = shop.send(f"{way}_exit", max_failures=1, min_backoff=0.02)
     record = dead(shop, id)
     assert (record.failures, record.stalls) == (2, 0)
@@ -135,8 +135,8 @@ def test_sys_exit_ends_the_attempt_and_not_the_worker(shop: Workshop, worker: Wo
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\xff\x00 no task", "no task"),
-        (b"[]", "no task"),
+        (b"\xff\x00 no task", "not a task"),
+        (b"[]", "not a task"),
         (b'{"task": "loop_fine", "args": {"x": "text"}}', "x"),
         (b'{"task": "loop_fine", "args": {}}', "x"),
         (b'{"task": "loop_fine", "args": {"x": 1, "y": 2}}', "y"),
@@ -144,9 +144,7 @@ def test_sys_exit_ends_the_attempt_and_not_the_worker(shop: Workshop, worker: Wo
         (b'{"task": "process_fine", "args": {"x": null}}', "x"),
     ],
 )
-def test_what_cannot_be_decoded_is_broken_and_says_why(
-    shop: Workshop, worker: Worker, data: bytes, reason: str
-) -> None:
+def test_an_undecodable_job_is_broken_with_a_reason(shop: Workshop, worker: Worker, data: bytes, reason: str) -> None:
     id = shop.queue().enqueue(data).id
     record = shop.wait_state("default", id, "broken")
     assert record.data == data, "it stays as it was"
@@ -157,14 +155,14 @@ def test_what_cannot_be_decoded_is_broken_and_says_why(
 
 
 @pytest.mark.serves("W6")
-def test_a_raw_handler_gets_the_bytes_as_they_are(shop: Workshop) -> None:
+def test_a_raw_handler_gets_the_unchanged_bytes(shop: Workshop) -> None:
     payloads = [b"", bytes(range(256)), b'{"task": "loop_fine", "args": {"x": 1}}', os.urandom(5000)]
     ids = [receipt.id for receipt in shop.queue("raw").enqueue_many(payloads)]
     got = [shop.journal.wait(1, "done", id=id)[0].more["data"] for id in ids]
     assert [bytes.fromhex(data) for data in got] == payloads
 
 
-# -- what a job sees and says ----------------------------------------------------------------------
+# -- the job object --------------------------------------------------------------------------------
 
 
 @pytest.mark.serves("P5")
@@ -188,7 +186,7 @@ def test_the_fence_rises_with_every_attempt(shop: Workshop) -> None:
 
 
 @pytest.mark.serves("P8")
-def test_what_is_more_urgent_runs_first(shop: Workshop) -> None:
+def test_higher_priority_runs_first(shop: Workshop) -> None:
     queue = shop.queue("urgent")
     queue.pause()
     ids = {}
@@ -208,7 +206,7 @@ def test_what_is_more_urgent_runs_first(shop: Workshop) -> None:
 
 
 @pytest.mark.serves("Q5")
-def test_a_failure_handler_is_told_of_a_job_that_failed_for_good(shop: Workshop) -> None:
+def test_a_failure_handler_runs_for_a_failed_job(shop: Workshop) -> None:
     id = shop.send("caught_failure", "luck", queue="caught", max_failures=1, min_backoff=0.02)
     told = shop.journal.wait(1, "told")[-1].more
     assert told["id"] == id
@@ -230,7 +228,7 @@ def test_a_failure_handler_is_itself_retried(shop: Workshop) -> None:
 
 
 @pytest.mark.serves("Q5", "Q4")
-def test_a_failure_handler_is_told_of_a_job_that_killed_its_process(shop: Workshop) -> None:
+def test_a_failure_handler_runs_for_a_crashed_job(shop: Workshop) -> None:
     id = shop.send("caught_crash", queue="caught", max_stalls=2)
     wait_until(lambda: any(entry.more.get("id") == id for entry in shop.journal.all("caught")), "it to be told")
     (caught,) = [entry for entry in shop.journal.all("caught") if entry.more["id"] == id]
@@ -241,8 +239,8 @@ def test_a_failure_handler_is_told_of_a_job_that_killed_its_process(shop: Worksh
 
 
 @pytest.mark.parametrize("asked", ["before", "after"])
-def test_who_waits_is_told_why_a_caught_job_crashed(shop: Workshop, asked: str) -> None:
-    """While waiting by the event, afterwards by what was kept."""
+def test_result_raises_the_reason_of_a_crash_with_a_failure_handler(shop: Workshop, asked: str) -> None:
+    """`during` reads the reason from the event, `after` from the stored result."""
     data = write_envelope("caught_crash", keep=60.0 if asked == "after" else 0.0)
     (receipt,) = shop.app.enqueue_many([TaskCall("caught_crash", "caught", data, {"max_stalls": 2})])
     if asked == "after":
@@ -253,7 +251,7 @@ def test_who_waits_is_told_why_a_caught_job_crashed(shop: Workshop, asked: str) 
 
 
 @pytest.mark.serves("Q5")
-def test_without_a_failure_handler_the_job_lands_among_the_dead(shop: Workshop) -> None:
+def test_without_a_failure_handler_the_job_ends_dead(shop: Workshop) -> None:
     id = shop.send("uncaught_failure", queue="caught", max_failures=0)
     record = dead(shop, id, "caught")
     assert (record.message or "").startswith("ValueError: nobody hears this")
@@ -263,7 +261,7 @@ def test_without_a_failure_handler_the_job_lands_among_the_dead(shop: Workshop) 
 # -- workers that come and go ----------------------------------------------------------------------
 
 
-def test_nothing_is_left_when_the_work_is_done(server: Server, tmp_path: Path) -> None:
+def test_no_keys_are_left_after_the_work(server: Server, tmp_path: Path) -> None:
     with Workshop(server, tmp_path) as shop:
         worker = shop.start("attempts")
         ids = shop.send_many(shop.call(f"{way}_fine", number) for number in range(20) for way in WAYS)
@@ -275,12 +273,12 @@ def test_nothing_is_left_when_the_work_is_done(server: Server, tmp_path: Path) -
 
 
 @pytest.mark.serves("Q5")
-def test_a_failure_job_is_there_although_the_worker_dies_at_once(server: Server, tmp_path: Path) -> None:
+def test_a_failure_job_survives_the_death_of_its_worker(server: Server, tmp_path: Path) -> None:
     with Workshop(server, tmp_path) as shop:
         shop.start("catching", environment={"WINDLASS_TEST_DIE": "1"}, lease=2.0)
         id = shop.send("fail_and_die", queue="catching", max_failures=0)
         shop.journal.wait(1, "try", id=id)
-        # Settled means: the failure job is there. Only then does the handler run, which kills all it can reach.
+        # The failure job exists as soon as the job is settled. The handler, which kills the worker, runs only then.
         shop.journal.wait(1, "dying")
         shop.workers[0].kill_everything()
         shop.start("catching", environment={"WINDLASS_TEST_DIE": "0"}, lease=2.0)
@@ -312,7 +310,7 @@ def test_a_rolling_restart_to_an_app_with_more_tasks(server: Server, tmp_path: P
 # -- hand-over -----------------------------------------------------------------------------------
 
 
-def test_children_come_with_the_end_of_their_parent_and_not_otherwise(server: Server, tmp_path: Path) -> None:
+def test_children_are_enqueued_only_when_their_parent_completes(server: Server, tmp_path: Path) -> None:
     with Workshop(server, tmp_path) as shop:
         shop.start("families")
         good = shop.send_many(shop.call(f"{way}_parent", 3, False, queue="parents") for way in WAYS for _ in range(10))
@@ -327,7 +325,7 @@ def test_children_come_with_the_end_of_their_parent_and_not_otherwise(server: Se
         assert shop.queue("parents").counts().dead == len(bad)
 
 
-def test_children_come_once_though_runners_are_killed_all_the_time(server: Server, tmp_path: Path) -> None:
+def test_children_are_enqueued_once_although_runners_are_killed(server: Server, tmp_path: Path) -> None:
     parents = int(os.environ.get("WINDLASS_PARENTS", "200"))
     most_kills = parents // 20
     chance = random.Random(11)
@@ -341,7 +339,7 @@ def test_children_come_once_though_runners_are_killed_all_the_time(server: Serve
             if not (counts.waiting or counts.leased):
                 if kills >= 3:
                     break
-                ids += shop.send_many(  # again and again: a fast machine is through with them between two kills
+                ids += shop.send_many(  # repeatedly: a fast machine finishes them between two kills
                     shop.call(f"{chance.choice(WAYS)}_parent", 2, False, queue="parents", max_stalls=1000)
                     for _ in range(parents)
                 )
@@ -362,7 +360,7 @@ def test_children_come_once_though_runners_are_killed_all_the_time(server: Serve
 
 
 def assert_children(shop: Workshop, parents: list[str], each: int) -> None:
-    """Every parent has one set of children: all of one attempt, each child run once or, if killed, again."""
+    """Check that each parent has the children of one attempt, and that each child ran once, or again if killed."""
     born = {entry.id: entry.more for entry in shop.journal.all("child")}
     families: dict[str, list[dict[str, Any]]] = {}
     for child in born.values():

@@ -1,4 +1,4 @@
-"""A child: it answers every job, whatever the job does to Python."""
+"""A child process: it answers every job, with any exception."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.worker.ipc import frames
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.supervisor.forkserver import ForkServer
 
-# One forkserver for all: each test has a child of its own.
+# All tests share one forkserver; each test forks a child of its own.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -30,7 +30,7 @@ async def forkserver() -> AsyncIterator[ForkServer]:
         yield forkserver
 
 
-async def test_every_exception_is_an_answer(forkserver: ForkServer) -> None:
+async def test_every_exception_becomes_an_answer(forkserver: ForkServer) -> None:
     async with Child(forkserver) as one:
         for what, kind in (("exit", "SystemExit"), ("interrupt", "KeyboardInterrupt"), ("value", "ValueError")):
             header, _ = await one.ask({"run": "raise", "what": what})
@@ -38,7 +38,7 @@ async def test_every_exception_is_an_answer(forkserver: ForkServer) -> None:
             assert "job_raise" in header["traceback"]
         assert header["message"] == "no good"
         header, _ = await one.ask({"run": "raise", "what": "mute"})
-        assert (header["type"], header["message"]) == ("Mute", "(it cannot be shown: RuntimeError)")
+        assert (header["type"], header["message"]) == ("Mute", "(its text cannot be shown: RuntimeError)")
         assert (await one.ask({"run": "echo"}, b"still here")) == ({"end": "done"}, b"still here")
 
 
@@ -59,18 +59,18 @@ async def test_progress_from_many_threads(forkserver: ForkServer) -> None:
             seen[header["part"]].append(header["progress"])
         assert seen == {part: list(range(50)) for part in range(4)}
         assert header == {"end": "done"}
-        # A thread that a job left behind cannot speak for the next one.
+        # A thread that a job left behind cannot send frames for the next job.
         assert (await one.ask({"run": "late_word"}))[0] == {"sent": False}
 
 
-async def test_a_fork_in_a_job_is_harmless(forkserver: ForkServer) -> None:
+async def test_a_job_may_fork(forkserver: ForkServer) -> None:
     async with Child(forkserver) as one:
         for _ in range(5):
             assert (await one.ask({"run": "fork"}))[0] == {"end": "original", "codes": [0, 0]}
         assert (await one.ask({"run": "echo"}, b"1"))[1] == b"1"
 
 
-async def test_the_slot_table_is_at_hand(forkserver: ForkServer) -> None:
+async def test_perform_gets_the_slot_table(forkserver: ForkServer) -> None:
     slot_table = SlotTable.create(2)
     slot_table.begin(1, 77, 5)
     async with Child(forkserver, slot_table=slot_table.fd) as one:
@@ -79,7 +79,7 @@ async def test_the_slot_table_is_at_hand(forkserver: ForkServer) -> None:
     slot_table.close()
 
 
-async def test_the_end_of_the_socket_is_the_end(forkserver: ForkServer) -> None:
+async def test_a_child_ends_when_its_socket_closes(forkserver: ForkServer) -> None:
     async with Child(forkserver) as one:
         await one.ask({"run": "echo"})
         one.stream.close()
@@ -87,11 +87,11 @@ async def test_the_end_of_the_socket_is_the_end(forkserver: ForkServer) -> None:
         assert (ending.code, ending.signal) == (0, None)
 
 
-async def test_a_frame_that_is_no_job_ends_it_with_a_word(forkserver: ForkServer) -> None:
+async def test_a_child_exits_with_a_message_on_an_unknown_frame(forkserver: ForkServer) -> None:
     async with Child(forkserver) as one:
         await one.stream.send({"dance": 1})
         assert (await asyncio.wait_for(one.forked.exited, 2)).code == 70
-        assert b"can only be asked to run a job; it was sent ['dance']" in await one.printed()
+        assert b"a child accepts only frames with 'run', and received ['dance']" in await one.printed()
 
 
 async def test_a_flood_of_output_for_a_slow_reader(forkserver: ForkServer) -> None:
@@ -105,18 +105,20 @@ async def test_a_flood_of_output_for_a_slow_reader(forkserver: ForkServer) -> No
         assert whole == (b"x" * 99 + b"\n") * 10_500
 
 
-async def test_output_that_nobody_reads(forkserver: ForkServer) -> None:
+async def test_output_with_a_stalled_reader(forkserver: ForkServer) -> None:
     async with Child(forkserver, reading=False) as one:
         header, _ = await one.ask({"run": "print", "lines": 10_500})
-        assert child.PATIENCE <= header["took"] < child.PATIENCE + 2, "it waits once, not for every line"
+        assert child.STALLED_READER_TIMEOUT_S <= header["took"] < child.STALLED_READER_TIMEOUT_S + 2, (
+            "it waits once, not for every line"
+        )
         header, _ = await one.ask({"run": "print", "lines": 10_500})
         assert header["took"] < 1
         await asyncio.to_thread(os.read, one.output, 65_536)
         await one.ask({"run": "print", "lines": 1})
-        assert b"bytes were dropped, nobody read them" in await asyncio.to_thread(os.read, one.output, 65_536)
+        assert b"bytes of output dropped, reader stalled" in await asyncio.to_thread(os.read, one.output, 65_536)
 
 
-async def test_output_that_is_closed(forkserver: ForkServer) -> None:
+async def test_output_with_a_closed_reader(forkserver: ForkServer) -> None:
     async with Child(forkserver, reading=False) as one:
         os.close(one.output)
         one.output = -1

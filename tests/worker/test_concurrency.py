@@ -1,4 +1,4 @@
-"""How many jobs at a time: the rule, and a runner that follows it."""
+"""Automatic concurrency: the rule, and a runner that follows it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windlass.worker.settings import Settings
     ("limit", "usage", "full", "then"),
     [
         (10, 0.1, True, 12),  # all slots in use and the CPU idle: more
-        (10, 0.1, False, 10),  # not even these are used
+        (10, 0.1, False, 10),  # not all of these are used
         (10, 0.8, True, 10),  # busy enough
         (10, 0.95, True, 9),  # too busy: fewer
         (1, 1.0, True, 1),  # one at least
@@ -31,17 +31,17 @@ from windlass.worker.settings import Settings
     ],
 )
 def test_the_limit_follows_the_cpu(limit: int, usage: float, full: bool, then: int) -> None:
-    assert adapt(limit, usage, full=full, most=100) == then
+    assert adapt(limit, usage, full=full, maximum=100) == then
 
 
 @pytest.mark.serves("Q12")
 async def test_a_runner_takes_more_jobs_that_wait_and_fewer_that_compute(
     app: Windlass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concurrency, "EVERY", 0.1)
-    # Others may want the processor as well: a part of a core counts as a whole one here.
-    monkeypatch.setattr(concurrency, "BUSY", 0.12)
-    monkeypatch.setattr(concurrency, "ROOM", 0.08)
+    monkeypatch.setattr(concurrency, "ADAPT_EVERY_S", 0.1)
+    # Low thresholds, because other programs may use the CPU too.
+    monkeypatch.setattr(concurrency, "SHRINK_ABOVE", 0.12)
+    monkeypatch.setattr(concurrency, "GROW_BELOW", 0.08)
     done = asyncio.Event()
 
     @app.task(queue="waiting")

@@ -1,4 +1,4 @@
-"""What is declared is what happens: on any queue that a call is sent to, however a function is wrapped."""
+"""A task's declaration applies on any queue that a call is sent to, and to any wrapped function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Working:
 
 
 def plainly(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-    """A decorator as people write them: it forgets that the function is a coroutine function."""
+    """A naive decorator: it hides that the function is a coroutine function."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ def plainly(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     return wrapper
 
 
-async def test_a_coroutine_behind_a_plain_wrapper_is_run_to_its_end(app: Windlass) -> None:
+async def test_a_coroutine_behind_a_plain_wrapper_is_awaited(app: Windlass) -> None:
     ended: list[int] = []
 
     @app.task(queue="wrapped")
@@ -61,8 +61,8 @@ async def test_a_coroutine_behind_a_plain_wrapper_is_run_to_its_end(app: Windlas
     assert ended == [1]
 
 
-async def test_a_call_that_is_sent_to_another_queue_is_all_that_its_task_says(app: Windlass) -> None:
-    """It runs, its failure handler hears of it, and a schedule can consumer such a queue."""
+async def test_a_call_on_another_queue_keeps_the_declaration_of_its_task(app: Windlass) -> None:
+    """The job runs, its failure handler runs, and a schedule can use such a queue."""
     ran: list[str] = []
     caught: list[dict[str, Any]] = []
 
@@ -88,7 +88,7 @@ async def test_a_call_that_is_sent_to_another_queue_is_all_that_its_task_says(ap
     await app.queue("away").apurge()
 
 
-async def test_a_worker_that_has_no_processes_leaves_such_jobs_to_others(app: Windlass) -> None:
+async def test_a_worker_without_processes_leaves_process_jobs_to_others(app: Windlass) -> None:
     @app.task(queue="media", run="process")
     def scale() -> None: ...
 
@@ -102,8 +102,8 @@ async def test_a_worker_that_has_no_processes_leaves_such_jobs_to_others(app: Wi
 
 
 @pytest.mark.serves("Q2")
-async def test_limits_of_a_job_count_for_more_than_those_of_its_task(app: Windlass) -> None:
-    """Also where they are what is plain otherwise."""
+async def test_limits_of_a_job_override_those_of_its_task(app: Windlass) -> None:
+    """Even if the job's own limits equal the defaults."""
     tries: list[int] = []
 
     @app.task(queue="limits", max_failures=0, min_backoff=0.001, max_backoff=0.001)
@@ -119,8 +119,8 @@ async def test_limits_of_a_job_count_for_more_than_those_of_its_task(app: Windla
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_job_that_says_nothing_may_crash_as_often_as_its_task_says(app: Windlass, given: bool) -> None:
-    """What was pushed by hand, or is for a handler, has no limits of its own."""
+def test_a_job_without_limits_may_stall_as_often_as_its_task(app: Windlass, given: bool) -> None:
+    """A job that was pushed by hand, or that is for a handler, has no limits of its own."""
 
     @app.task(queue="crashes", max_stalls=1, run="process")
     def crash() -> None: ...
@@ -139,17 +139,17 @@ def test_a_job_that_says_nothing_may_crash_as_often_as_its_task_says(app: Windla
     queue.purge()
 
 
-def test_a_queue_is_a_name_and_not_its_letters(app: Windlass) -> None:
+def test_a_queue_name_is_not_taken_as_a_list_of_letters(app: Windlass) -> None:
     @app.task
     async def some() -> None: ...
 
     with pytest.raises(InvalidOption, match=r"\['emails'\]"):
         app.worker("emails")
-    with pytest.raises(InvalidOption, match="nothing to work on"):
+    with pytest.raises(InvalidOption, match="the worker has no queue"):
         app.worker([])
 
 
-async def test_a_tick_that_is_nobodys_any_more_is_not_asked_for_all_the_time(
+async def test_a_tick_of_a_schedule_that_no_worker_declares_is_not_retried_in_a_loop(
     app: Windlass, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks: list[float] = []

@@ -24,7 +24,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, Entry, Workshop, wait_dead
 from windlass.storage.native import scripts
-from windlass.tasks.context import MOST_BYTES, MOST_CHILDREN
+from windlass.tasks.context import MAX_CHILDREN, MAX_CHILDREN_BYTES
 from windlass.tasks.envelope import write_envelope
 from windlass.values.validation import MAX_PAYLOAD
 from windlass.worker import cancellations, presence
@@ -41,23 +41,25 @@ def blocked(shared_shop: Workshop) -> str:
     That takes its time: it begins before all tests, and the last one looks what came of it.
     """
     shared_shop.start("endings", lease=2.0)
-    return shared_shop.send("block", supervisor.LAG + 2 * supervisor.WEIGH + 0.4, queue="loops")
+    return shared_shop.send(
+        "block", supervisor.LAG_WARNING_S + 2 * supervisor.MEMORY_CHECK_EVERY_S + 0.4, queue="loops"
+    )
 
 
 def send(shop: Workshop, way: str, gate: Path, queue: str | None = None) -> str:
-    """A job that goes on until the gate is opened."""
+    """Send a job that runs until the gate opens."""
     return shop.send(f"{way}_wait", str(gate), queue=queue or QUEUES[way])
 
 
-# -- a server that is deaf -------------------------------------------------------------------------
+# -- a server that hangs ---------------------------------------------------------------------------
 
 
 @pytest.mark.serves("Q1")
-def test_a_worker_whose_server_is_deaf_stops_in_time_and_its_jobs_come_back(server: Server, tmp_path: Path) -> None:
-    """Two workers: one soon gives up on a call, the other waits for ten seconds, as by default."""
+def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: Path) -> None:
+    """Two workers: one gives up on a call early, the other after the default ten seconds."""
     grace, lease = 0.6, 3.0
-    # After the grace: giving back what they held, the goodbyes to the fleet and of the app, and the processes' ends.
-    bound = grace + supervisor.LAST_WORDS + presence.PATIENCE + 1.0 + 1.0
+    # After the grace: returning the jobs, deleting the presence record, closing the app, and ending the processes.
+    bound = grace + supervisor.GIVE_BACK_TIMEOUT_S + presence.GOODBYE_TIMEOUT_S + 1.0 + 1.0
     soon, later = tmp_path / "soon", tmp_path / "later"
     with (
         FaultProxy(server.address) as first,
@@ -90,9 +92,12 @@ def test_a_worker_whose_server_is_deaf_stops_in_time_and_its_jobs_come_back(serv
         assert impatient.process.wait(bound) == 0, impatient.log
         took = [time.monotonic() - at]
         assert impatient.processes() == []
-        assert "what it held of impatient comes back when its leases end: " in impatient.log
-        assert "the runner was ended: it did not end in time" in impatient.log
-        shop.wait(lambda: "the runner was ended: it did not end in time" in patient.log, "the other's end, too")
+        assert (
+            "Cannot return the runner's jobs to queue impatient; they come back when their leases expire: "
+            in impatient.log
+        )
+        assert "was killed: it did not end within the grace period" in impatient.log
+        shop.wait(lambda: "was killed: it did not end within the grace period" in patient.log, "the other worker's end")
         assert all(shop.queue(queue).counts().leased == 6 for queue in queues), "nothing that they said was heard"
         assert not set(going_on) & set(shop.journal.ids("end"))
 
@@ -104,7 +109,7 @@ def test_a_worker_whose_server_is_deaf_stops_in_time_and_its_jobs_come_back(serv
         assert patient.processes() == []
         print(f"\ndeaf server, grace {grace:g} s, SIGTERM to exit: {took[0]:.2f} s and {took[1]:.2f} s")
         assert max(took) <= bound
-        assert not any("has failed" in worker.log for worker in (impatient, patient))
+        assert not any("Internal error" in worker.log for worker in (impatient, patient))
 
         shop.wait_empty(*queues)
         again = Counter((entry.id, entry.attempt) for entry in shop.journal.all("end") if entry.attempt > 1)
@@ -118,7 +123,7 @@ def test_a_worker_whose_server_is_deaf_stops_in_time_and_its_jobs_come_back(serv
 
 
 def quick_elsewhere(shop: Workshop, runners: list[int]) -> Entry:
-    """The end of a quick job that none of these runners took: their successor is at work."""
+    """Wait for a quick job that ends on none of these runners, so on their successor."""
 
     def elsewhere() -> Entry | None:
         (end,) = shop.journal.wait(1, "end", id=shop.send("quick", queue="loops"))
@@ -127,8 +132,8 @@ def quick_elsewhere(shop: Workshop, runners: list[int]) -> Entry:
     return shop.wait(elsewhere, "a fresh runner")
 
 
-def test_what_runs_long_on_a_runner_that_is_replaced_goes_on_to_its_end(shop: Workshop, tmp_path: Path) -> None:
-    """Replaced twice: after its share of jobs, and for its size. The graces are short: they are not for this."""
+def test_long_jobs_finish_on_a_replaced_runner(shop: Workshop, tmp_path: Path) -> None:
+    """The runner is replaced twice: for max_jobs and for max_rss. The short graces must not apply."""
     gate, never = tmp_path / "gate", tmp_path / "never"
     grace = 0.3
     worker = shop.start("endings", max_jobs=50, max_rss=200_000_000, grace=grace, kill_grace=0.2, lease=2.0)
@@ -138,13 +143,13 @@ def test_what_runs_long_on_a_runner_that_is_replaced_goes_on_to_its_end(shop: Wo
 
     shop.send_many(shop.call("quick", queue="loops") for _ in range(50))
     second = quick_elsewhere(shop, [first]).pid
-    assert worker.log.count("a fresh runner takes over: the old one has done its share") == 1
+    assert worker.log.count("it has run max_jobs jobs") == 1
     long += [send(shop, way, gate) for way in WAYS]
     assert second in {entry.pid for entry in shop.journal.wait(7, "start")}
 
     shop.send("grow", 250, queue="threads")
     third = quick_elsewhere(shop, [first, second]).pid
-    assert worker.log.count("a fresh runner takes over: the old one is too large") == 1
+    assert worker.log.count("its memory is above max_rss") == 1
     assert not {given_back, *long} & set(shop.journal.ids("end")), "they still run"
 
     gate.touch()
@@ -154,7 +159,7 @@ def test_what_runs_long_on_a_runner_that_is_replaced_goes_on_to_its_end(shop: Wo
         assert (end.run, end.pid, end.attempt) == (start.run, start.pid, 1)
     wait_dead(second)
     shop.wait(lambda: shop.queue("loops").counts().leased == 1, "all else to be settled")
-    # The first one still has a job: SIGTERM is for it, too.
+    # The first runner still has a job, and SIGTERM applies to it too.
     at = time.monotonic()
     assert worker.stop() == 0
     assert time.monotonic() - at <= grace + 1.0
@@ -163,10 +168,10 @@ def test_what_runs_long_on_a_runner_that_is_replaced_goes_on_to_its_end(shop: Wo
     assert record is not None
     assert (record.state, record.failures, record.stalls) == ("ready", 0, 0)
     assert len(shop.journal.all("start")) == 7, "each was begun once"
-    assert not re.search("the runner (was ended|died)", worker.log)
+    assert not re.search("Runner .* (was killed|died)", worker.log)
 
 
-def test_a_heartbeat_that_is_answered_when_its_runner_is_gone_ends_nobody(server: Server, tmp_path: Path) -> None:
+def test_a_late_heartbeat_answer_for_a_gone_runner_is_ignored(server: Server, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
         worker = shop.start("endings", queues={"loops": 1}, max_jobs=10, lease=3.0)
@@ -188,17 +193,17 @@ def test_a_heartbeat_that_is_answered_when_its_runner_is_gone_ends_nobody(server
         seen = beats.count(False)
         wait_until(lambda: beats.count(False) >= seen + 2 or worker.process.poll() is not None, "more heartbeats")
         assert worker.process.poll() is None, worker.log
-        assert "has failed" not in worker.log
+        assert "Internal error" not in worker.log
 
 
 # -- handing over too much -------------------------------------------------------------------------
 
-TOO_MUCH = {"jobs": (MOST_CHILDREN + 1, 100), "bytes": (9, MAX_PAYLOAD)}
-JUST_FITS = {"jobs": (MOST_CHILDREN, 100), "bytes": (8, MAX_PAYLOAD)}
+TOO_MUCH = {"jobs": (MAX_CHILDREN + 1, 100), "bytes": (9, MAX_PAYLOAD)}
+JUST_FITS = {"jobs": (MAX_CHILDREN, 100), "bytes": (8, MAX_PAYLOAD)}
 
 
-def test_who_hands_over_too_much_fails_and_hands_over_nothing(shop: Workshop) -> None:
-    assert MOST_BYTES == 8 * MAX_PAYLOAD
+def test_a_hand_over_above_the_limit_fails_the_parent(shop: Workshop) -> None:
+    assert MAX_CHILDREN_BYTES == 8 * MAX_PAYLOAD
     shop.start("endings", queues={"parents": 1})
     limits: dict[str, Any] = {"max_failures": 1, "min_backoff": 0.02}
     retried = [
@@ -217,7 +222,7 @@ def test_who_hands_over_too_much_fails_and_hands_over_nothing(shop: Workshop) ->
     assert (counts.waiting, counts.leased, counts.dead) == (0, 0, 0)
 
 
-def test_as_much_as_is_allowed_is_handed_over(shop: Workshop) -> None:
+def test_a_hand_over_at_the_limit_works(shop: Workshop) -> None:
     shop.start("endings", queues={"parents": 1})
     ids = [shop.send(f"{way}_parent", *case, queue="parents") for way in WAYS for case in JUST_FITS.values()]
     shop.wait_empty("parents")
@@ -233,7 +238,7 @@ SECRET = "the-word-is-swordfish"
 
 @contextmanager
 def command(shop: Workshop, folder: Path, *words: str) -> Iterator[Path]:
-    """`windlass worker` as people start it; where its log is. Ended in order, it must have ended well."""
+    """Run `windlass worker` as a user does, and yield its log file. It must exit with code 0."""
     path = folder / "command.log"
     with path.open("wb") as log:
         process = subprocess.Popen(
@@ -254,13 +259,13 @@ def command(shop: Workshop, folder: Path, *words: str) -> Iterator[Path]:
 
 
 def told_of_jobs(log: Path) -> list[dict[str, Any]]:
-    """The lines that tell how an attempt ended."""
+    """Return the log lines about ended attempts."""
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     return [line for line in lines if "outcome" in line]
 
 
 @pytest.mark.parametrize("flags", [[], ["--log-arguments"]], ids=["plain", "log-arguments"])
-def test_arguments_are_in_the_log_only_when_asked_for(shop: Workshop, tmp_path: Path, flags: list[str]) -> None:
+def test_arguments_are_logged_only_on_request(shop: Workshop, tmp_path: Path, flags: list[str]) -> None:
     fine = shop.send("keep_secret", SECRET, queue="secrets")
     failing = [shop.send(f"{way}_lose_secret", SECRET, queue="secrets") for way in ("loop", "process")]
     payloads = [
@@ -294,19 +299,17 @@ def test_a_value_that_does_not_fit_is_not_in_the_log(shop: Workshop) -> None:
     assert SECRET not in worker.log
 
 
-# -- cancelled while nobody listened -----------------------------------------------------------------
+# -- cancelled without a subscription ----------------------------------------------------------------
 
 
 def listeners(server: Server) -> list[str]:
-    """The channels on which somebody hears of cancellations."""
+    """Return the subscribed cancellation channels."""
     with server.client() as client:
         return [name.decode() for name in client.pubsub_channels("*") if b"cancel" in name]
 
 
 @pytest.mark.serves("W10")
-def test_a_cancellation_that_nobody_heard_reaches_the_job_when_the_worker_listens_again(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_missed_cancellation_arrives_after_resubscribing(server: Server, tmp_path: Path) -> None:
     never = tmp_path / "never"
     with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
         worker = shop.start("endings", kill_grace=0.5)
@@ -326,26 +329,26 @@ def test_a_cancellation_that_nobody_heard_reaches_the_job_when_the_worker_listen
         for way, id in ids.items():
             shop.wait_job_gone(QUEUES[way], id)
         took = time.monotonic() - at
-        print(f"\ncancelled while nobody listened, gone {took:.2f} s after the server let it listen")
-        assert took <= cancellations.PAUSE + 1.5
+        print(f"\ncancelled without a subscription, stopped {took:.2f} s after the server allowed it again")
+        assert took <= cancellations.RESUBSCRIBE_AFTER_S + 1.5
         heard = [ids["loop"], ids["thread"]]
         assert sorted(entry.id for entry in shop.journal.wait(2, "cancelled")) == sorted(heard)
         wait_dead(shop.journal.all("start", id=ids["process"])[0].pid)
         running = {job.id for queue in QUEUES.values() for job in shop.queue(queue).all_jobs("leased")}
         assert running == set(bystanders), "others go on"
-        assert "the runner" not in worker.log
+        assert "Runner " not in worker.log
 
 
 # -- a blocked event loop --------------------------------------------------------------------------
 
 
-def test_a_job_that_blocks_the_event_loop_is_worth_one_warning(shared_shop: Workshop, blocked: str) -> None:
+def test_a_job_that_blocks_the_event_loop_gives_one_warning(shared_shop: Workshop, blocked: str) -> None:
     (worker,) = shared_shop.workers
     shared_shop.journal.wait(1, "end", id=blocked)
     shared_shop.wait_empty("loops")
     (lag,) = re.findall(
-        r'! the event loop has not turned for (\d\.\d) s: a job blocks it; use run="process" for it\n', worker.log
+        r'! A job has blocked the event loop for (\d\.\d) s; declare its task with run="process"\n', worker.log
     )
-    assert float(lag) >= supervisor.LAG
+    assert float(lag) >= supervisor.LAG_WARNING_S
     assert [entry.attempt for entry in shared_shop.journal.all("start", id=blocked)] == [1], "it is left alone"
     assert worker.stop() == 0

@@ -1,4 +1,4 @@
-"""The forkserver: what it forks is clean, and when something ends nothing of it is left."""
+"""The forkserver: forked processes start clean, and leave nothing running when they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windlass.worker.app_loading import AppNotLoadable
 from windlass.worker.ipc.frames import FrameStream
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.supervisor.forkserver import ForkedProcess, ForkRefused, ForkServer, ForkServerGone
-from windlass.worker.supervisor.forkserver_process import YOUNG_OBJECTS
+from windlass.worker.supervisor.forkserver_process import GC_THRESHOLD
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE = "tests.worker.sample_app:app"
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not process_info.HAS_PROC, reason="these tests l
 
 
 class Child:
-    """A child with its socket and its output, as a supervisor and a runner would hold them."""
+    """A child with its socket and its output, as a supervisor and a runner hold them."""
 
     forked: ForkedProcess
     stream: FrameStream
@@ -110,7 +110,7 @@ async def forkserver() -> AsyncIterator[ForkServer]:
 
 
 async def until(reached: Callable[[], bool], patience: float = 5.0) -> float:
-    """Wait for a condition of other processes, which nobody signals; how long it took."""
+    """Poll for a condition of other processes, and return how long it took."""
     began = time.monotonic()
     while not reached():
         assert time.monotonic() - began < patience, "it has not come true"
@@ -145,13 +145,13 @@ BROKEN = {
     "no colon": ("jobs", "", "'jobs' does not name an app: write module:attribute"),
     "no module": ("jobz:app", "", "No module named 'jobz'"),
     "other name": ("jobs:ap", "import windlass\nfirst = second = windlass.Windlass()", "jobs:first or jobs:second"),
-    "no app": ("jobs:app", "x = 1", "'app' is not there .* put `app = windlass.Windlass"),
-    "not an app": ("jobs:app", "app = 42", "'app' is int, no Windlass app"),
+    "no app": ("jobs:app", "x = 1", "'app' does not exist .* put `app = windlass.Windlass"),
+    "not an app": ("jobs:app", "app = 42", "'app' has type int, not Windlass"),
     "raises": ("jobs:app", "def f():\n    1/0\nf()", "line 2, in f\n.*\n.*ZeroDivisionError"),
     "exits": ("jobs:app", "raise SystemExit(5)", "SystemExit: 5"),
     "a windlass error": ("jobs:app", "import windlass\napp = windlass.Windlass('')", "line 2.*\n.*\n.*URL is empty"),
-    "dies": ("jobs:app", "import os\nos._exit(9)", "ended without a word, by exit code 9"),
-    "is killed": ("jobs:app", "import os\nos.kill(os.getpid(), 11)", "ended without a word, by SIGSEGV"),
+    "dies": ("jobs:app", "import os\nos._exit(9)", "ended with exit code 9 and no error message"),
+    "is killed": ("jobs:app", "import os\nos.kill(os.getpid(), 11)", "ended with SIGSEGV and no error message"),
 }
 
 
@@ -163,7 +163,7 @@ async def test_an_app_that_cannot_be_loaded(tmp_path: Path, name: str, text: str
     assert "forkserver.py" not in str(caught.value)
 
 
-async def test_its_exit_code_says_so(tmp_path: Path) -> None:
+async def test_an_app_that_cannot_be_loaded_sets_the_exit_code(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     arguments = [str(theirs.fileno()), str(os.getpid()), "jobz:app", ""]
     process = await asyncio.create_subprocess_exec(
@@ -179,7 +179,7 @@ async def test_its_exit_code_says_so(tmp_path: Path) -> None:
     theirs.close()
 
 
-async def test_giving_up_on_an_import_ends_it(tmp_path: Path) -> None:
+async def test_a_cancelled_open_kills_the_import(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(999)")
     opening = asyncio.create_task(ForkServer.open("jobs:app", folder=tmp_path))
     pidfile = tmp_path / "pid"
@@ -189,7 +189,7 @@ async def test_giving_up_on_an_import_ends_it(tmp_path: Path) -> None:
     assert none_alive([int(pidfile.read_text())])
 
 
-# -- what is forked ------------------------------------------------------------------------------
+# -- forked processes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ["child", "runner"])
@@ -213,7 +213,7 @@ async def test_a_fork_has_only_what_was_handed_to_it(forkserver: ForkServer, rol
     slot_table.close()
 
 
-async def test_what_the_app_left_open_leads_nowhere(tmp_path: Path) -> None:
+async def test_descriptors_left_open_by_the_app_lead_to_dev_null(tmp_path: Path) -> None:
     (tmp_path / "leaky.py").write_text(
         f"import socket, sys, windlass\nsys.path.append({str(ROOT)!r})\n"
         "connection, other_end = socket.socketpair()\n"
@@ -225,10 +225,8 @@ async def test_what_the_app_left_open_leads_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "from a child\n"
 
 
-@pytest.mark.parametrize(("chosen", "then"), [("", YOUNG_OBJECTS), ("gc.set_threshold(123, 4, 5)", 123)])
-async def test_garbage_is_looked_for_less_often_unless_the_app_says_how_often(
-    tmp_path: Path, chosen: str, then: int
-) -> None:
+@pytest.mark.parametrize(("chosen", "then"), [("", GC_THRESHOLD), ("gc.set_threshold(123, 4, 5)", 123)])
+async def test_the_gc_threshold_is_raised_unless_the_app_sets_it(tmp_path: Path, chosen: str, then: int) -> None:
     (tmp_path / "collects.py").write_text(
         f"import gc\nfrom windlass import Windlass\n{chosen}\napp = Windlass()\n"
         "def facts(app): return {'threshold': gc.get_threshold()[0]}\n"
@@ -251,7 +249,7 @@ async def test_fork_is_quick(forkserver: ForkServer, capsys: pytest.CaptureFixtu
     assert statistics.median(answered) < 0.1
 
 
-async def test_what_must_not_be_forked(forkserver: ForkServer) -> None:
+async def test_requests_that_must_not_be_forked(forkserver: ForkServer) -> None:
     for role, arguments, message in (
         ("parent", {}, "no role 'parent'"),
         ("runner", {"entry": "os:system"}, "must be a function of Windlass"),
@@ -267,7 +265,7 @@ async def test_what_must_not_be_forked(forkserver: ForkServer) -> None:
 # -- endings -------------------------------------------------------------------------------------
 
 
-async def test_every_ending_is_told_at_once(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_ending_is_reported_at_once(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
     lags = []
     for job, code, number in (
         ({"run": "exit", "code": 0}, 0, None),
@@ -288,7 +286,7 @@ async def test_every_ending_is_told_at_once(forkserver: ForkServer, capsys: pyte
             assert ending.rss_kb is not None
             assert ending.rss_kb > 5_000
     with capsys.disabled():
-        print(f"\nending told after at most {max(lags) * 1e3:.1f} ms")
+        print(f"\nending reported after at most {max(lags) * 1e3:.1f} ms")
     assert max(lags) < 0.1
 
 
@@ -300,7 +298,7 @@ async def test_a_signal_right_after_the_fork_is_not_lost(forkserver: ForkServer)
             assert ending.signal == number
 
 
-async def test_a_stubborn_child_goes_with_all_that_it_started(
+async def test_a_child_that_ignores_sigterm_dies_with_all_its_processes(
     forkserver: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lags = []
@@ -321,13 +319,13 @@ async def test_a_stubborn_child_goes_with_all_that_it_started(
             lags.append(time.monotonic() - began)
     with capsys.disabled():
         print(f"\nchild and grandchildren gone: {figures(lags)}, max {max(lags) * 1e3:.1f} ms")
-    assert process_info.is_alive(daemon), "what a living neighbour started is no orphan"
+    assert process_info.is_alive(daemon), "a process of a living neighbour is no orphan"
     await until(lambda: set(process_info.children(forkserver.pid) or ()) == {neighbour.forked.pid, daemon})
     await neighbour.__aexit__(None, None, None)
     await until(lambda: process_info.children(forkserver.pid) == [])
 
 
-async def test_what_stays_in_the_session_of_a_living_child_is_its_own(forkserver: ForkServer) -> None:
+async def test_processes_in_the_session_of_a_living_child_are_kept(forkserver: ForkServer) -> None:
     async with Child(forkserver) as one:
         daemon = (await one.ask({"run": "daemon", "with": "env -i"}))[0]["pid"]
         async with Child(forkserver):
@@ -336,7 +334,7 @@ async def test_what_stays_in_the_session_of_a_living_child_is_its_own(forkserver
     await until(lambda: none_alive([daemon]))
 
 
-async def test_orphans_of_orphans_go_too(forkserver: ForkServer) -> None:
+async def test_orphans_of_orphans_are_killed(forkserver: ForkServer) -> None:
     async with Child(forkserver) as one:
         script = """setsid sh -c 'setsid sleep 999 & setsid sleep 999 & exec "$0" "$@"'"""
         outer = (await one.ask({"run": "daemon", "with": script}))[0]["pid"]
@@ -346,7 +344,7 @@ async def test_orphans_of_orphans_go_too(forkserver: ForkServer) -> None:
     await until(lambda: none_alive(family) and process_info.children(forkserver.pid) == [])
 
 
-async def test_what_the_import_started_stays_until_the_end(tmp_path: Path) -> None:
+async def test_processes_of_the_import_live_until_the_end(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(
         f"import subprocess, sys, windlass\nsys.path.append({str(ROOT)!r})\n"
         "helper = subprocess.Popen(['sleep', '999'], start_new_session=True)\n"
@@ -442,7 +440,7 @@ async def test_a_killed_supervisor_takes_all_with_it() -> None:
     await until(lambda: none_alive(pids), 4)
 
 
-async def test_the_forkserver_heeds_no_signal_that_is_meant_for_the_supervisor(forkserver: ForkServer) -> None:
+async def test_the_forkserver_ignores_signals_for_the_supervisor(forkserver: ForkServer) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(forkserver.pid, number)
     async with Child(forkserver) as one:
@@ -462,7 +460,7 @@ async def test_many_at_once_leave_no_zombie_and_no_descriptor(forkserver: ForkSe
     assert process_info.open_files(forkserver.pid) == theirs
 
 
-async def test_who_gives_up_on_a_fork_leaves_no_child(forkserver: ForkServer) -> None:
+async def test_a_cancelled_fork_leaves_no_child(forkserver: ForkServer) -> None:
     forking = asyncio.create_task(forkserver.fork("child", {"perform": PERFORM}))
     await asyncio.sleep(0)
     forking.cancel()
@@ -472,9 +470,9 @@ async def test_who_gives_up_on_a_fork_leaves_no_child(forkserver: ForkServer) ->
         await until(lambda: process_info.children(forkserver.pid) == [one.forked.pid])
 
 
-def test_procinfo_knows_this_process() -> None:
+def test_process_info_reads_this_process() -> None:
     own = os.getpid()
-    process = process_info.look(own)
+    process = process_info.find(own)
     assert process is not None
     assert (process.parent, process.group, process.session) == (os.getppid(), os.getpgrp(), os.getsid(0))
     assert process_info.state(own) == "R"
@@ -482,7 +480,7 @@ def test_procinfo_knows_this_process() -> None:
     assert own in (process_info.in_group(os.getpgrp()) or ())
     assert (process_info.rss(own) or 0) > 10_000_000
     nobody = 2**22 + 1
-    assert (process_info.look(nobody), process_info.rss(nobody), process_info.state(nobody)) == (None, None, None)
+    assert (process_info.find(nobody), process_info.rss(nobody), process_info.state(nobody)) == (None, None, None)
     assert process_info.is_alive(nobody) is False
 
 

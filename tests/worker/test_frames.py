@@ -1,4 +1,4 @@
-"""Frames: what is sent arrives as it was, and what is no frame is told apart."""
+"""Frames: they arrive unchanged, and invalid data raises an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from windlass.worker.ipc import frames
-from windlass.worker.ipc.frames import BODY_LIMIT, FdStream, FrameError, FrameStream
+from windlass.worker.ipc.frames import MAX_BODY_BYTES, FdStream, FrameError, FrameStream
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -35,7 +35,7 @@ def test_round_trip(pair: Pair) -> None:
     assert frames.receive(there) is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 32 * 1024 + 1, 10_000_000, BODY_LIMIT])
+@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 32 * 1024 + 1, 10_000_000, MAX_BODY_BYTES])
 async def test_bodies_of_every_size_both_ways(pair: Pair, size: int) -> None:
     here, there = pair
     body = os.urandom(min(size, 4096)) * (size // 4096 + 1)
@@ -56,20 +56,20 @@ async def test_bodies_of_every_size_both_ways(pair: Pair, size: int) -> None:
     stream.close()
 
 
-def test_too_large_is_refused_before_anything_is_sent(pair: Pair) -> None:
+def test_a_frame_that_is_too_large_is_refused_before_sending(pair: Pair) -> None:
     here, there = pair
-    with pytest.raises(FrameError, match="does not fit"):
-        frames.send(here, {}, bytes(BODY_LIMIT + 1))
-    with pytest.raises(FrameError, match="does not fit"):
-        frames.send(here, {"long": "x" * frames.HEADER_LIMIT})
+    with pytest.raises(FrameError, match="is too large"):
+        frames.send(here, {}, bytes(MAX_BODY_BYTES + 1))
+    with pytest.raises(FrameError, match="is too large"):
+        frames.send(here, {"long": "x" * frames.MAX_HEADER_BYTES})
     frames.send(here, {"next": 1})
     assert frames.receive(there) == ({"next": 1}, b"")
 
 
 BROKEN = {
     "lengths": (b"GET / HTTP/1.1\r\n", "over the limits"),
-    "not JSON": (struct.pack(">II", 3, 0) + b"abc", "no JSON object.*abc"),
-    "no object": (struct.pack(">II", 2, 0) + b"[]", "no JSON object"),
+    "not JSON": (struct.pack(">II", 3, 0) + b"abc", "not a JSON object.*abc"),
+    "no object": (struct.pack(">II", 2, 0) + b"[]", "not a JSON object"),
     "cut in the lengths": (b"\0\0", "middle of a frame"),
     "cut in the header": (struct.pack(">II", 20, 0) + b'{"a"', "middle of a frame"),
     "cut in the body": (struct.pack(">II", 2, 9) + b"{}half", "middle of a frame"),
@@ -112,7 +112,7 @@ async def test_a_frame_in_single_bytes(pair: Pair) -> None:
     stream.close()
 
 
-async def test_a_crowd_of_frames_is_not_read_ahead_without_end(pair: Pair) -> None:
+async def test_unread_frames_are_bounded(pair: Pair) -> None:
     here, there = pair
     stream = FrameStream(there)
     sent = 0
@@ -148,7 +148,7 @@ async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
     stream.close()
 
 
-async def test_the_end_and_after_it(pair: Pair) -> None:
+async def test_receiving_and_sending_after_the_end(pair: Pair) -> None:
     here, there = pair
     stream = FrameStream(there)
     receiving = asyncio.create_task(stream.receive())
@@ -163,7 +163,7 @@ async def test_the_end_and_after_it(pair: Pair) -> None:
         await stream.send({"n": 1})
 
 
-async def test_a_send_that_waits_hears_of_the_end(pair: Pair) -> None:
+async def test_a_waiting_send_fails_when_the_peer_closes(pair: Pair) -> None:
     here, there = pair
     stream = FrameStream(here)
     sending = asyncio.create_task(stream.send({}, bytes(10_000_000)))
@@ -214,7 +214,7 @@ async def test_descriptors_travel_on_the_loop(pair: Pair) -> None:
 
     async def send() -> None:
         for number, pipe in enumerate(pipes):
-            # Enough to fill the socket now and then, so that descriptors have to wait in line.
+            # Large enough to fill the socket at times, so that descriptors wait in the outbox.
             await here.send({"n": number}, bytes(50_000 if number % 10 == 0 else 10), fds=pipe)
             here.post({"plain": number})
 
@@ -235,7 +235,7 @@ async def test_descriptors_travel_on_the_loop(pair: Pair) -> None:
     there.close()
 
 
-async def test_descriptors_that_nobody_took_are_closed(pair: Pair) -> None:
+async def test_unreceived_descriptors_are_closed(pair: Pair) -> None:
     here, there = pair
     read, write = os.pipe()
     stream = FdStream(there)
@@ -251,7 +251,7 @@ async def test_descriptors_that_nobody_took_are_closed(pair: Pair) -> None:
 def test_a_frame_without_the_descriptors_it_announces(pair: Pair) -> None:
     here, there = pair
     frames.send(here, {"fds": 1})
-    with pytest.raises(FrameError, match="0 file descriptors came"):
+    with pytest.raises(FrameError, match="and 0 arrived"):
         frames.receive_with_fds(there)
     many: Any = [0] * 17
     with pytest.raises(FrameError, match="too many"):

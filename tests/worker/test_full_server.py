@@ -1,4 +1,4 @@
-"""A server without memory: new jobs are refused, and workers go on settling until there is room again, unaided."""
+"""A server without free memory refuses new jobs, and workers go on settling until there is room again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def fill(shop: Workshop, taken: list[str]) -> None:
     kinds = ("loop_fine", "loop_fine", "thread_fine", "process_fine")
     while True:
         batch = [shop.call(kinds[n % len(kinds)], n) for n in range(50)]
-        batch.append(shop.call("loop_raise"))  # fails, is tried again, and is among the dead in the end
+        batch.append(shop.call("loop_raise"))  # fails, is retried, and ends dead
         taken += shop.send_many(batch)
 
 
-def test_workers_empty_a_full_server_unaided(tmp_path: Path) -> None:
+def test_workers_drain_a_full_server(tmp_path: Path) -> None:
     with Server(valkey_binary(), config={"appendonly": "no"}) as server, Workshop(server, tmp_path) as shop:
         used = int(server.info("memory")["used_memory"])
         server.command("CONFIG", "SET", "maxmemory", used + 600 * JOBS)

@@ -1,4 +1,4 @@
-"""Jobs that do not behave harm themselves at most: no heartbeat is missed, no neighbour is charged, nothing is left."""
+"""Misbehaving jobs harm only themselves: no heartbeat is missed, no other job is charged, no process is left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calm(shop: Workshop, way: str, seconds: float) -> str:
 
 
 def failed_once(shop: Workshop, queue: str, id: str) -> JobRecord:
-    """Wait until a job has a failure, and is put off."""
+    """Wait until a job has failed once and is scheduled again."""
 
     def seen() -> JobRecord | None:
         record = shop.queue(queue).get(id)
@@ -60,7 +60,7 @@ def test_jobs_that_hold_the_interpreter_for_many_leases_run_once(shop: Workshop)
     assert Counter(entry.id for entry in starts) == Counter(ids), "a job was started twice"
     assert Counter(entry.id for entry in ends) == Counter(ids)
     assert {entry.attempt for entry in starts} == {1}
-    assert "the runner" not in worker.log + second.log
+    assert "Runner " not in worker.log + second.log
 
 
 # -- time limits ---------------------------------------------------------------------------------
@@ -70,12 +70,12 @@ def test_jobs_that_hold_the_interpreter_for_many_leases_run_once(shop: Workshop)
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ("ignore_cancellation", "its time was over"),
-        # Who blocks the loop is not known at first: all run again apart, and there it is killed alone.
-        ("block_the_loop", "timed out after 0.3 s, and was killed"),
+        ("ignore_cancellation", "did not stop after its timeout"),
+        # The worker does not know which job blocks the loop: all run again isolated, and then it is killed alone.
+        ("block_the_loop", "timed out after 0.3 s; its process was killed"),
     ],
 )
-def test_a_coroutine_that_does_not_stop_is_ended_with_its_runner(shop: Workshop, task: str, words: str) -> None:
+def test_a_coroutine_that_does_not_stop_is_killed_with_its_runner(shop: Workshop, task: str, words: str) -> None:
     worker = shop.start("hostile", kill_grace=0.5, threads=2, processes=4)
     neighbours = [calm(shop, way, 1.5) for way in WAYS]
     id = shop.send(task, queue="stubborn")
@@ -93,7 +93,7 @@ def test_a_coroutine_that_does_not_stop_is_ended_with_its_runner(shop: Workshop,
 
 
 @pytest.mark.serves("Q7")
-def test_a_coroutine_that_stops_in_time_costs_nobody_else_anything(shop: Workshop) -> None:
+def test_a_coroutine_that_stops_in_time_affects_no_other_job(shop: Workshop) -> None:
     worker = shop.start("hostile", kill_grace=0.5)
     neighbours = [calm(shop, way, 1.0) for way in WAYS]
     id = shop.send("time_out", queue="stubborn")
@@ -102,7 +102,7 @@ def test_a_coroutine_that_stops_in_time_costs_nobody_else_anything(shop: Worksho
     assert "timed out after 0.3 s" in (record.message or "")
     shop.wait_empty(*CALM.values())
     assert all(attempts(shop)[neighbour] == [1] for neighbour in neighbours)
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
 
 
 @pytest.mark.serves("Q7")
@@ -121,7 +121,7 @@ def test_a_process_that_ignores_sigterm_is_killed_in_time_with_all_it_started(sh
         assert (record.failures, record.stalls) == (1, 0)
         assert "timed out after 0.2 s" in (record.message or "")
     print(f"\nfrom limit + kill grace to the end of child and grandchild: {percentiles(lags)}")
-    # One may be late, for a machine that others use stands still at times: of many, one in a hundred.
+    # A shared machine stalls at times, so one in a hundred may be late.
     assert sorted(lags)[-1 - max(1, tries // 100)] <= 0.25
     assert max(lags) <= 1.0
     shop.wait_empty("calm")
@@ -139,10 +139,10 @@ def test_a_flood_of_output_harms_nothing(shop: Workshop) -> None:
     ids = shop.send_many(shop.call(f"{way}_flood", 4000, queue="floods") for way in WAYS for _ in range(2))
     shop.wait_empty("floods", "calm", timeout=30)
     assert all(attempts(shop)[id] == [1] for id in (*ids, neighbour))
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
 
 
-def test_a_flood_of_output_that_nobody_reads_harms_nothing(shop: Workshop) -> None:
+def test_a_flood_of_output_with_a_stalled_reader_harms_nothing(shop: Workshop) -> None:
     worker = shop.start("hostile", lease=1.5, output=subprocess.PIPE)
     ids = shop.send_many(shop.call(f"{way}_flood", 1000, queue="floods") for way in WAYS for _ in range(2))
     shop.wait_empty("floods", timeout=30)
@@ -178,12 +178,12 @@ def test_a_fork_in_a_job_does_not_act_as_the_worker(shop: Workshop, way: str, co
 
 
 @pytest.mark.serves("Q4")
-def test_poison_dies_after_three_crashes_and_nobody_else_is_charged(shop: Workshop) -> None:
+def test_poison_dies_after_three_crashes_and_no_other_job_is_charged(shop: Workshop) -> None:
     check_poison(shop, {"process": 1.0})
 
 
 @pytest.mark.serves("Q4")
-def test_poison_in_the_runner_dies_after_three_crashes_and_nobody_else_is_charged(shop: Workshop) -> None:
+def test_poison_in_the_runner_dies_after_three_crashes_and_no_other_job_is_charged(shop: Workshop) -> None:
     check_poison(shop, {"process": 0.5, "loop": 0.5})
 
 
@@ -210,7 +210,7 @@ def check_poison(shop: Workshop, shares: dict[str, float]) -> None:
         f"\n{len(poison)} poison among {total} jobs {shares}: {took:.1f} s, {sum(map(len, starts.values()))} attempts"
     )
     assert set(ends) == set(innocent), "every innocent is completed"
-    if "loop" not in shares:  # what ended in a runner that died before it could tell is run again
+    if "loop" not in shares:  # a job that ended in a runner that died before settling runs again
         assert set(ends.values()) == {1}
     charged = {id for id in innocent if {entry.attempt for entry in starts[id]} != {1}}
     assert not charged, "innocents were charged"
@@ -222,6 +222,6 @@ def check_poison(shop: Workshop, shares: dict[str, float]) -> None:
         tried = [entry.attempt for entry in starts[id]]
         assert tried == sorted(tried)
         assert set(tried) == {1, 2, 3}, "charged three times, once for each crash"
-        if "loop" not in shares:  # else it was one suspect of several at first, or was ended together with its runner
+        if "loop" not in shares:  # otherwise it was first one of several suspects, or died with its runner
             assert tried == [1, 2, 3]
     assert worker.process.poll() is None

@@ -1,4 +1,4 @@
-"""An idle worker costs the server little, and still finds by itself what nobody told it of."""
+"""An idle worker costs the server little, and still finds jobs that sent no wake-up."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from windlass import Windlass
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import Turn
 from windlass.values.job import Change, NewJob
-from windlass.worker.runner.queue_consumer import FEW, LONGEST_POLL, POLL_FLOOR, QueueConsumer
+from windlass.worker.runner.queue_consumer import MAX_POLL_S, MIN_POLL_S, SOLO_WORKERS, QueueConsumer
 
-SOON = 2.5  # seconds: the poll floor, and a loaded machine
+SOON = 2.5  # seconds: MIN_POLL_S, and a loaded machine
 
 
 def begin_idle(shop: Workshop) -> None:
-    """Start a worker, and let it look in vain."""
+    """Start a worker, and let it poll an empty queue."""
     shop.start("gated", queues={"gated": 1}, lease=30.0)
     pass_time(1.5)
 
 
-def test_it_mostly_probes(server: Server, shop: Workshop) -> None:
+def test_an_idle_worker_mostly_probes(server: Server, shop: Workshop) -> None:
     begin_idle(shop)
     with server.client() as client:
         client.config_resetstat()
@@ -55,14 +55,14 @@ def test_a_lease_that_ends_earlier_than_it_knew_is_found(server: Server, shop: W
         lease = queue.lease(60)
         assert lease is not None
         begin_idle(shop)
-        assert queue.extend(lease, 0.5)  # nobody is told of that
+        assert queue.extend(lease, 0.5)  # sends no wake-up
         shop.journal.wait(1, "start", id=id, timeout=0.5 + SOON)
         shop.wait_empty("gated")
 
 
 @pytest.fixture
 async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[QueueConsumer]]]:
-    """Has so many wait on a queue, and gives a worker's part of it that has looked in vain as well."""
+    """Make a number of workers wait on a queue, and return a queue consumer that has polled in vain too."""
     async with Windlass(server.url) as app:
 
         async def look_in_vain(waiter: str) -> None:
@@ -73,38 +73,38 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Que
             for number in range(count):
                 await look_in_vain(f"waiter-{number}")
             consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
-            consumer.look_begins()
+            consumer.begin_poll()
             await consumer.turn(1)
-            consumer.look_ends(None)
+            consumer.end_poll(None)
             return consumer
 
         yield wait
         await app.queue("quiet").apurge()
 
 
-@pytest.mark.parametrize("waiting", [0, FEW])
-async def test_few_look_once_a_second(waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int) -> None:
+@pytest.mark.parametrize("waiting", [0, SOLO_WORKERS])
+async def test_few_workers_poll_once_a_second(waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int) -> None:
     consumer = await waiters(waiting)
     for _ in range(5):
         before = monotonic()
         assert not await consumer.probe()
-        assert before + POLL_FLOOR <= consumer.next_look <= monotonic() + POLL_FLOOR
+        assert before + MIN_POLL_S <= consumer.next_poll_at <= monotonic() + MIN_POLL_S
 
 
-@pytest.mark.parametrize(("waiting", "longest"), [(3 * FEW, 3 * POLL_FLOOR), (1000, LONGEST_POLL)])
-async def test_the_more_wait_the_less_often_does_each_of_them_look(
+@pytest.mark.parametrize(("waiting", "longest"), [(3 * SOLO_WORKERS, 3 * MIN_POLL_S), (1000, MAX_POLL_S)])
+async def test_with_more_waiting_workers_each_polls_less_often(
     waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int, longest: float
 ) -> None:
     consumer = await waiters(waiting)
     pauses = []
     for _ in range(40):
         assert not await consumer.probe()
-        pauses.append(consumer.next_look - monotonic())
+        pauses.append(consumer.next_poll_at - monotonic())
     assert max(pauses) <= longest
     assert max(pauses) > longest / 2 > min(pauses), "by chance, or all of them would look at once"
 
 
-async def test_only_a_holder_of_something_is_a_reason_to_look_again(server: Server) -> None:
+async def test_a_worker_polls_for_lost_jobs_only_if_others_hold_some(server: Server) -> None:
     async with Windlass(server.url) as app:
         queue = app.queue("held")
 
@@ -131,11 +131,11 @@ async def test_a_probe_tells_when_a_lease_ends_that_was_taken_since(
     await queue.aenqueue(b"")
     assert await queue.alease(3.0, holder="peer")
     assert not await consumer.probe()
-    assert consumer.next_look <= monotonic() + 3.1
+    assert consumer.next_poll_at <= monotonic() + 3.1
     await queue.apurge()
 
 
-async def test_a_probe_does_not_go_by_a_clock_that_was_behind_when_it_was_heard(server: Server) -> None:
+async def test_a_probe_corrects_a_clock_reading_that_was_behind(server: Server) -> None:
     async with Windlass(server.url) as app:
         queue = app.queue("quiet")
         await queue.aenqueue(b"")
@@ -153,29 +153,29 @@ async def test_a_probe_does_not_go_by_a_clock_that_was_behind_when_it_was_heard(
 async def test_no_poll_is_longer_than_a_lease(server: Server) -> None:
     async with Windlass(server.url) as app:
         consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 2.0)
-        consumer._note(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
+        consumer._learn(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
         pauses = []
         for _ in range(40):
             assert not await consumer.probe()
-            pauses.append(consumer.next_look - monotonic())
+            pauses.append(consumer.next_poll_at - monotonic())
         assert 1.0 < max(pauses) <= 2.0
 
 
-def test_run_times_that_are_announced_reach_beyond_the_longest_poll() -> None:
+def test_announced_run_times_reach_beyond_the_longest_poll() -> None:
     text = (files("windlass.storage.native") / "lua" / "shared" / "wake.lua").read_text()
-    soon = re.search(r"^local SOON = (\d+)", text, re.MULTILINE)
+    soon = re.search(r"^local SOON_MS = (\d+)", text, re.MULTILINE)
     assert soon is not None
-    assert int(soon[1]) > LONGEST_POLL * 1000
+    assert int(soon[1]) > MAX_POLL_S * 1000
 
 
-async def test_a_probe_tells_of_a_run_time_that_nobody_told(
+async def test_a_probe_finds_a_run_time_that_was_not_announced(
     waiters: Callable[[int], Awaitable[QueueConsumer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = await waiters(1000)
     job = NewJob("later", b"", Change(when=("in", 150)))
     await consumer._app.arun(lambda session: session.perform(consumer.layout.enqueue([job])))
     assert not await consumer.probe()
-    assert consumer.next_look <= monotonic() + 0.15, "long before the next poll"
+    assert consumer.next_poll_at <= monotonic() + 0.15, "long before the next poll"
     assert consumer.may_probe(1)
-    monkeypatch.setattr("windlass.worker.runner.queue_consumer.monotonic", lambda: consumer.next_look)
+    monkeypatch.setattr("windlass.worker.runner.queue_consumer.monotonic", lambda: consumer.next_poll_at)
     assert not consumer.may_probe(1), "when its time has come a real look is made"

@@ -29,7 +29,7 @@ def first_start(shop: Workshop, id: str) -> Entry:
 
 
 def kill(pid: int) -> float:
-    """SIGKILL; when."""
+    """Send SIGKILL, and return when."""
     os.kill(pid, signal.SIGKILL)
     return time.monotonic()
 
@@ -65,7 +65,7 @@ def test_a_killed_child_s_job_runs_again_within_a_second_and_its_neighbours_go_o
 
 
 @pytest.mark.serves("Q4")
-def test_a_child_that_is_killed_between_jobs_costs_nobody_anything(shop: Workshop) -> None:
+def test_a_child_killed_between_jobs_charges_no_job(shop: Workshop) -> None:
     shop.start("running", processes=1)
     for _ in range(5):
         first = send(shop, "process", 0.0)
@@ -78,7 +78,7 @@ def test_a_child_that_is_killed_between_jobs_costs_nobody_anything(shop: Worksho
 
 @pytest.mark.serves("W3", "Q1", "Q4")
 def test_a_killed_runner_s_jobs_run_again_within_a_second(shop: Workshop) -> None:
-    # Suspects are tried in processes of their own: they are back at once where there are enough of these.
+    # Suspects run again in processes of their own, at once if there are enough isolated slots.
     worker = shop.start("running", processes=8, threads=2, concurrency=4)
     lags = []
     for _ in range(ROUNDS):
@@ -128,7 +128,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_a_peer_goes_on(shop: W
 
 
 @pytest.mark.serves("W14", "W3", "W1")
-def test_a_worker_that_is_gone_at_a_stroke_is_recovered_after_its_lease(shop: Workshop) -> None:
+def test_jobs_of_a_vanished_worker_come_back_after_the_lease(shop: Workshop) -> None:
     first = shop.start("running", lease=LOST_LEASE, environment=LONG)
     ids = [send(shop, way, 0.3) for way in WAYS for _ in range(2)]
     for id in ids:
@@ -148,7 +148,7 @@ def test_a_worker_that_is_gone_at_a_stroke_is_recovered_after_its_lease(shop: Wo
 
 
 @pytest.mark.serves("Q14", "W11", "Q4")
-def test_a_worker_that_stood_still_settles_nothing_and_works_on(shop: Workshop) -> None:
+def test_a_stopped_worker_settles_nothing_stale_and_works_on(shop: Workshop) -> None:
     lease = 1.5
     first = shop.start("running", lease=lease)
     ids = [
@@ -174,9 +174,9 @@ def test_a_worker_that_stood_still_settles_nothing_and_works_on(shop: Workshop) 
     stale = [entry.at - woken_at for entry in ends if entry.fence not in {entry.fence for entry in again}]
     print(f"\nstopped for {woken_at - stopped_at:.1f} s; {len(stale)} of {len(ids)} stale attempts came to their end")
     assert all(lag <= 0.25 for lag in stale), f"ran on for long after they were woken: {stale}"
-    # Whatever the stale ones sent was refused: the second attempts kept their leases to the end.
+    # The outcomes of the stale attempts were refused: the second attempts kept their leases to the end.
     assert {entry.fence for entry in again} <= {entry.fence for entry in ends}
-    assert "the lease was lost" not in second.log
+    assert "lease lost;" not in second.log
     assert all(attempts(shop)[id] == [1, 2] for id in ids)
     # The woken worker works again.
     assert second.stop() == 0

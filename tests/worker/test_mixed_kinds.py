@@ -1,4 +1,4 @@
-"""Jobs of several kinds on one queue: the few places of a rare kind do not make the batches of the others small."""
+"""Jobs of several kinds on one queue: the few slots of a rare kind do not shrink the batches of the others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from tests.support.server import Server
 from tests.support.workers import Workshop
 
 
-def test_many_quick_jobs_are_leased_in_large_batches_though_others_need_processes(
-    server: Server, shop: Workshop
-) -> None:
+def test_quick_jobs_are_leased_in_large_batches_beside_process_jobs(server: Server, shop: Workshop) -> None:
     shop.send_many(shop.call("quick", number, queue="mixed") for number in range(3000))
     with server.client() as client:
         client.config_resetstat()
@@ -23,7 +21,7 @@ def test_many_quick_jobs_are_leased_in_large_batches_though_others_need_processe
     assert looks < 300
 
 
-def test_more_of_the_rare_kind_than_expected_are_left_to_others(shop: Workshop) -> None:
+def test_surplus_jobs_of_a_rare_kind_are_returned(shop: Workshop) -> None:
     shop.send_many(shop.call("quick", number, queue="mixed") for number in range(2000))
     workers = [shop.start("mixed", concurrency=100, processes=2, lease=30.0) for _ in range(2)]
     shop.wait_empty("mixed")

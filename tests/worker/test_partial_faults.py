@@ -1,4 +1,4 @@
-"""Half of it fails: one of two queues, one of two parcels, one of two workers. The other half does not notice."""
+"""Partial faults: one of two queues, parcels or workers fails, and the other is not affected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from windlass.worker.settings import Settings
 
 
 def calls_on(queue: str, *only: Any) -> Callable[[list[bytes]], bool]:
-    """Script calls on one queue; of some scripts only, if any are named."""
+    """Match script calls on one queue, optionally only of some scripts."""
     shas = {script.sha.encode() for script in only}
     key = queue_key(queue, "state").encode()
     return lambda request: request[0] == b"EVALSHA" and request[3] == key and (not shas or request[1] in shas)
@@ -35,7 +35,7 @@ def calls_on(queue: str, *only: Any) -> Callable[[list[bytes]], bool]:
 
 @pytest.fixture
 def proxied(server: Server, tmp_path: Path) -> Iterator[tuple[FaultProxy, Workshop]]:
-    """Workers reach the server through a proxy, the test does not."""
+    """Workers connect through a proxy, the test directly."""
     with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
         yield proxy, shop
         proxy.faults = None
@@ -44,14 +44,14 @@ def proxied(server: Server, tmp_path: Path) -> Iterator[tuple[FaultProxy, Worksh
 # -- one queue is out of reach -------------------------------------------------------------------
 
 
-def test_what_waits_for_a_slot_is_not_begun_when_its_lease_is_lost(
+def test_a_waiting_job_does_not_start_after_its_lease_is_lost(
     proxied: tuple[FaultProxy, Workshop], tmp_path: Path
 ) -> None:
     proxy, shop = proxied
     gate, open_gate = tmp_path / "gate", tmp_path / "open"
     open_gate.touch()
     shop.start("waiting", queues={"first": 1, "second": 1}, lease=1.5, concurrency=1)
-    # Jobs so short that some are fetched ahead, and then one that keeps the only slot.
+    # Jobs so short that some are leased ahead, and then one that keeps the only slot.
     shop.send_many(shop.call("wait_for", str(open_gate), queue="first") for _ in range(150))
     shop.journal.wait(150, "end")
     calls = [shop.call("wait_for", str(gate if n == 0 else open_gate), queue="first") for n in range(6)]
@@ -72,10 +72,10 @@ def test_what_waits_for_a_slot_is_not_begun_when_its_lease_is_lost(
     assert {starts[id] for id in (*behind, other)} == {1}
 
 
-def test_a_lease_whose_reply_never_came_is_run_though_its_worker_lives_on(
+def test_a_lease_with_a_lost_reply_is_returned_by_its_living_worker(
     proxied: tuple[FaultProxy, Workshop],
 ) -> None:
-    """Its holder beats on, so nobody else would ever take it back."""
+    """Its holder goes on beating, so no sweep would ever take the job back."""
     proxy, shop = proxied
     worker = shop.start("faults", queues={"loops": 1, "threads": 1}, lease=2.0)
     wait_until(lambda: shop.server.command("ZCARD", queue_key("loops", "idle")), "it to be idle")
@@ -91,7 +91,7 @@ def test_a_lease_whose_reply_never_came_is_run_though_its_worker_lives_on(
     shop.wait_empty("loops", "threads")
     assert Counter(shop.journal.ids("start")) == Counter([lost, quick])
     assert {entry.attempt for entry in shop.journal.all("start")} == {1}
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
 
 
 @pytest.mark.usefixtures("client")
@@ -104,7 +104,7 @@ def test_a_queue_in_doubt_does_not_hold_up_the_others(server: Server) -> None:
         proxy.faults = always(DROP_REPLY, only=calls_on("doubtful"))
         with pytest.raises(OutcomeUnknown):
             doubtful.lease(60, holder="w")
-        # Others neither wait for that reply nor get it.
+        # Other calls neither wait for that reply nor receive it.
         assert sound.enqueue(b"y", id="y").status is Status.ADDED
         lease = sound.lease(60)
         assert lease is not None
@@ -112,7 +112,7 @@ def test_a_queue_in_doubt_does_not_hold_up_the_others(server: Server) -> None:
         assert sound.complete(lease)
         assert sound.counts().waiting == 0
         proxy.faults = None
-        # Whatever comes next on this queue, what nobody waited for is given back by it, and it is done once.
+        # The next call on this queue returns the job whose lease reply was lost, and it is done once.
         assert doubtful.enqueue(b"x", id="third").status is Status.ADDED
         counts = doubtful.counts()
         assert (counts.ready, counts.leased) == (3, 0)
@@ -134,7 +134,7 @@ def test_a_call_behind_one_in_doubt_is_not_sent(server: Server, face: type[Block
         proxy.faults = always(DROP_REPLY, only=calls_on("doubtful"))
         with pytest.raises(OutcomeUnknown):
             queue.lease(60)
-        with pytest.raises(ServerUnreachable, match="nothing was sent: an earlier call is still in doubt"):
+        with pytest.raises(ServerUnreachable, match="nothing was sent: the outcome of an earlier call"):
             queue.enqueue(b"x", id="behind")
         proxy.faults = None
         assert queue.get("behind") is None
@@ -156,7 +156,7 @@ def test_a_damaged_queue_keeps_no_parcel_from_another(shop: Workshop, count: int
         parents = [shop.send("parent", {"damaged": count, "whole": 3}, queue="senders") for _ in range(2)]
         arrived = shop.journal.wait(6, "child")
         assert {entry.more["queue"] for entry in arrived} == {"whole"}
-        wait_until(lambda: worker.log.count("is still to be sent") >= 1, "a try")
+        wait_until(lambda: worker.log.count("Cannot forward the outbox") >= 1, "a try")
         assert shop.queue("senders").counts().outbox == 2 * count
         client.delete(queue_key("damaged", "ready"))
     shop.journal.wait(6 + 2 * count, "child")
@@ -193,7 +193,7 @@ async def stay(job: Job = current()) -> None:
 """
 
 
-def test_new_code_brings_its_queues_and_takes_the_old_ones_along(server: Server, tmp_path: Path) -> None:
+def test_new_code_adds_and_removes_queues(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     program = folder / "renamed_app.py"
@@ -216,7 +216,7 @@ def test_new_code_brings_its_queues_and_takes_the_old_ones_along(server: Server,
             left = app.queue("old").enqueue(write_envelope("say")).id
             app.queue("stays").enqueue(write_envelope("stay"))
             assert journal.wait(2, "stayed")[1].more["version"] == "brand-new"
-            pass_time(1.2)  # more than the poll floor
+            pass_time(1.2)  # more than MIN_POLL_S
             assert app.queue("old").counts().ready == 1
             assert left not in journal.ids("said")
             assert app.queue("old").counts().holders == 0
@@ -225,8 +225,8 @@ def test_new_code_brings_its_queues_and_takes_the_old_ones_along(server: Server,
                 (record,) = app.workers()
                 return set(record.queues) == {"brand-new", "stays"}
 
-            wait_until(told, "the fleet to hear of it")
-            assert "the runner" not in worker.log
+            wait_until(told, "the worker's record to change")
+            assert "Runner " not in worker.log
             assert worker.stop() == 0
         finally:
             worker.kill_everything()
@@ -239,7 +239,7 @@ def test_new_code_brings_its_queues_and_takes_the_old_ones_along(server: Server,
 
 
 def overlapping(journal: Journal) -> list[tuple[Entry, Entry]]:
-    """Attempts at the job of one schedule that began before the one before had ended or was stopped."""
+    """Return attempts at one schedule's job that began before the previous one had ended."""
     over = {entry.run: entry for what in ("end", "stopped") for entry in journal.all(what)}
     found = []
     for name in ("skipping", "waiting"):
@@ -249,7 +249,7 @@ def overlapping(journal: Journal) -> list[tuple[Entry, Entry]]:
     return found
 
 
-def test_ticks_are_judged_right_when_the_scheduled_job_changes_hands(shop: Workshop, tmp_path: Path) -> None:
+def test_overlap_is_respected_when_the_scheduled_job_changes_workers(shop: Workshop, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     names = ("skipping", "waiting")
 

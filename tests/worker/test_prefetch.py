@@ -1,4 +1,4 @@
-"""Jobs that lie ready for a child: each is run once, and whose turn it was is known, whatever becomes of the child."""
+"""Prefetched jobs: each runs once, and when a child dies, it is known which job it had started."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from windlass.worker.executors import child, processes
 from windlass.worker.executors.base import Attempt, Stop, key_of
 from windlass.worker.executors.processes import MAX_PREFETCHED, Gone, NewChild, ProcessExecutor
 from windlass.worker.ipc import prefetch
-from windlass.worker.ipc.prefetch import LARGEST, Prefetch
+from windlass.worker.ipc.prefetch import MAX_JOB_BYTES, Prefetch
 from windlass.worker.ipc.slot_table import SlotTable
 
 PATIENCE = 10.0
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prefetchs are for Linux alone")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the prefetch")
 
 
 # -- the prefetch itself -------------------------------------------------------------------------------------
 
 
-def test_what_was_taken_back_is_not_there_any_more() -> None:
+def test_a_job_that_was_taken_back_is_gone_from_the_prefetch() -> None:
     inlet, outlet = prefetch.new_pair()
     with prefetch.open_outlet(outlet.dup().detach()) as childs:
         mine = Prefetch(inlet, outlet)
@@ -51,7 +51,7 @@ def test_what_was_taken_back_is_not_there_any_more() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 0.05, 5.0, 0.0])
-def test_what_the_app_sets_for_all_sockets_does_not_count(seconds: float | None) -> None:
+def test_setdefaulttimeout_does_not_change_the_prefetch(seconds: float | None) -> None:
     inlet, outlet = prefetch.new_pair()
     socket.setdefaulttimeout(seconds)
     try:
@@ -75,10 +75,10 @@ def test_what_the_app_sets_for_all_sockets_does_not_count(seconds: float | None)
     childs.close()
 
 
-def test_a_full_prefetch_takes_no_more_and_keeps_what_it_has() -> None:
+def test_a_full_prefetch_refuses_jobs_and_keeps_its_own() -> None:
     inlet, outlet = prefetch.new_pair()
     mine = Prefetch(inlet, outlet)
-    job = b"x" * LARGEST
+    job = b"x" * MAX_JOB_BYTES
     count = 0
     while mine.put(count, job):
         count += 1
@@ -89,7 +89,7 @@ def test_a_full_prefetch_takes_no_more_and_keeps_what_it_has() -> None:
     mine.close()
 
 
-def test_each_job_is_taken_by_one_of_two_who_reach_for_it() -> None:
+def test_each_job_is_taken_by_the_child_or_the_runner() -> None:
     inlet, outlet = prefetch.new_pair()
     childs, mine = prefetch.open_outlet(outlet.dup().detach()), Prefetch(inlet, outlet)
     taken: list[int] = []
@@ -121,11 +121,11 @@ def test_each_job_is_taken_by_one_of_two_who_reach_for_it() -> None:
 
 
 class Died(BaseException):
-    """What a child does that dies in the middle of a job."""
+    """Raised by a job to make its child die."""
 
 
 class Bench:
-    """An executor whose children are threads, and what they do with each job: nothing, if nothing else is said."""
+    """An executor whose children are threads. `deeds` says what they do for each job, by default nothing."""
 
     def __init__(self, slots: int, max_jobs: int | None = None) -> None:
         self.app = Windlass("unix:///nowhere")
@@ -139,7 +139,7 @@ class Bench:
         self.killed: list[tuple[int, str]] = []
         self.may_serve = threading.Event()
         self.may_serve.set()
-        self.ended = asyncio.Event()  # it is known how children ended
+        self.ended = asyncio.Event()  # the endings of children are known
         self.ended.set()
         self.prefetch: type[Prefetch] | None = Prefetch
         self._threads: list[threading.Thread] = []
@@ -192,7 +192,7 @@ class Bench:
         self.killed.append((slot, why))
 
     def ready(self) -> list[str]:
-        return [plan.lease.id for plan in self.executor._with_children()]
+        return [plan.lease.id for plan in self.executor._prefetched_plans()]
 
     def runs(self) -> Counter[str]:
         return Counter(id for _, id in self.performed)
@@ -228,7 +228,7 @@ async def benches() -> AsyncIterator[Callable[..., Bench]]:
 
 
 class Held:
-    """A job that waits in its child."""
+    """A job that waits in its child until the test lets it go on."""
 
     def __init__(self, answer: dict[str, str] | None = None) -> None:
         self.begun = threading.Event()
@@ -245,7 +245,7 @@ def ids(*numbers: int) -> list[str]:
     return [str(number) for number in numbers]
 
 
-async def test_short_jobs_lie_ready_and_run_once_in_their_order(benches: Callable[..., Bench]) -> None:
+async def test_short_jobs_are_prefetched_and_run_once_in_order(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     first = bench.deeds["0"] = Held()
     every = ids(*range(100))
@@ -260,7 +260,7 @@ async def test_short_jobs_lie_ready_and_run_once_in_their_order(benches: Callabl
     assert bench.executor.idle
 
 
-async def test_long_jobs_do_not_lie_ready(benches: Callable[..., Bench]) -> None:
+async def test_long_jobs_are_not_prefetched(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     bench.executor._typical = 0.1
     first = bench.deeds["0"] = Held()
@@ -271,7 +271,7 @@ async def test_long_jobs_do_not_lie_ready(benches: Callable[..., Bench]) -> None
     await bench.all_ended(*ids(0, 1, 2))
 
 
-async def test_what_lies_behind_a_long_job_goes_to_another_child(
+async def test_jobs_prefetched_behind_a_long_job_go_to_another_child(
     benches: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = benches(2)
@@ -280,38 +280,38 @@ async def test_what_lies_behind_a_long_job_goes_to_another_child(
     bench.submit(*every)
     await until(first.begun.is_set)
     await until(lambda: len(bench.outcomes) + len(bench.ready()) >= 39)
-    monkeypatch.setattr(processes, "OVERDUE", 0.0)  # now it is
+    monkeypatch.setattr(processes, "TAKE_BACK_AFTER_S", 0.0)  # now it is
     assert "0" not in bench.outcomes
-    assert bench.executor.give_up_stuck() == []
+    assert bench.executor.withdraw_stuck() == []
     await bench.all_ended(*every[1:])
     first.go_on.set()
     await bench.all_ended("0")
     assert set(bench.runs().values()) == {1}
 
 
-async def test_a_job_that_lies_ready_can_be_cancelled_and_never_begins(benches: Callable[..., Bench]) -> None:
+async def test_a_cancelled_prefetched_job_never_starts(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     first = bench.deeds["0"] = Held()
     bench.submit(*ids(0, 1, 2, 3))
     await until(first.begun.is_set)
     assert "2" in bench.ready()
-    given_up = bench.executor.give_up("q", "2")
+    given_up = bench.executor.withdraw("q", "2")
     assert given_up is not None
-    assert bench.executor.begun("q", "2") == []
+    assert bench.executor.running_keys("q", "2") == []
     first.go_on.set()
     await bench.all_ended(*ids(0, 1, 3))
     assert bench.runs() == Counter(ids(0, 1, 3))
 
 
-async def test_one_that_was_begun_before_we_heard_of_it_is_stopped_when_we_do(benches: Callable[..., Bench]) -> None:
+async def test_a_job_that_the_child_took_unnoticed_is_stopped(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     first, second = bench.deeds["0"], bench.deeds["1"] = Held(), Held()
     bench.submit(*ids(0, 1, 2))
     await until(first.begun.is_set)
     first.go_on.set()
     assert second.begun.wait(PATIENCE), "while this loop stands still"
-    assert bench.executor.give_up("q", "1") is None
-    (key,) = bench.executor.begun("q", "1")
+    assert bench.executor.withdraw("q", "1") is None
+    (key,) = bench.executor.running_keys("q", "1")
     assert key == ("q", 2)
     assert bench.executor.stop(key, Stop.CANCELLED)
     assert not bench.executor.stop(("q", 99), Stop.CANCELLED)
@@ -323,7 +323,7 @@ async def test_one_that_was_begun_before_we_heard_of_it_is_stopped_when_we_do(be
     assert set(bench.runs().values()) == {1}
 
 
-async def test_when_a_child_dies_only_the_job_that_it_had_begun_is_to_blame(benches: Callable[..., Bench]) -> None:
+async def test_when_a_child_dies_only_its_started_job_is_charged(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
 
     def die() -> None:
@@ -343,7 +343,7 @@ async def test_when_a_child_dies_only_the_job_that_it_had_begun_is_to_blame(benc
     assert len({pid for pid, _ in bench.performed}) == 2
 
 
-async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(benches: Callable[..., Bench]) -> None:
+async def test_a_child_that_dies_before_taking_a_job_charges_none(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     bench.submit("0")
     await bench.all_ended("0")
@@ -351,7 +351,7 @@ async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(be
     prefetch_of_its = its._prefetch
     assert prefetch_of_its is not None
     bench.performed.clear()
-    # Nobody takes anything from now on, as when it was killed a moment ago.
+    # The child takes no job from now on, as if it had just been killed.
     other_inlet, other_outlet = prefetch.new_pair()
     its._prefetch = Prefetch(other_inlet, other_outlet)
     bench.submit(*ids(1, 2, 3))
@@ -363,8 +363,8 @@ async def test_a_child_that_dies_before_it_takes_a_job_leaves_nobody_to_blame(be
     prefetch_of_its.close()
 
 
-async def test_a_child_that_dies_at_its_birth_is_charged_to_a_job(benches: Callable[..., Bench]) -> None:
-    """Whatever it dies of, it would do so again and again."""
+async def test_a_child_that_dies_before_its_first_answer_charges_the_job(benches: Callable[..., Bench]) -> None:
+    """Otherwise a job that kills every child would come back without end."""
     bench = benches(1)
     bench.may_serve.clear()
     bench.submit(*ids(0, 1, 2))
@@ -378,7 +378,7 @@ async def test_a_child_that_dies_at_its_birth_is_charged_to_a_job(benches: Calla
     assert bench.runs() == Counter(ids(1, 2))
 
 
-async def test_others_need_not_wait_until_it_is_known_how_a_child_died(benches: Callable[..., Bench]) -> None:
+async def test_other_jobs_do_not_wait_for_the_ending_of_a_child(benches: Callable[..., Bench]) -> None:
     bench = benches(2)
     bench.ended.clear()
 
@@ -396,24 +396,24 @@ async def test_others_need_not_wait_until_it_is_known_how_a_child_died(benches: 
     assert set(bench.runs().values()) == {1}
 
 
-async def test_what_is_given_up_was_not_begun_and_what_runs_goes_on(benches: Callable[..., Bench]) -> None:
+async def test_withdrawn_jobs_never_started_and_running_ones_go_on(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     second = bench.deeds["1"] = Held()
     bench.submit(*ids(0, 1, 2, 3))
     await until(second.begun.is_set)
-    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
+    assert [plan.lease.id for plan in bench.executor.withdraw_standby()] == ids(2, 3)
     second.go_on.set()
     await bench.all_ended(*ids(0, 1))
     assert bench.runs() == Counter(ids(0, 1))
     assert bench.executor.idle
 
 
-async def test_a_child_that_stands_still_keeps_only_one_job(benches: Callable[..., Bench]) -> None:
+async def test_a_stopped_child_keeps_only_one_job(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     bench.may_serve.clear()
     bench.submit(*ids(0, 1, 2, 3))
     await until(lambda: bench.ready() == ids(1, 2, 3))
-    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(1, 2, 3)
+    assert [plan.lease.id for plan in bench.executor.withdraw_standby()] == ids(1, 2, 3)
     assert bench.executor.waiting == 0
     bench.may_serve.set()
     await bench.all_ended("0")
@@ -421,7 +421,7 @@ async def test_a_child_that_stands_still_keeps_only_one_job(benches: Callable[..
     assert bench.executor.idle
 
 
-async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benches: Callable[..., Bench]) -> None:
+async def test_a_child_may_take_a_job_while_others_are_taken_back(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     second = bench.deeds["1"] = Held({"end": "raised", "type": "Oops", "message": "it is mine"})
 
@@ -436,9 +436,9 @@ async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benche
     bench.may_serve.clear()
     bench.submit(*ids(0, 1, 2, 3))
     await until(lambda: bench.ready() == ids(1, 2, 3))
-    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == ids(2, 3)
+    assert [plan.lease.id for plan in bench.executor.withdraw_standby()] == ids(2, 3)
     bench.prefetch = Prefetch
-    assert bench.executor.begun("q", "1") == [("q", 2)]
+    assert bench.executor.running_keys("q", "1") == [("q", 2)]
     second.go_on.set()
     await bench.all_ended(*ids(0, 1))
     assert [id for _, id in bench.performed] == ids(1, 0), "that one had no chance to be the first"
@@ -448,7 +448,7 @@ async def test_a_child_may_take_one_up_while_the_one_before_is_taken_back(benche
     assert bench.executor.idle
 
 
-async def test_without_prefetchs_each_job_is_sent_when_its_child_is_free(benches: Callable[..., Bench]) -> None:
+async def test_without_a_prefetch_each_job_is_sent_to_an_idle_child(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     bench.prefetch = None
     first = bench.deeds["0"] = Held()
@@ -456,30 +456,30 @@ async def test_without_prefetchs_each_job_is_sent_when_its_child_is_free(benches
     bench.submit(*every)
     await until(first.begun.is_set)
     assert bench.ready() == []
-    assert [plan.lease.id for plan in bench.executor.give_up_standby()] == every[1:]
+    assert [plan.lease.id for plan in bench.executor.withdraw_standby()] == every[1:]
     bench.submit(*every[1:])
     first.go_on.set()
     await bench.all_ended(*every)
     assert [id for _, id in bench.performed] == every
 
 
-async def test_jobs_are_taken_back_again_and_again_while_they_run(benches: Callable[..., Bench]) -> None:
+async def test_jobs_are_taken_back_repeatedly_while_others_run(benches: Callable[..., Bench]) -> None:
     bench = benches(3)
     every = ids(*range(400))
     bench.submit(*every)
     while not bench.executor.idle:
-        for plan in bench.executor.give_up_standby():
+        for plan in bench.executor.withdraw_standby():
             bench.executor.submit(plan)
         await asyncio.sleep(0)
     assert bench.runs() == Counter(every)
     assert all(isinstance(bench.outcomes[id], Completed) for id in every)
 
 
-async def test_a_large_job_is_sent_by_itself(benches: Callable[..., Bench]) -> None:
+async def test_a_large_job_is_sent_on_the_socket(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     first = bench.deeds["0"] = Held()
     bench.submit("0")
-    bench.submit("1", data="x" * 10 * LARGEST)
+    bench.submit("1", data="x" * 10 * MAX_JOB_BYTES)
     bench.submit("2")
     await until(first.begun.is_set)
     assert bench.ready() == []
@@ -488,7 +488,7 @@ async def test_a_large_job_is_sent_by_itself(benches: Callable[..., Bench]) -> N
     assert [id for _, id in bench.performed] == ids(0, 1, 2)
 
 
-async def test_a_child_lives_for_as_many_jobs_as_it_may(benches: Callable[..., Bench]) -> None:
+async def test_a_child_ends_after_max_jobs(benches: Callable[..., Bench]) -> None:
     bench = benches(1, max_jobs=5)
     every = ids(*range(20))
     bench.submit(*every)
@@ -497,7 +497,7 @@ async def test_a_child_lives_for_as_many_jobs_as_it_may(benches: Callable[..., B
     assert set(bench.runs().values()) == {1}
 
 
-async def test_a_child_that_is_to_go_leaves_what_lies_ready_to_the_next(benches: Callable[..., Bench]) -> None:
+async def test_a_retiring_child_leaves_its_prefetched_jobs_to_the_next(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
     first = bench.deeds["0"] = Held()
     every = ids(*range(10))
@@ -529,7 +529,7 @@ async def test_the_slot_table_shows_what_runs(benches: Callable[..., Bench]) -> 
 # -- with a real worker ------------------------------------------------------------------------------------
 
 
-def test_a_job_that_kills_its_child_is_the_only_one_that_is_charged(shop: Workshop) -> None:
+def test_only_the_job_that_kills_its_child_is_charged(shop: Workshop) -> None:
     calls = [shop.call("brief", number % 150 == 149, queue="brief") for number in range(600)]
     sent = shop.send_many(calls)
     shop.start("brief", queues={"brief": 1}, processes=2)

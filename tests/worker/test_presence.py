@@ -1,4 +1,4 @@
-"""The fleet: who is listed, for how long, and that a worker need not be. And which queues there are."""
+"""The list of workers: records, their lifetime, and workers that may not publish. And the list of queues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECORD = WorkerRecord(
 
 @pytest.fixture(scope="module")
 def empty_server() -> Iterator[Server]:
-    """Nobody else's workers and queues are on it."""
+    """A server without other workers and queues."""
     with Server() as server:
         yield server
 
@@ -74,7 +74,7 @@ def make_older(client: redis.Redis, name: str, seconds: float) -> None:
 
 
 @pytest.mark.serves("W12")
-def test_what_a_worker_tells_is_what_is_listed(app: Windlass, client: redis.Redis) -> None:
+def test_a_published_record_is_listed_unchanged(app: Windlass, client: redis.Redis) -> None:
     tell(app, RECORD)
     (found,) = app.workers()
     server_time = client.time()[0]
@@ -101,7 +101,7 @@ def test_workers_are_listed_by_name_and_each_once(app: Windlass) -> None:
 
 
 @pytest.mark.serves("P6")
-def test_one_that_is_not_heard_of_for_a_minute_is_gone(app: Windlass, client: redis.Redis) -> None:
+def test_a_worker_without_a_beat_for_a_minute_is_unlisted(app: Windlass, client: redis.Redis) -> None:
     tell(app, WorkerRecord("dead"), WorkerRecord("quiet"))
     make_older(client, "dead", 61)
     make_older(client, "quiet", 58)
@@ -113,7 +113,7 @@ def test_one_that_is_not_heard_of_for_a_minute_is_gone(app: Windlass, client: re
     forget(app, "quiet", "new")
 
 
-def test_a_fleet_that_died_leaves_nothing_behind(app: Windlass, client: redis.Redis) -> None:
+def test_records_of_dead_workers_leave_no_keys(app: Windlass, client: redis.Redis) -> None:
     tell(app, RECORD)
     for key in (SEEN, ABOUT):
         assert 55_000 < client.pttl(key) <= 60_000
@@ -121,7 +121,7 @@ def test_a_fleet_that_died_leaves_nothing_behind(app: Windlass, client: redis.Re
     assert not client.exists(SEEN, ABOUT)
 
 
-def test_a_sign_of_life_from_the_future_is_none(app: Windlass, client: redis.Redis) -> None:
+def test_a_beat_from_the_future_does_not_count(app: Windlass, client: redis.Redis) -> None:
     """The server's clock was put back by a day."""
     tell(app, WorkerRecord("gone"), WorkerRecord("here"))
     make_older(client, "gone", -86_400)
@@ -143,7 +143,7 @@ def test_a_worker_of_another_version_is_listed_too(app: Windlass, client: redis.
     forget(app, "odd")
 
 
-def test_what_a_newer_version_tells_in_addition_is_passed_over(app: Windlass, client: redis.Redis) -> None:
+def test_unknown_fields_of_a_newer_version_are_ignored(app: Windlass, client: redis.Redis) -> None:
     tell(app, WorkerRecord("new"))
     client.hset(ABOUT, "new", b'{"name": "new", "host": "there", "mood": "fine"}')
     assert app.workers()[0].host == "there"
@@ -151,9 +151,7 @@ def test_what_a_newer_version_tells_in_addition_is_passed_over(app: Windlass, cl
 
 
 @pytest.mark.parametrize("key", [SEEN, ABOUT])
-def test_a_foreign_key_in_its_place_is_told_and_nothing_is_written(
-    app: Windlass, client: redis.Redis, key: str
-) -> None:
+def test_a_foreign_key_in_its_place_raises_and_is_not_changed(app: Windlass, client: redis.Redis, key: str) -> None:
     client.set(key, "foreign")
     with pytest.raises(errors.KeyConflict):
         tell(app, RECORD)
@@ -173,7 +171,7 @@ def test_a_thousand_workers(app: Windlass, client: redis.Redis) -> None:
     client.delete(SEEN, ABOUT)
 
 
-def test_rights_named_in_the_docs_are_enough(server: Server) -> None:
+def test_the_rights_in_the_docs_are_enough(server: Server) -> None:
     """The worker's line has every command of the writing script, the reader's of the reading one."""
     commands = {name.decode().upper() for name in server.command("COMMAND", "LIST")}
     for script, role in ((scripts.PRESENCE_BEAT, "worker"), (scripts.PRESENCE_LIST, "reader")):
@@ -182,13 +180,13 @@ def test_rights_named_in_the_docs_are_enough(server: Server) -> None:
         assert commands.intersection(re.findall(r"'([A-Z]+)'", script.text)) <= granted
 
 
-# -- showing up --------------------------------------------------------------------------------------
+# -- publishing --------------------------------------------------------------------------------------
 
 
-async def test_who_shows_up_is_listed_until_it_ends(app: Windlass) -> None:
+async def test_a_worker_is_listed_until_it_ends(app: Windlass) -> None:
     beats = iter(range(1000))
     working = asyncio.create_task(
-        presence.show_up(app, "w", lambda: WorkerRecord("w", finished=next(beats)), 0.01, asyncio.Event())
+        presence.keep_presence(app, "w", lambda: WorkerRecord("w", finished=next(beats)), 0.01, asyncio.Event())
     )
     await until(lambda: next(beats) > 10)
     (worker,) = await app.aworkers()
@@ -198,7 +196,7 @@ async def test_who_shows_up_is_listed_until_it_ends(app: Windlass) -> None:
     assert await app.aworkers() == []
 
 
-async def test_without_news_signs_are_fewer_and_news_are_told_soon(
+async def test_an_unchanged_record_is_sent_less_often_and_news_soon(
     app: Windlass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[WorkerRecord] = []
@@ -215,9 +213,9 @@ async def test_without_news_signs_are_fewer_and_news_are_told_soon(
     def record() -> WorkerRecord:
         nonlocal asked
         asked += 1
-        return structs.replace(now, rss=asked)  # what it weighs is no news
+        return structs.replace(now, rss=asked)  # changed memory is no news
 
-    working = asyncio.create_task(presence.show_up(app, "w", record, 0.01, asyncio.Event()))
+    working = asyncio.create_task(presence.keep_presence(app, "w", record, 0.01, asyncio.Event()))
     await until(lambda: len(told) == 3)
     assert asked > 10
     now = structs.replace(now, finished=1, every=60.0)
@@ -229,11 +227,11 @@ async def test_without_news_signs_are_fewer_and_news_are_told_soon(
     await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_that_it_stops_is_told_at_once(app: Windlass) -> None:
+async def test_a_stop_is_published_at_once(app: Windlass) -> None:
     stopping = asyncio.Event()
     states = {True: "stopping", False: "working"}
     working = asyncio.create_task(
-        presence.show_up(app, "w", lambda: WorkerRecord("w", state=states[stopping.is_set()]), 60, stopping)
+        presence.keep_presence(app, "w", lambda: WorkerRecord("w", state=states[stopping.is_set()]), 60, stopping)
     )
     await until(app.workers)
     stopping.set()
@@ -242,7 +240,7 @@ async def test_that_it_stops_is_told_at_once(app: Windlass) -> None:
     await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_where_it_is_not_allowed_one_line_is_logged(
+async def test_missing_rights_are_logged_once(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "+@all", "&*", "~windlass:{emails}:*")
@@ -250,7 +248,7 @@ async def test_where_it_is_not_allowed_one_line_is_logged(
     with caplog.at_level(logging.INFO, "windlass.presence"):
         async with Windlass(f"unix://narrow:pw@{server.socket_path}", retry_for=1) as app:
             working = asyncio.create_task(
-                presence.show_up(app, "w", lambda: WorkerRecord("w", pid=next(beats)), 0.01, asyncio.Event())
+                presence.keep_presence(app, "w", lambda: WorkerRecord("w", pid=next(beats)), 0.01, asyncio.Event())
             )
             await until(lambda: next(beats) > 10)
             assert not working.done()
@@ -258,20 +256,20 @@ async def test_where_it_is_not_allowed_one_line_is_logged(
             await asyncio.gather(working, return_exceptions=True)
     server.command("ACL", "DELUSER", "narrow")
     (line,) = caplog.messages
-    assert "not seen in the fleet" in line
+    assert "cannot publish its presence" in line
 
 
-async def test_a_server_that_is_gone_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dead_server_does_not_delay_the_end(caplog: pytest.LogCaptureFixture) -> None:
     with Server() as server:
         beats = iter(range(1000))
         app = Windlass(server.url, retry_for=10)
         working = asyncio.create_task(
-            presence.show_up(app, "w", lambda: WorkerRecord("w", pid=next(beats)), 0.01, asyncio.Event())
+            presence.keep_presence(app, "w", lambda: WorkerRecord("w", pid=next(beats)), 0.01, asyncio.Event())
         )
         await until(lambda: next(beats) > 5)
         with server.paused():
             working.cancel()
-            async with asyncio.timeout(presence.PATIENCE + 2):
+            async with asyncio.timeout(presence.GOODBYE_TIMEOUT_S + 2):
                 await asyncio.gather(working, return_exceptions=True)
         await app.aclose()
 
@@ -292,7 +290,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> str
     return "fleet_shop:app"
 
 
-async def test_a_supervisor_tells_of_its_worker(app: Windlass, shop: str) -> None:
+async def test_a_supervisor_publishes_its_worker(app: Windlass, shop: str) -> None:
     settings = Settings("supervisor-1", {"fleet-emails": 2}, lease=1.5, threads=3, processes=1, concurrency=5, grace=5)
     supervisor = asyncio.create_task(Supervisor(shop, settings).run())
     await until(app.workers)
@@ -317,7 +315,7 @@ async def test_a_supervisor_tells_of_its_worker(app: Windlass, shop: str) -> Non
 
 
 @pytest.mark.serves("P7")
-def test_queues_are_found_whatever_they_hold(app: Windlass, client: redis.Redis) -> None:
+def test_queues_are_found_in_every_state(app: Windlass, client: redis.Redis) -> None:
     assert app.queues() == []
     app.queue("b").enqueue(b"x")
     app.queue("a.b-c_d").enqueue(b"x", delay=60)
@@ -330,7 +328,7 @@ def test_queues_are_found_whatever_they_hold(app: Windlass, client: redis.Redis)
     client.delete(SEEN, ABOUT)
 
 
-def test_what_only_looks_like_a_queue_is_none(app: Windlass, client: redis.Redis) -> None:
+def test_keys_that_only_look_like_a_queue_are_ignored(app: Windlass, client: redis.Redis) -> None:
     odd = ["windlass:{a b}:state", "windlass:{}:state", "windlass:{q}:stabe", "windlass:{q}:result:{x}:state", "state"]
     for key in odd:
         client.set(key, "x")
@@ -363,14 +361,14 @@ def test_queues_of_a_server_that_cannot_be_reached() -> None:
         app.queues()
 
 
-def test_queues_are_looked_for_again_when_the_server_comes_back() -> None:
+def test_queues_are_read_again_when_the_server_comes_back() -> None:
     with Server() as server, Windlass(server.url, retry_for=10) as app:
         app.queue("kept").enqueue(b"x")
         server.restart()
         wait_until(lambda: app.queues() == [], "an answer of the new server")
 
 
-def test_who_may_not_scan_is_told_so(server: Server) -> None:
+def test_missing_scan_rights_raise(server: Server) -> None:
     server.command("ACL", "SETUSER", "blind", "reset", "on", ">pw", "+@all", "-scan", "~*", "&*")
     with Windlass(f"unix://blind:pw@{server.socket_path}", retry_for=1) as app, pytest.raises(errors.AccessDenied):
         app.queues()

@@ -1,4 +1,4 @@
-"""The server forgets: it is flushed, or an old copy of its data is put in place. A worker finds out and mends it."""
+"""The server loses data: it is flushed, or an old copy of its data is restored. A worker notices and recovers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def own() -> Iterator[Server]:
 
 
 def restore(server: Server, copy: Path) -> None:
-    """Put an old copy of the log in the place of the new one."""
+    """Replace the log with an old copy."""
     server.kill()
     shutil.rmtree(server.dir / "appendonlydir")
     shutil.copytree(copy, server.dir / "appendonlydir")
     server.start()
 
 
-def test_a_job_that_comes_back_leased_with_an_old_copy_is_run_again(own: Server, tmp_path: Path) -> None:
-    """It was done; the copy says that this worker has it. The worker beats on, so nobody else could ever take it."""
+def test_a_job_that_an_old_copy_shows_as_leased_runs_again(own: Server, tmp_path: Path) -> None:
+    """The job was done, but the copy shows it as leased by this worker, whose heartbeats would keep it so."""
     gate, copy = tmp_path / "gate", tmp_path / "copy"
     with Workshop(own, tmp_path) as shop:
         worker = shop.start("waiting", queues=QUEUES, lease=30, concurrency=4)
@@ -46,13 +46,13 @@ def test_a_job_that_comes_back_leased_with_an_old_copy_is_run_again(own: Server,
         restore(own, copy)
         shop.journal.wait(2, "end", id=done, timeout=20)  # far sooner than the lease ends
         shop.wait_empty("first")
-        assert "has forgotten something" in worker.log
+        assert "has lost data" in worker.log
         first, second = shop.journal.all("start", id=done)
         assert second.fence > first.fence
         assert second.attempt == 1, "nobody is charged"
 
 
-def test_what_runs_and_is_known_stays_when_an_old_copy_is_put_in_place(own: Server, tmp_path: Path) -> None:
+def test_running_jobs_that_the_old_copy_knows_go_on(own: Server, tmp_path: Path) -> None:
     gate, open_gate, copy = tmp_path / "gate", tmp_path / "open", tmp_path / "copy"
     open_gate.touch()
     with Workshop(own, tmp_path) as shop:
@@ -64,13 +64,13 @@ def test_what_runs_and_is_known_stays_when_an_old_copy_is_put_in_place(own: Serv
         shop.journal.wait(20, "end")
         restore(own, copy)
         later = shop.send("wait_for", str(open_gate), queue="first")
-        shop.journal.wait(1, "end", id=later)  # notes are compared before the first new lease
+        shop.journal.wait(1, "end", id=later)  # leases are compared before the first new one
         gate.touch()
         shop.wait_empty("first")
         assert len(shop.journal.all("start", id=running)) == 1, "it was ours all the time"
 
 
-def test_a_flushed_server_is_told_from_a_quiet_one(own: Server, tmp_path: Path) -> None:
+def test_a_flushed_server_is_noticed(own: Server, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with Workshop(own, tmp_path) as shop:
         worker = shop.start("waiting", queues=QUEUES, lease=3, concurrency=4)
@@ -81,7 +81,7 @@ def test_a_flushed_server_is_told_from_a_quiet_one(own: Server, tmp_path: Path) 
         found = shop.send("wait_for", str(gate), queue="first")
         shop.journal.wait(1, "end", id=found)
         shop.wait_empty("first")
-        known = ("has forgotten something", "its leases were lost")  # whoever of the two hears first
+        known = ("has lost data", "it lost its leases")  # the runner or the supervisor notices it first
         wait_until(lambda: any(words in worker.log for words in known), "the worker to find out")
 
 
@@ -99,13 +99,13 @@ def test_a_purge_is_no_rewind(own: Server) -> None:
         app.queue("q").purge()
 
 
-def test_what_waits_for_a_slot_and_is_not_ours_any_more_is_not_begun(own: Server, tmp_path: Path) -> None:
-    """Leased after the copy was made: the server knows nothing of these leases, and gives the jobs out anew."""
+def test_a_waiting_job_that_the_old_copy_does_not_know_never_starts(own: Server, tmp_path: Path) -> None:
+    """The jobs were leased after the copy was made, so the server leases them again."""
     gate, open_gate, copy = tmp_path / "gate", tmp_path / "open", tmp_path / "copy"
     open_gate.touch()
     with Workshop(own, tmp_path) as shop:
         worker = shop.start("waiting", queues=QUEUES, lease=30, concurrency=1)
-        # Jobs so short that some are fetched ahead, and then one that keeps the only slot.
+        # Jobs so short that some are leased ahead, and then one that keeps the only slot.
         shop.send_many(shop.call("wait_for", str(open_gate), queue="first") for _ in range(150))
         shop.journal.wait(150, "end")
         blocker = shop.send("wait_for", str(gate), queue="first")
@@ -117,7 +117,7 @@ def test_what_waits_for_a_slot_and_is_not_ours_any_more_is_not_begun(own: Server
         queue.resume()
         wait_until(lambda: queue.counts().leased > 1, "some to be fetched ahead")
         restore(own, copy)
-        wait_until(lambda: "has forgotten something" in worker.log, "the worker to find out")
+        wait_until(lambda: "has lost data" in worker.log, "the worker to find out")
         later = time.monotonic()
         queue.resume()
         gate.touch()

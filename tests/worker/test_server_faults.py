@@ -1,4 +1,4 @@
-"""The server is killed, emptied, or out of reach: a worker goes on by itself, and no job runs twice at a time."""
+"""The server is killed, flushed or unreachable: a worker recovers by itself, and no job runs twice at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def send(shop: Workshop, count: int, *seconds: float) -> list[str]:
 
 
 def work_again(shop: Workshop, worker: Worker, timeout: float = 15.0) -> float:
-    """Wait until new jobs in every way are done by this worker; how long that took."""
+    """Wait until this worker has done a new job in every way of running, and return how long it took."""
     began = time.monotonic()
     ids = send(shop, 1, 0.0)
     for id in ids:
@@ -34,7 +34,7 @@ def work_again(shop: Workshop, worker: Worker, timeout: float = 15.0) -> float:
     return time.monotonic() - began
 
 
-def test_a_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path) -> None:
     config = {"appendonly": "yes", "appendfsync": "always"}
     with Server(config=config) as server, Workshop(server, tmp_path) as shop:
         worker = shop.start("faults", lease=3.0, concurrency=10, threads=4, processes=2)
@@ -59,7 +59,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path) ->
         assert worker.stop() == 0
 
 
-def test_an_emptied_server_ends_no_worker(shop: Workshop) -> None:
+def test_a_flushed_server_stops_no_worker(shop: Workshop) -> None:
     worker = shop.start("faults", lease=1.5)
     send(shop, 10, 0.3)
     shop.journal.wait(4, "start")
@@ -67,11 +67,11 @@ def test_an_emptied_server_ends_no_worker(shop: Workshop) -> None:
     took = work_again(shop, worker)
     print(f"\nFLUSHALL to the next finished jobs in every way: {took:.2f} s")
     shop.server.command("FLUSHALL")  # and idle
-    # It finds out, begins again, and is at rest then.
+    # The worker notices, starts a new runner, and is idle then.
     pass_time(2.0)
-    ended = worker.log.count("the runner")
+    ended = worker.log.count("Runner ")
     pass_time(2.0)
-    assert worker.log.count("the runner") == ended, f"a crash loop:\n{worker.log}"
+    assert worker.log.count("Runner ") == ended, f"a crash loop:\n{worker.log}"
     work_again(shop, worker)
     assert worker.stop() == 0
 
@@ -85,12 +85,12 @@ def test_forgotten_scripts_are_loaded_again(shop: Workshop) -> None:
         shop.journal.wait(min(len(ids), seen + 3), "end")
     shop.wait_empty(*QUEUES.values())
     assert Counter(shop.journal.ids("end")) == Counter(ids)
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
     assert worker.stop() == 0
 
 
-def test_an_outcome_whose_turn_failed_is_sent_with_the_next(server: Server, tmp_path: Path) -> None:
-    """The worker gives that call up, not the job: it is settled as soon as the server can be reached."""
+def test_an_outcome_is_sent_again_after_a_failed_turn(server: Server, tmp_path: Path) -> None:
+    """The worker gives up the call, not the outcome: it settles the job when the server is reachable again."""
     with FaultProxy(server.address) as proxy, Workshop(server, tmp_path, url=proxy.url) as shop:
         worker = shop.start("gated", queues={"gated": 1}, lease=60.0, environment={"WINDLASS_TEST_PATIENCE": "0.3"})
         gate = tmp_path / "gate"
@@ -100,7 +100,7 @@ def test_an_outcome_whose_turn_failed_is_sent_with_the_next(server: Server, tmp_
         gate.touch()
         shop.journal.wait(1, "end", id=id)
         failed = worker.log.count("trying again")
-        # One may have been under way when the job ended; the next has its outcome.
+        # One turn may have started before the job ended; the next one carries its outcome.
         wait_until(lambda: worker.log.count("trying again") >= failed + 2, "its turn to fail")
         proxy.up()
         shop.wait_empty("gated")
@@ -110,7 +110,7 @@ def test_an_outcome_whose_turn_failed_is_sent_with_the_next(server: Server, tmp_
 
 @pytest.mark.serves("Q14", "Q4")
 @pytest.mark.parametrize("how", ["refused", "silent"])
-def test_jobs_of_a_worker_that_cannot_reach_the_server_are_stopped_before_others_begin_them(
+def test_an_unreachable_worker_stops_its_jobs_before_others_start_them(
     server: Server, tmp_path: Path, how: str
 ) -> None:
     lease = 2.0
@@ -128,7 +128,7 @@ def test_jobs_of_a_worker_that_cannot_reach_the_server_are_stopped_before_others
         soonest, latest = min(entry.at for entry in again) - at, max(entry.at for entry in again) - at
         print(f"\ncut off ({how}), run again after {soonest:.2f} to {latest:.2f} s")
         assert latest <= lease + 2.0
-        # The slot_table of who ran when: a process that was ended writes nothing, so look whether it is there.
+        # A killed process writes no journal entry, so look at the processes themselves.
         assert not any(process_info.is_alive(pid) for pid in first_pids), "the first attempts were not stopped"
         pass_time(2.5 * lease, since=at)
         shop.wait_empty(*QUEUES.values())

@@ -1,4 +1,4 @@
-"""The slot_table: seen by every process that maps it, whoever of them dies."""
+"""The slot table: every process that maps it can read it, even if the others die."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_begin_and_end() -> None:
 
 
 def in_another_process(work: Callable[[], None]) -> int:
-    """Fork, run it there, and say how that ended."""
+    """Run a function in a fork, and return its exit status."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -47,7 +47,7 @@ def in_another_process(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_it_outlives_its_writer() -> None:
+def test_the_table_outlives_its_writer() -> None:
     slot_table = SlotTable.create(3)
 
     def write_and_die() -> None:
@@ -63,7 +63,7 @@ def test_it_outlives_its_writer() -> None:
     slot_table.close()
 
 
-def test_a_reader_sees_whole_entries_only() -> None:
+def test_a_reader_sees_only_complete_entries() -> None:
     slot_table = SlotTable.create(1)
 
     def write() -> None:
@@ -82,7 +82,7 @@ def test_a_reader_sees_whole_entries_only() -> None:
     slot_table.close()
 
 
-def test_nobody_can_cut_it_off() -> None:
+def test_the_table_cannot_be_truncated() -> None:
     slot_table = SlotTable.create(1)
     if hasattr(os, "memfd_create"):
         with pytest.raises(PermissionError):
@@ -101,7 +101,7 @@ def test_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
     other.close()
 
 
-def test_what_is_no_slot_table() -> None:
+def test_descriptors_that_are_no_slot_table() -> None:
     for content in (b"", bytes(1000)):
         with tempfile.TemporaryFile() as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""A worker that is told to stop does so in time and loses nothing; and what can be done to it while it runs."""
+"""A worker stops in time and loses no job. Also: replaced runners, pauses, cancellations and queue weights."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_loaded_worker_stops_in_time_and_no_attempt_is_charged(shop: Workshop)
 
 
 def cancel_long(shop: Workshop) -> set[str]:
-    """Take away the jobs that nobody wants to wait for; which ones."""
+    """Remove the jobs that the test does not wait for, and return their ids."""
     found = set()
     for name in QUEUES.values():
         queue = shop.queue(name)
@@ -90,12 +90,12 @@ def test_an_idle_worker_stops_at_once_and_leaves_nothing(shop: Workshop) -> None
     assert keys_left(shop.server) == []
 
 
-def test_a_second_signal_gives_everything_back_at_once(shop: Workshop) -> None:
+def test_a_second_signal_returns_all_jobs_at_once(shop: Workshop) -> None:
     worker = shop.start("queues", grace=20.0)
     ids = [send(shop, way, 15.0) for way in WAYS]
     shop.journal.wait(3, "start")
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping" in worker.log, "the first signal to be heard")
+    wait_until(lambda: "Stopping" in worker.log, "the first signal to be heard")
     at = time.monotonic()
     assert worker.process.poll() is None
     worker.signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ def test_a_second_signal_gives_everything_back_at_once(shop: Workshop) -> None:
         assert (record.state, record.failures, record.stalls) == ("ready", 0, 0)
 
 
-def test_two_signals_in_one_moment_give_everything_back_at_once(shop: Workshop) -> None:
+def test_two_signals_at_once_return_all_jobs_at_once(shop: Workshop) -> None:
     worker = shop.start("queues", grace=20.0)
     for way in WAYS:
         send(shop, way, 15.0)
@@ -130,7 +130,7 @@ def test_a_signal_while_the_worker_starts_stops_it(shop: Workshop) -> None:
         assert worker.wait_gone(3.0) < 3.0
 
 
-def test_a_worker_whose_job_blocks_everything_stops_in_time(shop: Workshop) -> None:
+def test_a_worker_with_a_blocking_job_stops_in_time(shop: Workshop) -> None:
     worker = shop.start("queues", grace=1.0)
     id = shop.send("thread_wait", 30.0, queue="threads")
     shop.journal.wait(1, "start", id=id)
@@ -145,7 +145,7 @@ def test_a_worker_whose_job_blocks_everything_stops_in_time(shop: Workshop) -> N
 # -- recycling -----------------------------------------------------------------------------------
 
 
-def test_a_runner_is_replaced_after_its_share_of_jobs(shop: Workshop) -> None:
+def test_a_runner_is_replaced_after_max_jobs(shop: Workshop) -> None:
     worker = shop.start("queues", max_jobs=300, concurrency=10)
     ids = shop.send_many(shop.call("loop_wait", 0.01, queue="loops") for _ in range(2500))
     shop.wait_empty("loops", timeout=30)
@@ -162,7 +162,7 @@ def test_a_runner_is_replaced_after_its_share_of_jobs(shop: Workshop) -> None:
     assert worker.stop() == 0
 
 
-def test_a_child_is_replaced_after_its_share_of_jobs(shop: Workshop) -> None:
+def test_a_child_is_replaced_after_max_jobs(shop: Workshop) -> None:
     shop.start("queues", max_jobs=10, processes=1)
     ids = shop.send_many(shop.call("process_wait", 0.0, queue="processes") for _ in range(45))
     shop.wait_empty("processes")
@@ -172,7 +172,7 @@ def test_a_child_is_replaced_after_its_share_of_jobs(shop: Workshop) -> None:
     assert {entry.attempt for entry in ends} == {1}
 
 
-def test_a_child_that_has_grown_too_large_is_replaced_after_its_job(shop: Workshop) -> None:
+def test_a_child_above_max_rss_is_replaced_after_its_job(shop: Workshop) -> None:
     worker = shop.start("queues", processes=1, max_rss=120_000_000)
     first = shop.send("grow", 150, queue="processes")
     pid = shop.journal.wait(1, "end", id=first)[0].pid
@@ -180,7 +180,7 @@ def test_a_child_that_has_grown_too_large_is_replaced_after_its_job(shop: Worksh
     second = send(shop, "process", 0.0)
     assert shop.journal.wait(1, "end", id=second)[0].pid != pid
     assert attempts(shop) == {first: [1], second: [1]}
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
 
 
 # -- while it runs -------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_paused_queue_is_left_alone_and_goes_on_when_resumed(shop: Workshop) -
     ids = [send(shop, "loop", 0.0) for _ in range(10)]
     other = send(shop, "thread", 0.0)
     shop.journal.wait(1, "end", id=other)
-    pass_time(1.5)  # more than the poll floor
+    pass_time(1.5)  # more than MIN_POLL_S
     assert not set(ids) & set(shop.journal.ids("start"))
     assert queue.counts().ready == 10
     at = time.monotonic()
@@ -205,7 +205,7 @@ def test_a_paused_queue_is_left_alone_and_goes_on_when_resumed(shop: Workshop) -
 
 @pytest.mark.serves("W10")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_running_job_hears_that_it_is_cancelled_and_is_gone(shop: Workshop, way: str) -> None:
+def test_a_running_job_sees_its_cancellation_and_is_removed(shop: Workshop, way: str) -> None:
     worker = shop.start("queues", kill_grace=0.5)
     bystander = send(shop, "loop", 1.0)
     lags = []
@@ -225,7 +225,7 @@ def test_a_running_job_hears_that_it_is_cancelled_and_is_gone(shop: Workshop, wa
     shop.wait_empty(*QUEUES.values())
     assert shop.journal.ids("end") == [bystander]
     assert all(numbers == [1] for numbers in attempts(shop).values())
-    assert "the runner" not in worker.log
+    assert "Runner " not in worker.log
 
 
 def test_two_full_queues_are_served_by_their_weights(shop: Workshop) -> None:
@@ -242,7 +242,7 @@ def test_two_full_queues_are_served_by_their_weights(shop: Workshop) -> None:
     assert max(waits) <= 200, "the lighter one waits for a batch or two of the other, never for long"
 
 
-def test_a_queue_that_was_empty_for_long_does_not_push_the_others_aside(shop: Workshop) -> None:
+def test_a_long_empty_queue_does_not_starve_the_others(shop: Workshop) -> None:
     shop.start("queues", queues={"heavy": 1, "light": 1}, concurrency=4)
     shop.send_many(shop.call("heavy", queue="heavy") for _ in range(1500))
     shop.wait_empty("heavy", timeout=30)
@@ -260,7 +260,7 @@ def test_a_queue_that_was_empty_for_long_does_not_push_the_others_aside(shop: Wo
 
 
 @pytest.mark.serves("W7")
-def test_an_idle_worker_is_awake_at_once(shop: Workshop) -> None:
+def test_an_idle_worker_wakes_up_at_once(shop: Workshop) -> None:
     shop.start("queues")
     lags = []
     for number in range(40):

@@ -1,4 +1,4 @@
-"""Schedules with real workers: any of them ticks, one of them wins, and a worker that dies takes no tick along."""
+"""Schedules with real workers: every worker ticks, each tick fires once, and a dead worker loses no tick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_two_workers_tick_each_second_once_and_a_kill_loses_none(shop: Workshop)
     assert record.missed == 0
 
 
-def test_a_schedule_that_was_added_is_ticked_and_can_be_paused(shop: Workshop) -> None:
+def test_an_added_schedule_ticks_and_can_be_paused(shop: Workshop) -> None:
     shop.start("ticking")
     call = shop.call("tick", "added", queue="ticks")
     shop.app.schedules.add("added", call, every="1s")

@@ -1,4 +1,4 @@
-"""Trouble that stays where it is: one damaged queue, or poison in the runner, does not stop the rest."""
+"""Isolated trouble: a damaged queue, or a poison job in the runner, does not stop the other jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_damaged_queue_does_not_stop_the_others(shop: Workshop) -> None:
         quick = [shop.send("loop_wait", 0.0, queue="loops") for _ in range(10)]
         shop.journal.wait(11, "end", task="loop_wait")
         assert [entry.attempt for entry in shop.journal.all("start", id=slow)] == [1]
-        assert "the runner" not in worker.log
+        assert "Runner " not in worker.log
         assert "threads" in worker.log, "it complains"
         client.delete(queue_key("threads", "ready"))
     assert {entry.id for entry in shop.journal.all("end")} == {slow, *quick}
@@ -28,7 +28,7 @@ def test_a_damaged_queue_does_not_stop_the_others(shop: Workshop) -> None:
 
 
 @pytest.mark.serves("Q4")
-def test_poison_is_found_out_though_no_processes_were_asked_for(shop: Workshop) -> None:
+def test_poison_is_found_with_zero_process_slots(shop: Workshop) -> None:
     shop.start("hostile", processes=0)
     calls = [shop.call("loop_work", n < 3, queue="loops") for n in range(30)]
     ids = shop.send_many(calls)
@@ -39,7 +39,7 @@ def test_poison_is_found_out_though_no_processes_were_asked_for(shop: Workshop) 
 
 
 def test_suspects_do_not_wait_for_each_other(shop: Workshop) -> None:
-    """Ten innocents that run for long are cut short by one poison job: all begin again at once, in processes."""
+    """One poison job kills the runner of ten long jobs: all of them start again at once, in processes."""
     shop.start("running", processes=1)
     ids = shop.send_many(shop.call("loop_wait", 1.5, queue="loops") for _ in range(10))
     shop.journal.wait(10, "start", task="loop_wait")

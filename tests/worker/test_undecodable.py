@@ -43,7 +43,7 @@ def test_old_code_leaves_a_queue_to_a_worker_with_new_code(server: Server, tmp_p
         counts = queue.counts()
         assert 0 < counts.broken <= 2 * MAX_RUN, "one run, and the jobs that it tried since then"
         assert counts.ready + counts.leased + counts.broken == JOBS
-        assert "takes no more jobs from the queue" in old.log
+        assert "leases no more of its jobs" in old.log
         shop.start("versions")
         wait_until(lambda: queue.counts().ready + queue.counts().leased == 0, "the new worker to run the others")
         broken = [job.id for job in queue.jobs("broken", limit=100).jobs]
@@ -70,8 +70,8 @@ def test_wrong_keys_under_the_right_id_leave_a_queue_to_the_right_ones(
         shop.journal.wait(JOBS, "done")
 
 
-def test_a_queue_with_too_many_broken_jobs_stands_still_and_loses_none(server: Server, tmp_path: Path) -> None:
-    """No worker can decode these: they go to `broken` until that is full."""
+def test_a_queue_with_max_broken_jobs_is_suspended_and_loses_none(server: Server, tmp_path: Path) -> None:
+    """No worker can decode these jobs: they go to `broken` until it is full."""
     most = 30
     with Workshop(server, tmp_path) as shop, Windlass(server.url, max_broken=most) as app:
         queue = app.queue("default")
@@ -109,7 +109,7 @@ def test_single_undecodable_jobs_among_others_do_not_suspend_a_queue(server: Ser
         assert "suspended" not in worker.log
 
 
-def test_dead_jobs_that_are_dropped_are_told(server: Server, tmp_path: Path) -> None:
+def test_dropped_dead_jobs_are_logged(server: Server, tmp_path: Path) -> None:
     with Windlass(server.url, max_dead=3) as app:
         queue = app.queue("default")
         queue.enqueue_many([RawJob(b"x") for _ in range(5)])

@@ -1,4 +1,4 @@
-"""Finding an app by its name, `module:attribute`, for those who run it or look into it."""
+"""Loads an app by its name, `module:attribute`, for the forkserver and for the CLI."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from windlass.errors import InvalidOption, WindlassError
 
-REMEDY = "Name it as module:attribute, like shop.jobs:app, and run the command in the folder that the module is in."
-_OURS = str(Path(__file__).parent.parent) + os.sep
-_IMPORTING = (importlib.__file__, "<frozen importlib")
+NAME_HINT = "Name it as module:attribute, like shop.jobs:app, and run the command in the folder that the module is in."
+_WINDLASS_FOLDER = str(Path(__file__).parent.parent) + os.sep
+_IMPORTLIB_FILES = (importlib.__file__, "<frozen importlib")
 
 
 class AppNotLoadable(WindlassError):
-    """The app could not be imported; the message says why, with the lines of the user's own code."""
+    """The app could not be imported. The message says why and shows the lines of the user's own code."""
 
 
 def check_app_name(name: str) -> tuple[str, str]:
-    """Module and attribute of an app's name."""
+    """Split an app's name into module and attribute."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise InvalidOption(f"{name!r} does not name an app: write module:attribute, such as jobs:app")
@@ -29,8 +29,8 @@ def check_app_name(name: str) -> tuple[str, str]:
 
 
 def load_app(name: str) -> object:
-    """Import `module:attribute`, with the current folder first in the path; it must be a `Windlass`."""
-    # Here and not above: the supervisor has no use for the app's class.
+    """Import the `Windlass` at `module:attribute`, with the current folder first in the path."""
+    # Imported here: the supervisor imports this module and must not pay for the app's class.
     from windlass.app import Windlass
 
     module_name, attribute = check_app_name(name)
@@ -39,42 +39,44 @@ def load_app(name: str) -> object:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise AppNotLoadable(_why_not(module_name, error)) from error
+        raise AppNotLoadable(_import_problem(module_name, error)) from error
     app: object = module
     for part in attribute.split("."):
         app = getattr(app, part, None)
     if not isinstance(app, Windlass):
-        what = "is not there" if app is None else f"is {type(app).__name__}, no Windlass app"
-        known = [known for known, value in vars(module).items() if isinstance(value, Windlass)]
-        there = " or ".join(f"{module_name}:{known}" for known in known)
+        problem = "does not exist" if app is None else f"has type {type(app).__name__}, not Windlass,"
+        names = [name for name, value in vars(module).items() if isinstance(value, Windlass)]
+        known = " or ".join(f"{module_name}:{name}" for name in names)
         raise AppNotLoadable(
-            f"{attribute!r} {what} in module {module_name!r} ({module.__file__}). "
-            + (f"Its apps are: {there}." if there else "It has no app: put `app = windlass.Windlass()` in it.")
+            f"{attribute!r} {problem} in module {module_name!r} ({module.__file__}). "
+            + (f"Its apps are: {known}." if known else "It has no app: put `app = windlass.Windlass()` in it.")
         )
     return app
 
 
-def _why_not(module_name: str, error: BaseException) -> str:
+def _import_problem(module_name: str, error: BaseException) -> str:
     missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module_name}.".startswith(f"{missing}."):
-        return f"{error}, looked for in {os.getcwd()} and in Python's path. {REMEDY}"
+        return f"{error} in {os.getcwd()} or in Python's path. {NAME_HINT}"
     return f"{module_name} cannot be imported from {os.getcwd()}:\n{explain(error)}"
 
 
-def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(_OURS)
+def _is_windlass_frame(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_WINDLASS_FOLDER)
 
 
 def explain(error: BaseException) -> str:
-    """An error with the lines of the user's code that lead to it: how we and importlib came there is of no help."""
-    told = traceback.TracebackException.from_exception(error)
-    links = [told]
+    """Format an error with the user's own frames only: frames of Windlass and importlib do not help the user."""
+    report = traceback.TracebackException.from_exception(error)
+    links = [report]
     for link in links:
         links += [other for other in (link.__cause__, link.__context__) if other is not None]
-        kept = [frame for frame in link.stack if not frame.filename.startswith(_IMPORTING)]
-        kept = list(dropwhile(_is_ours, kept))
-        if isinstance(error, WindlassError):  # where we refuse something does not matter, but what was asked
-            kept = list(takewhile(lambda frame: not _is_ours(frame), kept))
+        kept = [frame for frame in link.stack if not frame.filename.startswith(_IMPORTLIB_FILES)]
+        kept = list(dropwhile(_is_windlass_frame, kept))
+        if isinstance(error, WindlassError):  # the user's call matters, not the line of Windlass that refused it
+            kept = list(takewhile(lambda frame: not _is_windlass_frame(frame), kept))
         link.stack = traceback.StackSummary.from_list(kept)
-    lines = list(told.format() if told.stack or told.__cause__ or told.__context__ else told.format_exception_only())
+    lines = list(
+        report.format() if report.stack or report.__cause__ or report.__context__ else report.format_exception_only()
+    )
     return "".join(lines)[-64 * 1024 :].rstrip()

@@ -1,7 +1,7 @@
-"""One attempt at a job, as a straight line: read what the lease carries, run it, judge how it ended.
+"""One attempt at a job, as a straight line: plan it from the lease, run it, turn its end into an outcome.
 
-Nothing here speaks to the server or starts a process. The same text serves the runner (event loop, threads) and its
-child processes; what comes out is an outcome.
+Nothing here talks to the server or starts a process. The runner (event loop, threads) and its child processes share
+this code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from windlass.values.outcome import Broken, Completed, Failed, Kept, Outcome, Re
 from windlass.values.validation import MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
 _encode = msgspec.json.Encoder().encode
-_CONTROLS = (Retry, Failure)
+_CONTROL_TYPES = (Retry, Failure)
 
 
 class Plan(Struct, frozen=True):
-    """What is to be run for a lease, and by which rules its end is judged."""
+    """The function to run for a lease, and the rules that turn its end into an outcome."""
 
     lease: Lease
     task: str | None
@@ -46,28 +46,28 @@ class Plan(Struct, frozen=True):
     keep_ms: int
     call: Callable[[Job], Any]
     read_result: Callable[[bytes], Any] | None = None
-    failed_id: str | None = None  # of the job whose failure is told, where this is for a failure handler
+    failed_id: str | None = None  # for a failure handler: the id of the job that failed
 
     @property
     def title(self) -> str:
-        """How logs call it: without its arguments."""
-        whose = f"failure handler of {self.task or 'handler'}" if self.failed_id else self.task or "handler"
-        return f"{whose} {in_one_line(f'{self.lease.queue}/{self.failed_id or self.lease.id}')}"
+        """The job's name in logs, without its arguments."""
+        name = f"failure handler of {self.task or 'handler'}" if self.failed_id else self.task or "handler"
+        return f"{name} {in_one_line(f'{self.lease.queue}/{self.failed_id or self.lease.id}')}"
 
     def __repr__(self) -> str:
         return f"<Plan of {self.title}>"
 
 
-# -- reading what a lease carries --------------------------------------------------------------------
+# -- planning ----------------------------------------------------------------------------------------
 
 
 def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
-    """What to run; or the outcome at once, where nothing can be run."""
+    """Return what to run for a lease, or an outcome if the job cannot run here."""
     try:
         return _plan_failure(app, lease) if lease.marks and lease.is_failure_job else _plan_job(app, lease)
     except Undecodable as error:
         return Broken(lease, shortened(error.reason), error.worker_specific)
-    except Exception as error:  # a fault of the program, such as a type that cannot be found: not the payload's
+    except Exception as error:  # a bug in the program, such as a type that cannot be found; the payload may be fine
         return after_failure(lease, None, describe(error))
 
 
@@ -86,14 +86,14 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
 def _plan(
     lease: Lease, declared: Declaration[..., Any], task: str | None, keep: float, call: Callable[[Job], Any]
 ) -> Plan:
-    # A job that says nothing of its own, such as one that was pushed by hand, follows what its task says.
+    # A job without limits of its own, such as one pushed by hand, uses its task's limits.
     limits = lease.limits if lease.marks and lease.limited else declared.limits
     keep_ms = round(keep * 1000) if keep else 0
     return Plan(lease, task, declared.run, declared.timeout, limits, declared.on_exception, keep_ms, call)
 
 
 def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
-    """The failure handler of the job that failed."""
+    """Plan the failure handler of the job that failed."""
     record = app.layout(lease.queue).failure(lease)
     declared: Declaration[..., Any] | None = app.handlers.get(lease.queue)
     name, data = None, record.data
@@ -124,7 +124,7 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
 
 
 def _arguments(app: Windlass, envelope: Envelope) -> Any:
-    """The arguments by name, as the task would get them; as they were written if they do not fit any more."""
+    """Return the arguments by name, as the task would get them, or undecoded if they no longer fit the task."""
     task = app.tasks[envelope.task]
     try:
         return task.arguments.defaults() | task.decode(envelope.args).arguments
@@ -136,9 +136,9 @@ def _arguments(app: Windlass, envelope: Envelope) -> Any:
 
 
 def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None = None) -> Outcome:
-    """Run a function to its end, in this thread. Nothing that it raises gets further, `sys.exit()` included.
+    """Run a function to its end in this thread. No exception escapes, not even `SystemExit`.
 
-    `wait_for` runs what a coroutine function returns, where such may come.
+    `wait_for` runs the awaitable if the function returns one.
     """
     forks = _forks
     try:
@@ -146,15 +146,15 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
         if wait_for is not None and inspect.isawaitable(returned):
             returned = wait_for(returned)
     except BaseException as error:
-        return judge_error(plan, error)
+        return classify_error(plan, error)
     finally:
         if forks != _forks:
-            _end_copy()
-    return judge(plan, job, returned)
+            _exit_copy()
+    return classify_result(plan, job, returned)
 
 
 async def arun(plan: Plan, job: Job) -> Outcome:
-    """Run a coroutine function to its end. A cancellation passes through: only who cancelled knows what it means."""
+    """Run a coroutine function to its end. `CancelledError` passes through: only the canceller knows its reason."""
     forks = _forks
     try:
         returned = plan.call(job)
@@ -162,15 +162,15 @@ async def arun(plan: Plan, job: Job) -> Outcome:
             returned = await returned
     except (asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:  # also those that the loop would let end the program
-        return judge_error(plan, error)
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt, which would end the event loop
+        return classify_error(plan, error)
     finally:
         if forks != _forks:
-            _end_copy()
-    return judge(plan, job, returned)
+            _exit_copy()
+    return classify_result(plan, job, returned)
 
 
-_forks = 0  # how often this process was forked from another, from the first one on
+_forks = 0  # forks between the first process and this one
 
 
 def _count_forks() -> None:
@@ -181,76 +181,76 @@ def _count_forks() -> None:
 os.register_at_fork(after_in_child=_count_forks)
 
 
-def _end_copy() -> None:
-    """A job that forked may come back twice. The copy has nothing to say here: it would act as the runner."""
+def _exit_copy() -> None:
+    """End the copy of this process that a job forked: it would otherwise go on as a second runner."""
     os._exit(0)
 
 
-# -- judging -----------------------------------------------------------------------------------------
+# -- outcomes ----------------------------------------------------------------------------------------
 
 
-def judge(plan: Plan, job: Job, returned: Any) -> Outcome:
-    """What a returned value means."""
-    if isinstance(returned, _CONTROLS):
-        return judge_error(plan, returned)
+def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
+    """Turn a returned value into an outcome."""
+    if isinstance(returned, _CONTROL_TYPES):
+        return classify_error(plan, returned)
     if not plan.keep_ms:
         return Completed(plan.lease, None, job.children) if job.children else Completed(plan.lease)
     try:
         data = _encode(returned)
     except Exception as error:
-        return fail(plan, f"keep_result: what it returned cannot be written as JSON ({error})")
+        return fail(plan, f"keep_result: the returned value cannot be encoded as JSON ({error})")
     if b"null" in data and holds_nan(returned):
-        return fail(plan, "keep_result: what it returned holds NaN or infinity, which JSON cannot say")
+        return fail(plan, "keep_result: the returned value holds NaN or infinity, which JSON cannot encode")
     if len(data) > MAX_PAYLOAD:
         return fail(
             plan,
-            f"keep_result: what it returned has {len(data):,} bytes, and the limit is {MAX_PAYLOAD:,}: store it "
+            f"keep_result: the returned value has {len(data):,} bytes, and the limit is {MAX_PAYLOAD:,}: store it "
             "elsewhere and return a reference, such as a path or an id",
         )
     if (misfit := _mismatch(plan, data)) is not None:
         kind = type(returned).__name__
-        return fail(plan, f"keep_result: it returned {kind}, which does not fit its annotation ({misfit})")
+        return fail(plan, f"keep_result: the task returned {kind}, which does not fit its annotation ({misfit})")
     return Completed(plan.lease, Kept(data, plan.keep_ms), job.children)
 
 
 def _mismatch(plan: Plan, data: bytes) -> str | None:
-    """Why a result could not be read as what the task says that it returns: better told here than to who waits."""
+    """Say why a result does not fit the task's return annotation, so that the job fails and not its caller."""
     try:
         if plan.read_result is not None:
             plan.read_result(data)
-    except Exception as error:  # also what a __post_init__ of the user's own types raises
+    except Exception as error:  # a __post_init__ of the user's types may raise anything
         return without_values(str(error))
     return None
 
 
-def judge_error(plan: Plan, error: BaseException) -> Outcome:
-    """What a raised error means: a verdict of the job's own, or by the rules of its task."""
+def classify_error(plan: Plan, error: BaseException) -> Outcome:
+    """Turn a raised error into an outcome: `Retry` and `Failure` first, then the rules of the task."""
     if isinstance(error, Failure):
         return fail(plan, error.message)
     if isinstance(error, Retry):
-        return fall_back(plan, error.message, error.when)
+        return retry_or_fail(plan, error.message, error.when)
     if plan.on_exception == "fail":
         return fail(plan, describe(error))
-    return fall_back(plan, describe(error))
+    return retry_or_fail(plan, describe(error))
 
 
-def fall_back(plan: Plan, message: str, when: tuple[str, int] | None = None) -> Retried | Failed:
-    """The attempt failed: another try while failures are forgiven, else the end."""
+def retry_or_fail(plan: Plan, message: str, when: tuple[str, int] | None = None) -> Retried | Failed:
+    """Retry a failed attempt while the task's limits allow it, else fail the job."""
     lease = msgspec.structs.replace(plan.lease, limits=plan.limits)
     outcome = after_failure(lease, when, shortened(message))
     return fail(plan, message) if isinstance(outcome, Failed) else outcome
 
 
 def fail(plan: Plan, message: str) -> Failed:
-    """Failed for good."""
+    """Fail the job without another attempt."""
     return Failed(plan.lease, shortened(message), plan.keep_ms)
 
 
 def describe(error: BaseException) -> str:
-    """An error in its own words first, then where it came from. No values of variables."""
+    """Format an error: its message first, then its traceback. No values of variables."""
     try:
         words = "".join(traceback.format_exception_only(error)).strip()
-    except Exception:  # an error whose own text fails
+    except Exception:  # its __str__ raised
         words = type(error).__name__
     trace = "".join(traceback.format_tb(error.__traceback__))
     room = MAX_MESSAGE - len(words.encode("utf-8", "replace")) - 20

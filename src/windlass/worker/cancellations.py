@@ -1,4 +1,4 @@
-"""Hearing that running jobs were cancelled: who holds a job is told, on a channel of its own."""
+"""Receives cancellations of running jobs: each holder subscribes to a channel of its own."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.storage.port import Call, Layout
-from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener
 from windlass.worker.reclaim import all_held
 
 log = logging.getLogger("windlass.worker")
-PATIENCE = 30.0
-PAUSE = 1.0
+LISTEN_TIMEOUT_S = 30.0  # one wait for a message; the next begins at once, so the value only bounds idle wake-ups
+RESUBSCRIBE_AFTER_S = 1.0  # a cancellation may take this long while the server restarts; retrying faster adds load
 
 OnCancel = Callable[[str, str, int | None], Awaitable[None]]
 
 
-async def hear_cancellations(app: Windlass, queues: Iterable[str], holder: str, on_cancel: OnCancel) -> None:
-    """Call `on_cancel` with queue and id of each running job of a holder that is cancelled, for ever.
+async def listen_for_cancellations(app: Windlass, queues: Iterable[str], holder: str, on_cancel: OnCancel) -> None:
+    """Call `on_cancel` with queue and id of each cancelled job of a holder, until this task is cancelled.
 
-    With a fence where only that attempt is meant: its job was taken away, and others may run it by now.
-
-    One connection hears of all queues, in a cluster too: every node passes messages on to all others.
+    The third argument is a fence if only one attempt is meant: another worker may run the job by now. One connection
+    covers all queues, in a cluster too, because every node forwards messages to all others.
     """
     layouts = [app.layout(queue) for queue in queues]
     keys = layouts[0].counts().keys
@@ -35,39 +33,39 @@ async def hear_cancellations(app: Windlass, queues: Iterable[str], holder: str, 
         try:
             listener = await app.arun(lambda session: session.subscribe(keys, channels))
             try:
-                for layout in layouts:  # something may have been said while nobody listened
-                    await _look(app, layout, holder, on_cancel)
-                await _hear(app, listener, holder, peers, on_cancel)
+                for layout in layouts:  # a cancellation may have been published before the subscription
+                    await _check_held(app, layout, holder, on_cancel)
+                await _receive(app, listener, holder, peers, on_cancel)
             finally:
                 listener.wire.abort()
-        except (ConnectFailed, WireLost, WindlassError) as error:
-            log.debug("cancellations are not heard for now: %s", error)
-            await asyncio.sleep(PAUSE)
+        except WindlassError as error:
+            log.debug("Cancellation subscription lost; retrying in %g s: %s", RESUBSCRIBE_AFTER_S, error)
+            await asyncio.sleep(RESUBSCRIBE_AFTER_S)
 
 
-async def _look(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel) -> None:
-    """What was cancelled of the jobs that a holder has now."""
+async def _check_held(app: Windlass, layout: Layout, holder: str, on_cancel: OnCancel) -> None:
+    """Report the cancelled jobs among those that the holder has now."""
     for record in await app.arun(lambda session: all_held(session, layout, holder)):
         if record.cancelled:
             await on_cancel(record.queue, record.id, None)
 
 
-async def _hear(
+async def _receive(
     app: Windlass, listener: Listener, holder: str, peers: Mapping[str, Layout], on_cancel: OnCancel
 ) -> None:
     while True:
-        heard = await app.arun(lambda session: session.hear(listener, PATIENCE))
+        heard = await app.arun(lambda session: session.next_message(listener, LISTEN_TIMEOUT_S))
         if heard is None:
             continue
         channel, message = heard
-        if channel in peers:  # then we are told on our own channel, if it concerns us
-            await _obey(app, peers[channel].obey_cancel(holder, message))
+        if channel in peers:  # the layout publishes it on our own channel if one of our jobs is meant
+            await _perform(app, peers[channel].obey_cancel(holder, message))
         else:
-            await on_cancel(*_read(message.decode(errors="replace")))
+            await on_cancel(*_parse(message.decode(errors="replace")))
 
 
-def _read(message: str) -> tuple[str, str, int | None]:
-    """A queue and an id, and in front of them `!` and a fence where only one attempt is meant."""
+def _parse(message: str) -> tuple[str, str, int | None]:
+    """Parse "queue id", or "!fence queue id" if only one attempt is meant."""
     mark, _, rest = message.partition(" ")
     if not mark.startswith("!") or not mark[1:].isdecimal():
         return mark, rest, None
@@ -75,5 +73,5 @@ def _read(message: str) -> tuple[str, str, int | None]:
     return queue, id, int(mark[1:])
 
 
-async def _obey(app: Windlass, call: Call[bool]) -> None:
+async def _perform(app: Windlass, call: Call[bool]) -> None:
     await app.arun(lambda session: session.perform(call))

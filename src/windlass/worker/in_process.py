@@ -1,8 +1,7 @@
-"""A worker inside another program: `await app.worker().run()`. No supervisor watches over it; a thread keeps the
-leases.
+"""A worker inside another program: `await app.worker().run()`. It has no supervisor; a thread renews the leases.
 
-What that cannot do: a job that holds the interpreter for longer than the lease loses it, and nothing can be killed. So
-tasks that run in processes are refused here, and `windlass worker` is what production wants.
+Its limits: a job that holds the GIL for longer than the lease loses the lease, and no job can be killed. So this worker
+refuses tasks that run in processes. Use `windlass worker` in production.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from windlass.values.machine import awake
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
 from windlass.worker.app_facts import describe_queue
-from windlass.worker.cancellations import hear_cancellations
+from windlass.worker.cancellations import listen_for_cancellations
 from windlass.worker.ipc.slot_table import SlotTable
-from windlass.worker.presence import show_up
+from windlass.worker.presence import keep_presence
 from windlass.worker.runner.runner import Runner, kinds_on
 from windlass.worker.safety import check_server
-from windlass.worker.settings import BEATS, SAFETY, Settings, lease_on, worker_record
+from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, Settings, lease_on, worker_record
 
 log = logging.getLogger("windlass.worker")
 
@@ -41,15 +40,15 @@ class Worker:
         for queue in settings.queues:
             if "process" in kinds_on(app, queue):
                 raise InvalidOption(
-                    f'queue {queue!r} has a task with run="process", which a worker inside another program cannot run: '
-                    "start `windlass worker module:app` for it, or leave the queue out"
+                    f'queue {queue!r} has a task with run="process", and a worker inside another program has no child '
+                    "processes: start `windlass worker module:app` for this queue, or leave the queue out"
                 )
         self._runner: Runner | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._cancellations: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until `stop` is called or this is cancelled; what then still runs is given back."""
+        """Work until `stop` is called or this task is cancelled; then return the running jobs to their queues."""
         if self._stopping.is_set():
             return
         loop = asyncio.get_running_loop()
@@ -57,18 +56,18 @@ class Worker:
         if settings.allow_unsafe:
             self._app.tolerate_eviction()
         await check_server(self._app, allow_unsafe=settings.allow_unsafe)
-        keeping = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._begin_again))
+        heartbeat = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._restart))
         slot_table = SlotTable.create(settings.entries)
         self._runner = Runner(
-            self._app, settings, settings.name, slot_table, _NoChildren(), lambda queue: keeping.hurry()
+            self._app, settings, settings.name, slot_table, _NoChildren(), lambda queue: heartbeat.beat_now()
         )
-        await asyncio.to_thread(keeping.register)
-        keeping.start()
-        self._keeping = keeping
+        await asyncio.to_thread(heartbeat.register)
+        heartbeat.start()
+        self._heartbeat = heartbeat
         self._listen()
         self._slot_table, self._started_at = slot_table, time.time()
-        showing = asyncio.create_task(
-            show_up(self._app, settings.name, self._about, settings.lease / BEATS, self._stopping)
+        presence = asyncio.create_task(
+            keep_presence(self._app, settings.name, self._record, settings.lease / BEATS_PER_LEASE, self._stopping)
         )
         working = asyncio.create_task(self._runner.run())
         try:
@@ -78,18 +77,18 @@ class Worker:
             await working
             raise
         finally:
-            if self._hearing is not None:
-                self._hearing.cancel()
-            showing.cancel()
-            await asyncio.wait([showing])
-            await asyncio.to_thread(keeping.stop)
-            await self._retire(keeping.holder)
+            if self._cancellations is not None:
+                self._cancellations.cancel()
+            presence.cancel()
+            await asyncio.wait([presence])
+            await asyncio.to_thread(heartbeat.stop)
+            await self._retire(heartbeat.holder)
             self._runner.close()
-            log.info("stopped; jobs run: %d", slot_table.finished)
+            log.info("Worker %s stopped; jobs run: %d", settings.name, slot_table.finished)
             slot_table.close()
 
     async def _retire(self, holder: str) -> None:
-        """Peers must not find a name that is silent for good, and call it lost."""
+        """Forget the holder on every queue, or its peers would later count it as a lost worker."""
         calls = [self._app.layout(queue).retire(holder) for queue in self._settings.queues]
 
         def flow(session: Session) -> Flow[None]:
@@ -99,15 +98,15 @@ class Worker:
         try:
             await self._app.arun(flow)
         except WindlassError as error:
-            log.debug("%s", error)
+            log.debug("Cannot unregister holder %s; its registration will expire: %s", holder, error)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Take no more jobs, let those that run finish (for the worker's grace), and end."""
+        """Lease no more jobs, give running ones `grace` seconds (default: the worker's) to finish, and end."""
         self._stopping.set()
         if self._runner is not None:
             await self._runner.drain(self._settings.grace if grace is None else grace)
 
-    def _about(self) -> WorkerRecord:
+    def _record(self) -> WorkerRecord:
         return worker_record(
             self._settings,
             started_at=self._started_at,
@@ -126,21 +125,23 @@ class Worker:
             else:
                 self._runner.cancel(queue, id)
 
-        if self._hearing is not None:
-            self._hearing.cancel()
-        hearing = hear_cancellations(self._app, self._settings.queues, self._keeping.holder, cancel)
-        self._hearing = asyncio.create_task(hearing)
+        if self._cancellations is not None:
+            self._cancellations.cancel()
+        listening = listen_for_cancellations(self._app, self._settings.queues, self._heartbeat.holder, cancel)
+        self._cancellations = asyncio.create_task(listening)
 
-    def _begin_again(self) -> None:
-        """The leases are gone: whatever runs has lost its right to."""
+    def _restart(self) -> None:
+        """Stop all jobs, because their leases are lost, and go on under the heartbeat's new holder name."""
         assert self._runner is not None
-        log.error("the leases were lost: running jobs are stopped, and what they return does not count")
-        self._runner.begin_again(self._keeping.holder)
+        log.error(
+            "Worker %s lost its leases: stopping its running jobs and ignoring their results", self._settings.name
+        )
+        self._runner.restart_as(self._heartbeat.holder)
         self._listen()
 
 
 class _Heartbeat(threading.Thread):
-    """Keeps the leases of one holder alive; when they are lost, takes a new name and says so."""
+    """Renews the leases of one holder. When they are lost, it takes a new holder name and calls `on_lost`."""
 
     def __init__(self, app: Windlass, settings: Settings, on_lost: Callable[[], object]) -> None:
         super().__init__(name="windlass-heartbeat", daemon=True)
@@ -148,80 +149,80 @@ class _Heartbeat(threading.Thread):
         self._settings = settings
         self._on_lost = on_lost
         self._names = 0
-        self._over = False
-        self._wanted = threading.Event()
+        self._ended = False
+        self._beat_wanted = threading.Event()
         self.holder = settings.name
         self._lease = min(lease_on(app.layout(queue), settings.lease) for queue in settings.queues)
         self._kept_at = awake()
 
     def register(self) -> None:
-        """Make the holder known on every queue."""
+        """Register the holder on every queue."""
         for queue in self._settings.queues:
             try:
                 self._beat(queue, register=True)
             except KeyConflict as error:
-                log.error("%s", error)  # the other queues need a worker all the same
+                log.error("Queue %s is damaged, going on with the others: %s", queue, error)
         self._kept_at = awake()
 
     def run(self) -> None:
         while not self._pause():
             asked_at = awake()
             try:
-                if all([self._keep(queue) for queue in self._settings.queues]):  # noqa: C419  # each of them
+                if all([self._beat_safely(queue) for queue in self._settings.queues]):  # noqa: C419  # no short cut
                     self._kept_at = asked_at
                     continue
             except WindlassError as error:
-                log.warning("no heartbeat: %s", error)
-                if awake() - self._kept_at < self._lease * SAFETY:
+                log.warning("Heartbeat failed; retrying in %.1f s: %s", self._lease / BEATS_PER_LEASE, error)
+                if awake() - self._kept_at < self._lease * SAFE_LEASE_SHARE:
                     continue
-            self._begin_again()
+            self._restart()
 
     def _pause(self) -> bool:
-        """Until the next beat is due or wanted; whether this is the end."""
-        self._wanted.wait(self._lease / BEATS)
-        self._wanted.clear()
-        return self._over
+        """Wait until the next beat is due or requested. Returns whether the thread must end."""
+        self._beat_wanted.wait(self._lease / BEATS_PER_LEASE)
+        self._beat_wanted.clear()
+        return self._ended
 
-    def hurry(self) -> None:
-        """Look now whether the leases are still there."""
-        self._wanted.set()
+    def beat_now(self) -> None:
+        """Beat now, to learn whether the leases still exist."""
+        self._beat_wanted.set()
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         self._names += 1
         self.holder = f"{self._settings.name}.{self._names}"
         try:
             self.register()
         except WindlassError as error:
-            log.warning("no heartbeat: %s", error)
+            log.warning("Cannot register holder %s; retrying with the next heartbeat: %s", self.holder, error)
         self._on_lost()
 
-    def _keep(self, queue: str) -> bool:
+    def _beat_safely(self, queue: str) -> bool:
         try:
             return self._beat(queue)
         except KeyConflict as error:
-            log.error("%s", error)  # nobody can take a job of such a queue
-            return True
+            log.error("Queue %s is damaged: %s", queue, error)
+            return True  # no worker can lease from a damaged queue, so its leases are safe
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:
         layout = self._app.layout(queue)
         facts = describe_queue(self._app, queue)
         lease = lease_on(layout, self._settings.lease)
         call = layout.beat(self.holder, lease, register=register, failure_handler=facts.failure_handler)
-        patience = None if register else lease / BEATS
+        patience = None if register else lease / BEATS_PER_LEASE
         beat = self._app.run(lambda session: session.perform(call, patience))
         if beat.parked and facts.tasks:
             self._app.run(lambda session: session.perform(layout.unpark(facts.tasks)))
         return beat.known or register
 
     def stop(self) -> None:
-        """No more heartbeats."""
-        self._over = True
-        self._wanted.set()
+        """End the thread."""
+        self._ended = True
+        self._beat_wanted.set()
         self.join()
 
 
 class _NoChildren:
-    """There are no processes here, and no task wants one."""
+    """Stands in for the source of child processes: this worker has none, and none of its tasks needs one."""
 
     async def child(self, slot: int) -> NoReturn:
         raise InvalidOption("a worker inside another program has no child processes")

@@ -1,4 +1,4 @@
-"""Logs of a worker: for people on a terminal, one JSON object a line elsewhere. Arguments of jobs are in neither."""
+"""A worker's logs: text on a terminal, one JSON object per line elsewhere. Neither holds the arguments of jobs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from windlass.worker.output import OUTLET
+from windlass.worker.output import STDERR
 
 LogFormat = Literal["auto", "text", "json"]
 _MARKS = {"WARNING": "!", "ERROR": "✗", "CRITICAL": "✗"}
 
 
 class TextFormatter(logging.Formatter):
-    """14:03:22 emails/42: failed …"""
+    """Formats a line such as "14:03:22 ! emails/42: failed …"."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -25,31 +25,31 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, pid, message; and of a job queue, id, task, attempt, outcome."""
+    """Formats one JSON object per line. Lines about a job also have its queue, id, task, attempt and outcome."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        fields = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
             "message": record.getMessage(),
         }
-        said |= getattr(record, "job", {})
+        fields |= getattr(record, "job", {})
         if record.exc_info:
-            said["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(said).decode()
+            fields["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()
 
 
 def choose_format(wanted: LogFormat) -> Literal["text", "json"]:
-    """What `auto` means here. The supervisor decides: its runner writes into a pipe."""
+    """Resolve `auto`. The supervisor calls this, because its runners write to pipes and never see the terminal."""
     if wanted == "auto":
         return "text" if sys.stderr.isatty() else "json"
     return wanted
 
 
 def set_up_logs(wanted: LogFormat, level: str) -> None:
-    """Write the worker's logs to standard error, unless the program has set up its own."""
+    """Write the worker's logs to standard error, unless the program has configured logging itself."""
     logger = logging.getLogger("windlass")
     logger.setLevel(level.upper())
     if logger.handlers or logging.getLogger().handlers:
@@ -60,8 +60,8 @@ def set_up_logs(wanted: LogFormat, level: str) -> None:
     logger.propagate = False
 
 
-def never_wait() -> None:
-    """For the supervisor: whoever reads its standard error, and how slowly, its logs do not hold it up."""
+def make_logs_nonblocking() -> None:
+    """Make the supervisor's logs non-blocking: a slow reader of standard error must not delay its heartbeats."""
     for handler in (*logging.getLogger("windlass").handlers, *logging.getLogger().handlers):
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
-            handler.setStream(OUTLET)
+            handler.setStream(STDERR)

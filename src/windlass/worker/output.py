@@ -1,4 +1,4 @@
-"""What the processes of a worker print: passed on as it comes, and the last lines kept in case they die."""
+"""Forwards the output of a worker's processes, and keeps the last lines for crash reports."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ import select
 from collections import deque
 from time import monotonic
 
-LINES = 20
-PATIENCE = 2.0  # seconds for which a reader of our own output is waited for, not counting us: we never wait
-_CHUNK = 65_536
-_ALWAYS_FITS = 4096  # what a pipe that is ready takes without blocking (PIPE_BUF)
-_AGAIN = 0.05
+MAX_LAST_LINES = 20  # enough for the end of a traceback in a crash report
+STALLED_READER_TIMEOUT_S = 2.0  # then output is dropped: jobs that print must not wait longer for a stalled reader
+_CHUNK_BYTES = 65_536  # the default capacity of a Linux pipe
+_PIPE_BUF_BYTES = 4096  # a pipe that polls as writable takes this much without blocking (PIPE_BUF)
+_RETRY_S = 0.05  # between two writes to a full pipe: short against the heartbeat, long enough not to spin
 
 
-class Outlet:
-    """Our own standard error, for a process that must never wait: the supervisor, whose heartbeats would stop with it.
+class NonBlockingStderr:
+    """Standard error for a process that must never block: the supervisor, whose heartbeats would stop.
 
-    What is not taken at once is kept, and the jobs that print it have to wait; after a while it is dropped.
+    It buffers output that the reader does not take at once, and drops it after STALLED_READER_TIMEOUT_S. The jobs that
+    print wait meanwhile.
     """
 
     def __init__(self, fd: int = 2) -> None:
         self._fd = fd
-        self._kept = bytearray()
+        self._pending = bytearray()
         self._stuck_since: float | None = None
 
     @property
     def is_full(self) -> bool:
-        """Whether something is still to be written: bring no more."""
-        return bool(self._kept)
+        """Whether output is still buffered, so that producers must wait."""
+        return bool(self._pending)
 
     def write(self, data: str | bytes) -> None:
-        """Write what can be written now."""
-        self._kept += data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
+        """Buffer the data and write as much as the reader takes now."""
+        self._pending += data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
         self.flush()
 
     def flush(self) -> None:
-        """Write on; never waits."""
+        """Write as much of the buffer as the reader takes now. Never blocks."""
         try:
-            while self._kept and self._is_ready():
-                del self._kept[: os.write(self._fd, self._kept[:_ALWAYS_FITS])]
+            while self._pending and self._is_ready():
+                del self._pending[: os.write(self._fd, self._pending[:_PIPE_BUF_BYTES])]
                 self._stuck_since = None
         except BlockingIOError:
-            pass  # somebody made it non-blocking
+            pass  # another process made the pipe non-blocking
         except OSError:
-            self._kept.clear()  # nobody is there: a worker goes on all the same
-        if self._kept:
+            self._pending.clear()  # the reader is gone, and the worker goes on without it
+        if self._pending:
             self._stuck_since = self._stuck_since or monotonic()
-            if monotonic() - self._stuck_since > PATIENCE:
-                self._kept.clear()
+            if monotonic() - self._stuck_since > STALLED_READER_TIMEOUT_S:
+                self._pending.clear()
 
     def _is_ready(self) -> bool:
         poll = select.poll()
@@ -57,33 +58,33 @@ class Outlet:
         return bool(poll.poll(0))
 
 
-OUTLET = Outlet()
+STDERR = NonBlockingStderr()
 
 
 class Output:
-    """A pipe for the standard output and error of one process. `end` is for the process; ours is read on the loop."""
+    """A pipe for the output of one process. The process gets `writer`; the event loop reads the other end."""
 
     def __init__(self) -> None:
-        self._read, self.end = os.pipe()
+        self._read, self.writer = os.pipe()
         os.set_blocking(self._read, False)
-        self._lines: deque[bytes] = deque(maxlen=LINES)
-        self._rest = b""
+        self._lines: deque[bytes] = deque(maxlen=MAX_LAST_LINES)
+        self._partial = b""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._read, self._on_readable)
 
-    def handed_over(self) -> None:
-        """The process has its end: with ours closed, the pipe ends when it does."""
-        os.close(self.end)
+    def close_writer(self) -> None:
+        """Close our copy of the writer once the process has its own, so that the pipe ends with the process."""
+        os.close(self.writer)
 
     @property
     def last(self) -> tuple[str, ...]:
-        """The last lines."""
-        lines = [*self._lines, self._rest] if self._rest else list(self._lines)
-        return tuple(line.decode("utf-8", "replace")[:500] for line in lines[-LINES:])
+        """The last lines of output."""
+        lines = [*self._lines, self._partial] if self._partial else list(self._lines)
+        return tuple(line.decode("utf-8", "replace")[:500] for line in lines[-MAX_LAST_LINES:])
 
     def _on_readable(self) -> None:
         try:
-            data = os.read(self._read, _CHUNK)
+            data = os.read(self._read, _CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -91,25 +92,25 @@ class Output:
         if not data:
             self.close()
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-_CHUNK:]
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._partial = self._partial[-_CHUNK_BYTES:]
         self._lines.extend(lines)
-        OUTLET.write(b"".join(line + b"\n" for line in lines))
-        if OUTLET.is_full:
+        STDERR.write(b"".join(line + b"\n" for line in lines))
+        if STDERR.is_full:
             self._loop.remove_reader(self._read)
-            self._loop.call_later(_AGAIN, self._read_again)
+            self._loop.call_later(_RETRY_S, self._read_again)
 
     def _read_again(self) -> None:
-        OUTLET.flush()
+        STDERR.flush()
         if self._read < 0:
             return
-        if OUTLET.is_full:
-            self._loop.call_later(_AGAIN, self._read_again)
+        if STDERR.is_full:
+            self._loop.call_later(_RETRY_S, self._read_again)
         else:
             self._loop.add_reader(self._read, self._on_readable)
 
     def drain(self) -> None:
-        """Read what is still in the pipe: the process is gone, and its last words matter most."""
+        """Read the rest of the pipe after the process has ended: its last lines explain a crash best."""
         while self._read >= 0:
             before = self._read
             try:

@@ -1,4 +1,4 @@
-"""Tells the server every few seconds that this worker is there, and what it does."""
+"""Publishes this worker's record to the server every few seconds, for `windlass status` and the web page."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from msgspec import structs
 from windlass.errors import WindlassError
 from windlass.queue import FlowRunner
 from windlass.storage.port import Call
-from windlass.transport.presence import FORGOTTEN, beat, forget
+from windlass.transport.presence import FORGET_AFTER_S, beat, forget
 from windlass.values.worker_record import WorkerRecord
 
 log = logging.getLogger("windlass.worker")
 
-OFTEN = 5.0  # seconds between two signs of life, however long the leases are
-QUIET = 2  # times as long between two of a worker that has nothing to do and nothing new to tell
-PATIENCE = 2.0  # seconds for a goodbye
+MAX_BEAT_INTERVAL_S = 5.0  # with long leases too, the list of workers must look current to a person
+IDLE_BEAT_FACTOR = 2  # an idle worker with no news beats half as often: many idle workers must cost little
+GOODBYE_TIMEOUT_S = 2.0  # the record expires anyway, so a stopping worker does not wait longer to delete it
 
 
-async def show_up(
+async def keep_presence(
     app: FlowRunner, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
 ) -> None:
-    """Keep a worker in the fleet until this is cancelled, then take it off. What goes wrong is logged, and no more.
+    """Publish a worker's record until this task is cancelled, then delete it. Errors are only logged.
 
-    News is told after `every` seconds, that it is `stopping` at once; without any a record's own `every` counts.
+    A changed record goes out within `every` seconds, a stop at once, an unchanged record at its own interval.
     """
-    told = ""
-    last, told_at = None, 0.0
+    last_problem = ""
+    last, sent_at = None, 0.0
     try:
         while True:
-            about = record()
-            if last is None or _is_news(about, last) or monotonic() >= told_at + about.every:
-                problem = await _try(app, beat(about))
-                if problem:  # the same again and again is worth one line
-                    log.log(logging.DEBUG if problem == told else logging.WARNING, "not seen in the fleet: %s", problem)
-                told, told_at = problem, monotonic()
-                last = None if problem else about
-            await _pause(min(every, OFTEN), stopping)
+            current = record()
+            if last is None or _has_news(current, last) or monotonic() >= sent_at + current.every:
+                problem = await _perform(app, beat(current))
+                if problem:
+                    level = logging.DEBUG if problem == last_problem else logging.WARNING  # warn once for each problem
+                    log.log(level, "Worker %s cannot publish its presence; retrying: %s", name, problem)
+                last_problem, sent_at = problem, monotonic()
+                last = None if problem else current
+            await _pause(min(every, MAX_BEAT_INTERVAL_S), stopping)
     finally:
-        if not told:
+        if not last_problem:
             await _say_goodbye(app, name)
 
 
-def _is_news(about: WorkerRecord, last: WorkerRecord) -> bool:
-    """Whether more has changed than its weight."""
-    return structs.replace(about, rss=last.rss) != last
+def _has_news(current: WorkerRecord, last: WorkerRecord) -> bool:
+    """Return whether anything but the memory has changed."""
+    return structs.replace(current, rss=last.rss) != last
 
 
 async def _pause(seconds: float, stopping: asyncio.Event) -> None:
@@ -64,15 +65,15 @@ async def _pause(seconds: float, stopping: asyncio.Event) -> None:
 
 async def _say_goodbye(app: FlowRunner, name: str) -> None:
     try:
-        async with asyncio.timeout(PATIENCE):
-            problem = await _try(app, forget(name))
+        async with asyncio.timeout(GOODBYE_TIMEOUT_S):
+            problem = await _perform(app, forget(name))
     except TimeoutError:
-        problem = "the server does not answer"
+        problem = f"the server did not answer within {GOODBYE_TIMEOUT_S:g} s"
     if problem:
-        log.info("still in the fleet for %g s: %s", FORGOTTEN, problem)
+        log.info("Worker %s stays listed for %g s: %s", name, FORGET_AFTER_S, problem)
 
 
-async def _try(app: FlowRunner, call: Call[bool]) -> str:
+async def _perform(app: FlowRunner, call: Call[bool]) -> str:
     try:
         await app.arun(lambda session: session.perform(call, 0.0))
     except WindlassError as error:

@@ -1,4 +1,4 @@
-"""Giving back what a dead runner held: at once, in the old order, and charged to nobody but whose fault it was."""
+"""Returns the jobs of a dead runner to their queue: at once, in their old order, charging only the job at fault."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from windlass.transport import Flow, Session
 from windlass.values.job import JobRecord, Lease
 from windlass.values.outcome import Outcome
 
-MOST = 500  # jobs in one step: each of these is settled by itself inside the script
+MAX_BATCH = 500  # jobs in one script call: the script settles them one by one and must stay within milliseconds
 Decide = Callable[[Lease, JobRecord], Outcome]
 
 
 async def reclaim(app: Windlass, queue: str, holder: str, decide: Decide) -> list[Outcome]:
-    """End every lease that a holder has on a queue, by the outcomes that `decide` gives; then forget the holder."""
+    """Settle every lease of a holder on a queue with the outcome that `decide` returns, then forget the holder."""
     layout = app.layout(queue)
     return await app.arun(lambda session: _reclaim(session, layout, holder, decide))
 
@@ -30,20 +30,20 @@ def _reclaim(session: Session, layout: Layout, holder: str, decide: Decide) -> F
 
 
 def all_held(session: Session, layout: Layout, holder: str) -> Flow[list[JobRecord]]:
-    """Everything that a holder has on a queue."""
+    """Return all jobs that a holder has leased on a queue."""
     found: list[JobRecord] = []
     cursor: str | None = None
     while True:
-        page = yield from session.perform(layout.held(holder, cursor, MOST))
-        ours = [record for record in page.jobs if record.holder == holder]
-        found += ours
+        page = yield from session.perform(layout.held(holder, cursor, MAX_BATCH))
+        held = [record for record in page.jobs if record.holder == holder]
+        found += held
         cursor = page.cursor
-        if cursor is None or len(ours) < len(page.jobs):
+        if cursor is None or len(held) < len(page.jobs):
             return found
 
 
 def lease_of(record: JobRecord) -> Lease:
-    """The lease that a leased job's record tells of."""
+    """Build the lease from the record of a leased job."""
     assert record.fence is not None
     return Lease(
         record.queue,
@@ -59,5 +59,5 @@ def lease_of(record: JobRecord) -> Lease:
 
 
 def _batches(outcomes: list[Outcome]) -> Iterator[list[Outcome]]:
-    for start in range(0, len(outcomes), MOST):
-        yield outcomes[start : start + MOST]
+    for start in range(0, len(outcomes), MAX_BATCH):
+        yield outcomes[start : start + MAX_BATCH]

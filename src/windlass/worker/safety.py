@@ -1,4 +1,4 @@
-"""What a worker makes of the server before it takes the first job: where jobs may be lost, it does not start."""
+"""Checks the server before a worker takes its first job. The worker does not start if the server may lose jobs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import logging
 import os
 
 from windlass.app import Windlass
-from windlass.doctor import Finding, perils
+from windlass.doctor import Finding, dangers
 from windlass.errors import ServerMayEvict, ServerTooOld, ServerUnfit
 from windlass.transport.endpoint import Address
-from windlass.transport.errors import ConnectFailed, WireLost
+from windlass.transport.errors import SERVER_UNAVAILABLE
 
 log = logging.getLogger("windlass.worker")
 
-# Tells the processes of a worker what its supervisor was told. It is the variable of `windlass worker --allow-unsafe`.
+# Passes --allow-unsafe from the supervisor to its processes. The CLI option reads the same variable.
 ALLOW_UNSAFE = "WINDLASS_WORKER_ALLOW_UNSAFE"
 
-PATIENCE = 2.0  # seconds for one of several servers: one that stands still must not hold up the queues of the others
+SERVER_CHECK_TIMEOUT_S = 2.0  # for one of several servers: a server that hangs must not delay the others' queues
 
 
 async def check_server(app: Windlass, *, allow_unsafe: bool) -> None:
-    """Refuse a server that may lose jobs; or, where that is allowed, log what is ignored."""
+    """Refuse a server that may lose jobs. With `allow_unsafe`, only log the findings."""
     servers = await app.arun(lambda session: session.primaries())
-    patience = PATIENCE if len(servers) > 1 else None
-    looks = await asyncio.gather(*(_look_at(app, server, patience) for server in servers))
-    found = [finding for look in looks for finding in look]
+    timeout = SERVER_CHECK_TIMEOUT_S if len(servers) > 1 else None
+    results = await asyncio.gather(*(_check_one(app, server, timeout) for server in servers))
+    found = [finding for result in results for finding in result]
     if allow_unsafe:
         for finding in found:
-            log.warning("ignored, as told: %s: %s (%s)", finding.server, finding.what, finding.remedy)
+            told = "Unsafe server setting ignored (allow_unsafe): %s: %s (%s)"
+            log.warning(told, finding.server, finding.what, finding.remedy)
         return
     if app.given.allow_eviction:
         found = [finding for finding in found if finding.check != "eviction"]
@@ -36,34 +37,35 @@ async def check_server(app: Windlass, *, allow_unsafe: bool) -> None:
         raise _refusal(found)
 
 
-async def _look_at(app: Windlass, server: Address, patience: float | None) -> list[Finding]:
+async def _check_one(app: Windlass, server: Address, timeout: float | None) -> list[Finding]:
     try:
-        async with asyncio.timeout(patience):
-            return await app.arun(perils(server))
-    except (ConnectFailed, WireLost, TimeoutError) as error:
-        log.warning("the settings of the server at %s were not looked at: %s", server, str(error) or "no answer")
+        async with asyncio.timeout(timeout):
+            return await app.arun(dangers(server))
+    except (*SERVER_UNAVAILABLE, TimeoutError) as error:
+        why = str(error) or "no answer"
+        log.warning("Cannot check the settings of the server at %s; starting without the check: %s", server, why)
         return []
 
 
 def _refusal(found: list[Finding]) -> ServerUnfit:
-    told = "; ".join(f"{finding.server}: {finding.what} ({finding.remedy})" for finding in found)
+    findings = "; ".join(f"{finding.server}: {finding.what} ({finding.remedy})" for finding in found)
     kinds = {"version": ServerTooOld, "eviction": ServerMayEvict}
     kind = kinds.get(found[0].check, ServerUnfit)
     return kind(
-        f"the worker does not start, because jobs could be lost. {told}. To take the risk: `windlass worker "
-        "--allow-unsafe`, or allow_unsafe=True"
+        f"the worker does not start, because the server could lose jobs. {findings}. To start all the same: "
+        "`windlass worker --allow-unsafe`, or allow_unsafe=True"
     )
 
 
-def tell_processes(allow_unsafe: bool) -> None:
-    """Have the processes that begin from now on know of it: each of them imports the app anew."""
+def export_allow_unsafe(allow_unsafe: bool) -> None:
+    """Pass the setting on to the processes that start from now on, through the environment."""
     if allow_unsafe:
         os.environ[ALLOW_UNSAFE] = "1"
     else:
         os.environ.pop(ALLOW_UNSAFE, None)
 
 
-def heed_supervisor(app: Windlass) -> None:
-    """In such a process: what the supervisor was told to ignore does not stop this app either."""
+def apply_allow_unsafe(app: Windlass) -> None:
+    """In a process of a worker: apply the supervisor's --allow-unsafe to this process's copy of the app."""
     if os.environ.get(ALLOW_UNSAFE) == "1":
         app.tolerate_eviction()

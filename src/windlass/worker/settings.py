@@ -1,4 +1,4 @@
-"""What a worker is told: which queues, how many jobs at a time, how patient to be. Supervisor and runner share it."""
+"""The settings of a worker, which supervisor and runner share: queues, concurrency, time limits, logs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from windlass import __version__
 from windlass.storage.port import Layout
 from windlass.values.ids import random_id
 from windlass.values.worker_record import WorkerRecord
-from windlass.worker.presence import OFTEN, QUIET
+from windlass.worker.presence import IDLE_BEAT_FACTOR, MAX_BEAT_INTERVAL_S
 
-ISOLATED = 16
-BEATS = 3  # heartbeats in one lease time
-SAFETY = 0.85  # part of the lease time after which jobs whose lease cannot be kept are stopped
+ISOLATED_SLOTS = 16  # suspects that run at a time: they must not wait for each other, but each costs a process
+BEATS_PER_LEASE = 3  # one lost heartbeat must not lose a lease
+SAFE_LEASE_SHARE = 0.85  # without a heartbeat for this share of the lease, jobs are stopped; the rest is time to stop
 
 
 class Settings(Struct, frozen=True):
-    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the most there may be."""
+    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the upper limit."""
 
     name: str
     queues: dict[str, int]
@@ -40,17 +40,18 @@ class Settings(Struct, frozen=True):
     log_level: str = "info"
     log_arguments: bool = False
     log_jobs: bool = False
-    allow_unsafe: bool = False  # start also on a server that may lose jobs
+    allow_unsafe: bool = False  # start even if the server may lose jobs
 
     @property
     def slots(self) -> dict[str, range]:
-        """The places on the slot_table: children first, then threads, then coroutines.
+        """The slots by kind: children first, then threads, then coroutines.
 
-        `apart` are children for suspects, jobs that may have killed a runner: each gets a process of its own.
+        "isolated" slots are children for suspects, which are jobs that may have killed a runner. Each suspect runs in
+        a process of its own.
         """
         sizes = {
             "process": self.processes,
-            "isolated": ISOLATED if self.processes else 0,
+            "isolated": ISOLATED_SLOTS if self.processes else 0,
             "thread": self.threads,
             "loop": self.concurrency,
         }
@@ -59,17 +60,17 @@ class Settings(Struct, frozen=True):
 
     @property
     def child_slots(self) -> range:
-        """The places on the slot_table that are run by children."""
+        """The slots of child processes."""
         return range(self.slots["thread"].start)
 
     @property
     def entries(self) -> int:
-        """How many places the slot_table needs."""
+        """The number of slots."""
         return self.slots["loop"].stop
 
 
 def worker_name(wanted: str | None = None) -> str:
-    """A name that tells people where the worker is. Never used twice: a dead worker's jobs would wait for ever."""
+    """Make a unique name that shows where the worker runs. A reused name would keep a dead worker's leases alive."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].lstrip("-") or "worker"
     return f"{wanted or f'{host}-{os.getpid()}'}-{random_id()[:6]}"
 
@@ -84,7 +85,7 @@ def worker_record(
     stopping: bool,
     suspended: dict[str, str],
 ) -> WorkerRecord:
-    """What a worker tells the fleet of itself."""
+    """Build the record that a worker publishes."""
     return WorkerRecord(
         name=settings.name,
         host=socket.gethostname(),
@@ -98,10 +99,10 @@ def worker_record(
         rss=rss,
         state="stopping" if stopping else "working",
         suspended=suspended,
-        every=min(settings.lease / BEATS, OFTEN) * (1 if running else QUIET),
+        every=min(settings.lease / BEATS_PER_LEASE, MAX_BEAT_INTERVAL_S) * (1 if running else IDLE_BEAT_FACTOR),
     )
 
 
 def lease_on(layout: Layout, lease: float) -> float:
-    """The lease time on a queue: the worker's own, or less where peers call a silent worker lost sooner."""
+    """Return the lease time on a queue: the worker's own, or less if peers of that layout give up on it sooner."""
     return lease if layout.heartbeat is None else min(lease, layout.heartbeat)

@@ -1,12 +1,13 @@
-"""What the processes of a worker say to each other: frames on Unix sockets, blocking or on an event loop.
-Both sides are forks of one program, so a frame that breaks the format means a bug or a death, and is an error.
+"""Frames between the processes of a worker, on Unix sockets, blocking or on an event loop.
+
+Both sides are forks of one program, so an invalid frame means a bug or a death, and raises an error.
 
     4 bytes            4 bytes            header             body
     ┌──────────────────┬──────────────────┬──────────────────┬──────────────────┐
-    │ length of header │ length of body   │ a JSON object    │ bytes as they are│
+    │ length of header │ length of body   │ a JSON object    │ raw bytes        │
     └──────────────────┴──────────────────┴──────────────────┴──────────────────┘
 
-File descriptors travel beside the first byte of a frame; its header then has `"fds": how many`.
+File descriptors travel with the first byte of a frame. Its header then has `"fds": count`.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from windlass.errors import WindlassError
 
 Header = dict[str, Any]
 
-HEADER_LIMIT = 4 * 1024 * 1024
-BODY_LIMIT = 64 * 1024 * 1024
-MOST_FDS = 16
+MAX_HEADER_BYTES = 4 * 1024 * 1024  # far above any real header: a larger length means that the stream is corrupt
+MAX_BODY_BYTES = 64 * 1024 * 1024  # far above the largest payload (MAX_PAYLOAD, 1 MB)
+MAX_FDS = 16  # per frame; the largest carries three
 
 _LENGTHS = struct.Struct(">II")
-_PREFIX = _LENGTHS.size
-_CHUNK = 64 * 1024
-_JOINED = 32 * 1024  # up to here one copy is cheaper than a second system call
-_CROWD = 256  # frames that nobody took yet, before the socket is no longer read
+_PREFIX_BYTES = _LENGTHS.size
+_CHUNK_BYTES = 64 * 1024  # one read takes many small frames
+_JOIN_MAX_BYTES = 32 * 1024  # up to this size, one copy is cheaper than a second system call
+_MAX_UNREAD_FRAMES = 256  # then the socket is no longer read, so that the sender feels backpressure
 
-# Where the flag is missing (macOS) the descriptors are closed to exec right after they came.
+# macOS has no such flag; there the descriptors become close-on-exec right after they arrive.
 _CLOEXEC: int = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 _encode = msgspec.json.Encoder().encode
@@ -44,7 +45,7 @@ _decode = msgspec.json.Decoder(dict).decode
 
 
 class FrameError(WindlassError):
-    """What came is no frame, or the sender ended in the middle of one; or what is to be sent does not fit."""
+    """A received frame is invalid or incomplete, or a frame to send is too large."""
 
 
 # -- blocking ------------------------------------------------------------------------------------
@@ -57,8 +58,8 @@ def send(sock: socket.socket, header: Header, body: bytes = b"") -> None:
 
 
 def receive(sock: socket.socket) -> tuple[Header, bytes] | None:
-    """Wait for one frame. None when the other side is gone."""
-    prefix = _read_exactly(sock, _PREFIX, may_end=True)
+    """Wait for one frame; None when the other side is gone."""
+    prefix = _read_exactly(sock, _PREFIX_BYTES, may_end=True)
     return _read_rest(sock, prefix) if prefix else None
 
 
@@ -71,12 +72,12 @@ def send_with_fds(sock: socket.socket, header: Header, body: bytes = b"", fds: S
 
 
 def receive_with_fds(sock: socket.socket) -> tuple[Header, bytes, list[int]] | None:
-    """Wait for one frame and what descriptors came along. They are the receiver's to close."""
-    prefix, fds = _receive_message(sock, _PREFIX)
+    """Wait for one frame and its file descriptors, which the caller must close; None when the other side is gone."""
+    prefix, fds = _receive_message(sock, _PREFIX_BYTES)
     if not prefix:
         return None
     try:
-        prefix += _read_exactly(sock, _PREFIX - len(prefix))
+        prefix += _read_exactly(sock, _PREFIX_BYTES - len(prefix))
         header, body = _read_rest(sock, prefix)
         _expect_fds(header, len(fds))
     except BaseException:
@@ -86,7 +87,7 @@ def receive_with_fds(sock: socket.socket) -> tuple[Header, bytes, list[int]] | N
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors, whatever became of them."""
+    """Close file descriptors, ignoring those that are closed already."""
     for fd in fds:
         try:
             os.close(fd)
@@ -101,12 +102,12 @@ def _read_rest(sock: socket.socket, prefix: bytes) -> tuple[Header, bytes]:
 
 
 def _read_exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> bytes:
-    data = sock.recv(min(length, _CHUNK)) if length else b""
+    data = sock.recv(min(length, _CHUNK_BYTES)) if length else b""
     if len(data) == length or (may_end and not data):
         return data
     whole = bytearray(data)
     while len(whole) < length:
-        data = sock.recv(min(length - len(whole), 16 * _CHUNK))
+        data = sock.recv(min(length - len(whole), 16 * _CHUNK_BYTES))
         if not data:
             raise _cut_off(len(whole), length)
         whole += data
@@ -117,8 +118,10 @@ def _read_exactly(sock: socket.socket, length: int, *, may_end: bool = False) ->
 
 
 class _Stream:
-    """A socket on the running event loop, read and written without asyncio's transports: as fast for small frames
-    (measured), and one text for frames with and without file descriptors, which transports know nothing of."""
+    """A socket on the running event loop, without asyncio's transports.
+
+    Transports cannot carry file descriptors, and they are not faster for small frames (measured).
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -132,7 +135,7 @@ class _Stream:
         self._flushed: asyncio.Future[None] | None = None
         self._fault: FrameError | None = None
         self._ended = False
-        self.unheard = False  # the other side went without having read all that we sent; not every system tells
+        self.unread_by_peer = False  # the other side died before it read all that we sent; some systems do not tell
         self._closed = False
         self._reading = True
         self._loop.add_reader(sock.fileno(), self._on_readable)
@@ -143,11 +146,11 @@ class _Stream:
 
     @property
     def ended(self) -> bool:
-        """Whether the other side is known to be gone."""
+        """Whether the other side is gone, as far as we know."""
         return self._ended
 
     def close(self) -> None:
-        """Close the socket. Who waits for a frame gets None, what was not sent yet is dropped."""
+        """Close the socket. A waiting receiver gets None; unsent frames are dropped."""
         if self._closed:
             return
         self._closed = True
@@ -168,20 +171,20 @@ class _Stream:
             if self._ended:
                 return None
             if self._waiter is not None:
-                raise RuntimeError("two tasks receive from one frame stream: let one receive and hand on")
+                raise RuntimeError("two tasks receive from one frame stream: let one task receive for both")
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
         frame = self._frames.popleft()
-        if not self._reading and not self._ended and len(self._frames) < _CROWD // 2:
+        if not self._reading and not self._ended and len(self._frames) < _MAX_UNREAD_FRAMES // 2:
             self._reading = True
             self._loop.add_reader(self._sock.fileno(), self._on_readable)
         return frame
 
     def _read(self) -> bytes:
-        return self._sock.recv(_CHUNK)
+        return self._sock.recv(_CHUNK_BYTES)
 
     def _on_readable(self) -> None:
         try:
@@ -189,8 +192,8 @@ class _Stream:
         except (BlockingIOError, InterruptedError):
             return
         except ConnectionError:
-            data = b""  # it died with something of ours unread: gone is gone
-            self.unheard = True
+            data = b""  # the peer died before it read all frames
+            self.unread_by_peer = True
         except FrameError as fault:
             self._end(fault)
             return
@@ -202,7 +205,7 @@ class _Stream:
         except FrameError as fault:
             self._end(fault)
             return
-        if len(self._frames) >= _CROWD:
+        if len(self._frames) >= _MAX_UNREAD_FRAMES:
             self._stop_reading()
         if self._frames:
             self._wake()
@@ -212,13 +215,13 @@ class _Stream:
             self._unread += data
             data = self._unread
         start, size = 0, len(data)
-        while size - start >= _PREFIX:
+        while size - start >= _PREFIX_BYTES:
             header_length, body_length = _lengths(data, start)
-            body_start = start + _PREFIX + header_length
+            body_start = start + _PREFIX_BYTES + header_length
             end = body_start + body_length
             if end > size:
                 break
-            header = _read_header(data[start + _PREFIX : body_start])
+            header = _read_header(data[start + _PREFIX_BYTES : body_start])
             self._frames.append((header, bytes(data[body_start:end])))
             start = end
         if data is self._unread:
@@ -244,7 +247,7 @@ class _Stream:
     # -- writing
 
     def _post(self, pieces: Sequence[bytes], fds: Sequence[int] = ()) -> None:
-        """Send now what the socket takes, and the rest as soon as it can. Whole frames, in order."""
+        """Send as much as the socket takes now, and the rest when it is writable. Keeps frames whole and in order."""
         if self._closed:
             raise BrokenPipeError("this frame stream is closed")
         for piece in pieces:
@@ -252,7 +255,7 @@ class _Stream:
             if not self._outbox:
                 rest, fds = self._write(rest, fds)
             if rest:
-                # Copies, for the sender may close its own before these are on their way.
+                # Duplicates, because the caller may close its own descriptors before these are sent.
                 self._outbox.append((rest, [os.dup(fd) for fd in fds]))
                 fds = ()
         if self._outbox and self._flushed is None:
@@ -278,7 +281,7 @@ class _Stream:
                 if rest:
                     return
         except OSError:
-            self._drop_outbox()  # gone: who waits for the flush hears of it, the reader sees the end
+            self._drop_outbox()  # the peer is gone; this fails the waiting flush, and the reader sees the end
             return
         self._finish_writing(None)
 
@@ -299,7 +302,7 @@ class _Stream:
             flushed.set_result(None)
         else:
             flushed.set_exception(error)
-            flushed.exception()  # perhaps nobody waits, and that is no fault
+            flushed.exception()  # marks it as retrieved: often no task waits for the flush
 
     async def _flush(self) -> None:
         if self._flushed is not None:
@@ -307,7 +310,7 @@ class _Stream:
 
 
 class FrameStream(_Stream):
-    """Frames on the event loop: the runner's end of a child's socket. Made while the loop runs; owns the socket."""
+    """Frames on the running event loop: the runner's end of a child's socket. Owns the socket."""
 
     async def send(self, header: Header, body: bytes = b"") -> None:
         """Send one frame. Raises `BrokenPipeError` (or another `OSError`) when the other side is gone."""
@@ -316,15 +319,15 @@ class FrameStream(_Stream):
             await self._flush()
 
     async def receive(self) -> tuple[Header, bytes] | None:
-        """The next frame; None when the other side is gone. One task at a time."""
+        """Wait for the next frame; None when the other side is gone. Only one task may wait at a time."""
         return await self._next()
 
 
 class FdStream(_Stream):
-    """Frames with file descriptors on the event loop: a supervisor's control sockets."""
+    """Frames with file descriptors on the running event loop: a supervisor's control sockets."""
 
     def post(self, header: Header, body: bytes = b"") -> None:
-        """Send one frame without waiting until it is on its way."""
+        """Queue one frame without waiting for the socket."""
         self._post(_pieces(header, body))
 
     async def send(self, header: Header, body: bytes = b"", fds: Sequence[int] = ()) -> None:
@@ -333,7 +336,7 @@ class FdStream(_Stream):
         await self._flush()
 
     async def receive(self) -> tuple[Header, bytes, list[int]] | None:
-        """The next frame and what descriptors came along: the receiver's to close. None at the end."""
+        """Wait for the next frame and its file descriptors, which the caller must close; None when the peer is gone."""
         frame = await self._next()
         if frame is None:
             return None
@@ -347,14 +350,14 @@ class FdStream(_Stream):
         return header, body, fds
 
     def finish(self) -> None:
-        """Tell the other side that nothing more will come. What it still says can be received."""
+        """Tell the other side that no more frames will come. Its own frames can still be received."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             pass
 
     def _read(self) -> bytes:
-        data, fds = _receive_message(self._sock, _CHUNK)
+        data, fds = _receive_message(self._sock, _CHUNK_BYTES)
         self._fds.extend(fds)
         return data
 
@@ -364,21 +367,21 @@ class FdStream(_Stream):
 
 def _pieces(header: Header, body: bytes) -> tuple[bytes, ...]:
     text = _encode(header)
-    if len(text) > HEADER_LIMIT or len(body) > BODY_LIMIT:
+    if len(text) > MAX_HEADER_BYTES or len(body) > MAX_BODY_BYTES:
         raise FrameError(
-            f"a frame with a header of {len(text):,} bytes and a body of {len(body):,} does not fit: "
-            f"the most is {HEADER_LIMIT:,} and {BODY_LIMIT:,}. Keep large data elsewhere and send where it is."
+            f"a frame with a header of {len(text):,} bytes and a body of {len(body):,} bytes is too large: the limits "
+            f"are {MAX_HEADER_BYTES:,} and {MAX_BODY_BYTES:,}. Store large data elsewhere and send a reference."
         )
     prefix = _LENGTHS.pack(len(text), len(body))
-    return (prefix + text + body,) if len(body) <= _JOINED else (prefix + text, body)
+    return (prefix + text + body,) if len(body) <= _JOIN_MAX_BYTES else (prefix + text, body)
 
 
 def _lengths(data: bytes | bytearray, start: int = 0) -> tuple[int, int]:
     header_length, body_length = _LENGTHS.unpack_from(data, start)
-    if header_length > HEADER_LIMIT or body_length > BODY_LIMIT:
+    if header_length > MAX_HEADER_BYTES or body_length > MAX_BODY_BYTES:
         raise FrameError(
-            f"a frame claims a header of {header_length:,} bytes and a body of {body_length:,}, over the limits of "
-            f"{HEADER_LIMIT:,} and {BODY_LIMIT:,}: something else was written into this socket"
+            f"a frame claims a header of {header_length:,} bytes and a body of {body_length:,} bytes, over the limits "
+            f"of {MAX_HEADER_BYTES:,} and {MAX_BODY_BYTES:,}: other data was written to this socket"
         )
     return header_length, body_length
 
@@ -387,28 +390,29 @@ def _read_header(text: bytes | bytearray) -> Header:
     try:
         return _decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FrameError(f"a frame's header is no JSON object ({error}): it begins with {bytes(text[:40])!r}") from None
+        start = bytes(text[:40])
+        raise FrameError(f"a frame's header is not a JSON object ({error}): it begins with {start!r}") from None
 
 
 def _cut_off(had: int, wanted: int | None) -> FrameError:
     of = f" of {wanted:,}" if wanted is not None else ""
-    return FrameError(f"the other side ended in the middle of a frame, after {had:,}{of} bytes")
+    return FrameError(f"the other side closed in the middle of a frame, after {had:,}{of} bytes")
 
 
 # -- file descriptors ----------------------------------------------------------------------------
 
 
 def _announce(header: Header, fds: Sequence[int]) -> Header:
-    if len(fds) > MOST_FDS:
-        raise FrameError(f"{len(fds)} file descriptors are too many for one frame: the most is {MOST_FDS}")
+    if len(fds) > MAX_FDS:
+        raise FrameError(f"{len(fds)} file descriptors are too many for one frame: the limit is {MAX_FDS}")
     return header | {"fds": len(fds)} if fds else header
 
 
 def _expect_fds(header: Header, came: int) -> None:
-    told = header.pop("fds", 0)
-    if told != came:
+    announced = header.pop("fds", 0)
+    if announced != came:
         raise FrameError(
-            f"{came} file descriptors came with a frame that has {told}: has this process run out of them?"
+            f"a frame announces {announced} file descriptors and {came} arrived: check this process's open-files limit"
         )
 
 
@@ -418,13 +422,13 @@ def _ancillary(fds: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
 
 def _receive_message(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
     fds = array.array("i")
-    data, ancillary, flags, _ = sock.recvmsg(most, socket.CMSG_SPACE(MOST_FDS * fds.itemsize), _CLOEXEC)
+    data, ancillary, flags, _ = sock.recvmsg(most, socket.CMSG_SPACE(MAX_FDS * fds.itemsize), _CLOEXEC)
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
         close_all(fds)
-        raise FrameError("file descriptors were lost on their way: raise this process's limit of open files")
+        raise FrameError("the kernel dropped file descriptors of a frame: raise this process's open-files limit")
     for fd in fds if not _CLOEXEC else ():
         os.set_inheritable(fd, False)
     return data, list(fds)

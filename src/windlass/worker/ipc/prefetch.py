@@ -1,11 +1,11 @@
-"""A prefetch: small jobs that lie ready for a child, so that it need not wait for the runner between two of them.
+"""The prefetch of a child: a socket pair that holds small jobs, so that the child need not wait for the runner.
 
-Whoever takes one out has it: the child to run it, or the runner to have it run elsewhere. The kernel gives each packet
-to one of them, so a job that was taken back was certainly not begun, whatever the child is doing or has died of. Each
-has a number, for while the runner takes back some the child may take one between them.
+Both the child and the runner take jobs out: the child to run them, the runner to run them elsewhere. The kernel gives
+each packet to only one of them, so a job that the runner took back never started, even if the child has died. Jobs are
+numbered, because the child may take one while the runner takes back the others.
 
-No call here waits in the kernel for a packet, and none goes by `socket.setdefaulttimeout`, which the user's code may
-set: whether a socket blocks is a property that both processes share.
+The sockets are non-blocking. Both processes share that property, so `socket.setdefaulttimeout` of the user's code must
+not change it, and no call here waits in the kernel for a packet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import struct
 import sys
 from typing import Self
 
-LARGEST = 16 * 1024  # bytes: for what is larger only its number is put here, and it follows on the child's socket
+MAX_JOB_BYTES = 16 * 1024  # fits many times into a socket buffer; a larger job follows on the child's socket
 
 _NUMBER = struct.Struct(">I")
 
 
 class Prefetch:
-    """The runner's side: both ends, for it puts jobs in and takes them back."""
+    """The runner's side. It holds both ends, because it puts jobs in and takes them back."""
 
     def __init__(self, inlet: socket.socket, outlet: socket.socket) -> None:
         self._inlet = inlet
@@ -32,11 +32,11 @@ class Prefetch:
 
     @classmethod
     def from_fds(cls, fds: list[int]) -> Self | None:
-        """What came from the supervisor; None where there are no prefetchs."""
+        """Wrap the descriptors from the supervisor; None if this system has no prefetch."""
         return cls(*(socket.socket(fileno=fd) for fd in fds)) if fds else None
 
     def put(self, number: int, job: bytes) -> bool:
-        """Whether there was room for it."""
+        """Put a job in. Returns False if it does not fit."""
         try:
             self._inlet.send(_NUMBER.pack(number) + job, socket.MSG_DONTWAIT)
         except OSError:
@@ -44,23 +44,23 @@ class Prefetch:
         return True
 
     def take_back(self) -> set[int]:
-        """Take out all that is in it: which ones that were. They are nobody's from now on."""
+        """Take out all jobs and return their numbers."""
         numbers = set()
         try:
-            while packet := self._outlet.recv(_NUMBER.size, socket.MSG_DONTWAIT):  # the rest of it is dropped
+            while packet := self._outlet.recv(_NUMBER.size, socket.MSG_DONTWAIT):  # recv drops the packet's rest
                 numbers.add(int(_NUMBER.unpack(packet)[0]))
         except OSError:
             pass
         return numbers
 
     def close(self) -> None:
-        """Nothing more will come: a child that waits for a job ends."""
+        """Close both ends. A child that waits for a job ends."""
         self._inlet.close()
         self._outlet.close()
 
 
 def new_pair() -> tuple[socket.socket, ...]:
-    """Where jobs go in and where they come out, for the supervisor to hand on; none where there are no such sockets."""
+    """Create the inlet and the outlet, for the supervisor to pass on. Empty if the system has no such sockets."""
     if not sys.platform.startswith("linux"):
         return ()
     try:
@@ -70,17 +70,17 @@ def new_pair() -> tuple[socket.socket, ...]:
 
 
 def open_outlet(fd: int) -> socket.socket:
-    """For the child: its end, as the forkserver handed it over."""
+    """Open the child's end, from the descriptor that the forkserver passed."""
     outlet = socket.socket(fileno=fd)
     outlet.settimeout(0)
     return outlet
 
 
 def take(outlet: socket.socket) -> bytes | None:
-    """For the child: wait for the next job. Empty if it follows on the socket, None when nothing more will come."""
+    """Wait in the child for the next job. Empty if the job follows on the socket, None when the prefetch is closed."""
     while True:
         try:
-            packet = outlet.recv(_NUMBER.size + LARGEST, socket.MSG_DONTWAIT)
+            packet = outlet.recv(_NUMBER.size + MAX_JOB_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             waiting = select.poll()
             waiting.register(outlet, select.POLLIN)

@@ -1,14 +1,15 @@
-"""A table in shared memory: which job runs in which slot, and until when. The runner writes it and the supervisor
-reads it,
-so what was running is known whatever dies, and a loop that no longer turns is seen from outside.
+"""A table in shared memory: which job runs in which slot, and until when.
+
+The runner writes it and the supervisor reads it. So the supervisor knows what ran when a process dies, and sees when
+the runner's event loop is blocked.
 
     words of 8 bytes
     0 magic   1 entries   2 tick (ms)   3 finished   4 safe until (ms)   5…7 spare
     8 + 4·slot:   fence (0 = none)   deadline (ms, 0 = none)   started (ms)   spare
 
-Times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. There is one writer, and it writes
-the fence last when a job begins and first when it ends: an entry with a fence is whole. Only until when leases are
-safe is the supervisor's to write, by the clock that leases are measured with (`machine.awake`).
+Times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. The runner is the only writer. It
+writes the fence last when a job begins and first when it ends, so an entry with a fence is complete. Word 4 alone is
+written by the supervisor, by the clock that measures leases (`machine.awake`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import NamedTuple, Self
 
 from windlass.errors import InvalidOption, WindlassError
 
-# Places in `SlotTable.words`, for loops that cannot afford a call.
+# Indexes into `SlotTable.words`.
 TICK = 2
 FINISHED = 3
 SAFE_UNTIL = 4
@@ -32,15 +33,15 @@ WIDTH = 4
 FENCE, DEADLINE, STARTED = range(3)
 
 _MAGIC = int.from_bytes(b"wndlass1", "big")
-_MOST_ENTRIES = 65_536
+_MAX_ENTRIES = 65_536  # 2 MB of shared memory: far more slots than a worker can use
 
 
 class NotASlotTable(WindlassError):
-    """The descriptor that was given is not a slot_table's."""
+    """The file descriptor does not belong to a slot table."""
 
 
 class Running(NamedTuple):
-    """A job that is being run. `deadline` 0: it has none."""
+    """A running job. `deadline` 0 means none."""
 
     slot: int
     fence: int
@@ -49,12 +50,12 @@ class Running(NamedTuple):
 
 
 def now_ms() -> int:
-    """The clock of the slot_table."""
+    """Return the time by the slot table's clock."""
     return monotonic_ns() // 1_000_000
 
 
 class SlotTable:
-    """A mapping of the table. It lives for as long as any process maps it or has its descriptor."""
+    """A mapping of the table. The table lives as long as any process maps it or holds its descriptor."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
@@ -63,9 +64,9 @@ class SlotTable:
 
     @classmethod
     def create(cls, entries: int) -> Self:
-        """A new slot_table, all slots empty. Its descriptor is closed to exec; hand it on with a frame."""
-        if not 0 < entries <= _MOST_ENTRIES:
-            raise InvalidOption(f"a slot_table has 1 to {_MOST_ENTRIES:,} entries, not {entries}")
+        """Create a table with empty slots. Its descriptor is close-on-exec; pass it on with a frame."""
+        if not 0 < entries <= _MAX_ENTRIES:
+            raise InvalidOption(f"a slot table has 1 to {_MAX_ENTRIES:,} entries, not {entries}")
         size = (FIRST + WIDTH * entries) * 8
         slot_table = cls(_shared_file(size), size)
         slot_table.words[1] = entries
@@ -74,51 +75,49 @@ class SlotTable:
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """Map a slot_table that came from another process. The descriptor is the slot_table's from now on."""
+        """Map a table from another process. The table owns the descriptor from now on."""
         size = os.fstat(fd).st_size
         if size < (FIRST + WIDTH) * 8:
             raise NotASlotTable(
-                f"file descriptor {fd} has {size} bytes and is no slot_table: pass the `fd` of a SlotTable"
+                f"file descriptor {fd} has {size} bytes and is not a slot table: pass the `fd` of a SlotTable"
             )
         slot_table = cls(fd, size)
         if slot_table.words[0] != _MAGIC or (FIRST + WIDTH * slot_table.entries) * 8 != size:
             slot_table.words.release()
             slot_table._map.close()
-            raise NotASlotTable(
-                f"file descriptor {fd} holds something else than a slot_table: pass the `fd` of a SlotTable"
-            )
+            raise NotASlotTable(f"file descriptor {fd} does not hold a slot table: pass the `fd` of a SlotTable")
         return slot_table
 
     @property
     def entries(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return self.words[1]
 
     @property
     def finished(self) -> int:
-        """How many jobs have ended."""
+        """The number of jobs that have ended."""
         return self.words[FINISHED]
 
     @property
     def ticked(self) -> int:
-        """When the runner's loop last turned; 0 before the first time."""
+        """When the runner's event loop last ran; 0 before the first time."""
         return self.words[TICK]
 
     def tick(self) -> None:
-        """Say that the loop turns."""
+        """Record that the event loop runs."""
         self.words[TICK] = monotonic_ns() // 1_000_000
 
     @property
     def safe_until(self) -> float:
-        """Until when (`awake`, in seconds) the supervisor has kept the leases alive; 0 before it has said so."""
+        """Until when the leases are safe, by `awake` in seconds; 0 before the supervisor has set it."""
         return self.words[SAFE_UNTIL] / 1000
 
-    def keep_until(self, seconds: float) -> None:
-        """Say until when jobs may go on if nothing more is heard of the supervisor."""
+    def set_safe_until(self, seconds: float) -> None:
+        """Set until when jobs may go on without a sign from the supervisor."""
         self.words[SAFE_UNTIL] = int(seconds * 1000)
 
     def begin(self, slot: int, fence: int, deadline_ms: int = 0, started_ms: int = 0) -> None:
-        """A job begins in a slot, now if it is not said when."""
+        """Record that a job begins in a slot, by default now."""
         words = self.words
         place = FIRST + WIDTH * slot
         words[place + 1] = deadline_ms
@@ -126,30 +125,30 @@ class SlotTable:
         words[place] = fence
 
     def end(self, slot: int) -> None:
-        """What ran in a slot has ended."""
+        """Record that the job in a slot has ended."""
         words = self.words
         words[FIRST + WIDTH * slot] = 0
         words[FINISHED] += 1
 
     def running(self) -> list[Running]:
-        """What runs now. An entry that changes under the reader is read again."""
+        """Return the running jobs. An entry that changes during the read is read again."""
         return self._read_those(fence > 0 for fence in self._fences())
 
     def overdue(self, now: int) -> list[Running]:
-        """What should have ended by now."""
+        """Return the jobs that run past their deadline."""
         deadlines = self.words[FIRST + 1 :: WIDTH].tolist()
         late = (fence > 0 and 0 < deadline <= now for fence, deadline in zip(self._fences(), deadlines, strict=True))
         return [each for each in self._read_those(late) if 0 < each.deadline <= now]
 
     def _fences(self) -> list[int]:
-        return self.words[FIRST::WIDTH].tolist()  # of all slots at once: the supervisor looks twenty times a second
+        return self.words[FIRST::WIDTH].tolist()  # one copy of all slots: the supervisor reads 20 times a second
 
     def _read_those(self, wanted: Iterable[bool]) -> list[Running]:
         found = (self._read(slot) for slot, is_wanted in enumerate(wanted) if is_wanted)
         return [each for each in found if each.fence]
 
     def close(self) -> None:
-        """Unmap it and close the descriptor; other processes keep theirs."""
+        """Unmap the table and close the descriptor. Other processes keep theirs."""
         if self.fd >= 0:
             self.words.release()
             self._map.close()
@@ -169,7 +168,7 @@ def _shared_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("windlass-slot_table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
-        # A job that truncated it, by mistake, would end every process that maps it with SIGBUS.
+        # Sealed: a job that truncated the file would kill every process that maps it with SIGBUS.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return fd
     with tempfile.TemporaryFile(prefix="windlass-slot_table-") as file:

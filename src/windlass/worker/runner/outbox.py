@@ -1,7 +1,7 @@
-"""Jobs on their way from one queue to another: what finished jobs handed over is sent from the outbox to its queue.
+"""Forwards jobs from one queue to another: finished jobs put children for other queues into their queue's outbox.
 
-Whoever finds something in an outbox may send it, several at once too: the sequence of a parcel is its operation id
-at the other queue, so it arrives once.
+Any number of workers may forward the same outbox at the same time: the sequence number of a parcel is its operation id
+at the target queue, so each parcel arrives once.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from windlass.errors import WindlassError
 from windlass.storage.port import Layout, Parcel
 from windlass.transport import Flow, Session
 
-MOST = 100
+MAX_PARCELS = 100  # in one round trip: payloads may be large, and an outbox is usually short
 
 
 def empty_outbox(session: Session, source: Layout, find: Callable[[str], Layout]) -> Flow[int]:
-    """Send everything that waits in the outbox of a queue; how many jobs that were.
+    """Send all jobs in the outbox of a queue, and return how many were sent.
 
-    A queue that cannot be reached, or is damaged, does not keep the others from theirs; its error is raised in the end.
+    If a target queue fails, the others still get their jobs, and its error is raised at the end.
     """
     sent: list[int] = []
     seen = total = 0
     problems: dict[str, WindlassError] = {}
     while True:
-        parcels: list[Parcel] = yield from session.perform(source.outbox(MOST, sent, seen))
+        parcels: list[Parcel] = yield from session.perform(source.outbox(MAX_PARCELS, sent, seen))
         if not parcels:
             break
         sent, seen = [], parcels[-1].seq
-        ours = [parcel for parcel in parcels if parcel.queue not in problems]
-        ours.sort(key=lambda parcel: parcel.queue)  # stable: in order within each queue
-        for queue, group in groupby(ours, key=lambda parcel: parcel.queue):
+        sendable = [parcel for parcel in parcels if parcel.queue not in problems]
+        sendable.sort(key=lambda parcel: parcel.queue)  # stable: keeps the order within each queue
+        for queue, group in groupby(sendable, key=lambda parcel: parcel.queue):
             own = list(group)
             try:
                 total += yield from session.perform(find(queue).forward(source.queue, own))

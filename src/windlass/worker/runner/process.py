@@ -1,13 +1,12 @@
-"""The runner as a process of its own, forked by the forkserver: what its supervisor says on the control socket, it
-does.
+"""The runner's process, forked by the forkserver. It obeys its supervisor on the control socket:
 
     from the supervisor   {"child": slot, "pid": n} + its socket and prefetch · {"gone": ending of a child, "pid": n}
                       {"cancel": queue, "id": id} · {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue}
                       {"drain": seconds}
     to the supervisor     {"lost": queue} · {"suspended": {queue: why}} · {"child": slot} · {"kill": slot, "why": text}
 
-When the supervisor is gone nobody keeps the leases alive: all is given back, at once, and the runner ends. When it is
-there but silent (it was stopped, say) so long that others may begin what runs here, the runner ends on the spot.
+If the supervisor dies, no process renews the leases: the runner returns all jobs at once and ends. If the supervisor is
+alive but silent (stopped, for example) until other workers may start the same jobs, the runner exits immediately.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ from windlass.worker.settings import Settings
 
 log = logging.getLogger("windlass.worker")
 
-LOOK_AT_SUPERVISOR = 0.03  # seconds between two looks at how long leases are safe
-AFTER_THE_SUPERVISOR = 0.06  # seconds for which we wait for it to end us
+SUPERVISOR_CHECK_EVERY_S = 0.03  # a poll of shared memory: cheap, and the exit must come before the leases expire
+SUPERVISOR_KILL_GRACE_S = 0.06  # a healthy supervisor looks every 0.05 s and kills us first, with a better log line
 
 
 def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-    """What the forkserver calls in a new runner."""
+    """Run a new runner; the forkserver calls this."""
     settings = msgspec.convert(arguments["settings"], Settings)
     set_up_logs(settings.log_format, settings.log_level)
-    # Ctrl-C and SIGTERM are for the supervisor; a runner that is to end is told so, or killed.
+    # Ctrl-C and SIGTERM are for the supervisor, which sends "drain" or SIGKILL to the runner.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # Not asyncio.run: that waits for every task, and a job that will not stop would keep this process for ever.
+    # Not asyncio.run: it waits for every task, and a job that ignores cancellation would keep this process alive.
     loop = (_loop_factory() or asyncio.new_event_loop)()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(
-        _live(app, settings, arguments["holder"], SlotTable.attach(fds["slot_table"]), fds["control"])
+        _run(app, settings, arguments["holder"], SlotTable.attach(fds["slot_table"]), fds["control"])
     )
     app.close()
     flush_output()
@@ -59,7 +58,7 @@ def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -
 
 
 def _loop_factory() -> Any:
-    """uvloop where it is installed: it takes a third off the cost of a job that does nothing."""
+    """Return uvloop's factory if it is installed: it cuts the cost of an empty job by a third."""
     try:
         import uvloop  # type: ignore[import-not-found, unused-ignore]  # an extra: there or not
     except ImportError:
@@ -67,7 +66,7 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _live(app: Windlass, settings: Settings, holder: str, slot_table: SlotTable, control_fd: int) -> None:
+async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotTable, control_fd: int) -> None:
     control = FdStream(socket.socket(fileno=control_fd))
     source = SupervisorSource(control)
     runner = Runner(
@@ -80,42 +79,42 @@ async def _live(app: Windlass, settings: Settings, holder: str, slot_table: Slot
         lambda queues: control.post({"suspended": queues}),
     )
     working = asyncio.create_task(runner.run())
-    obeying = asyncio.create_task(_obey(control, runner, source))
-    waiting = asyncio.create_task(_while_kept(slot_table))
-    await asyncio.wait([working, obeying, waiting], return_when=asyncio.FIRST_COMPLETED)
+    controlling = asyncio.create_task(_handle_control(control, runner, source))
+    waiting = asyncio.create_task(_until_leases_expire(slot_table))
+    await asyncio.wait([working, controlling, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
-        if obeying.done() and (error := obeying.exception()) is not None:
+        if controlling.done() and (error := controlling.exception()) is not None:
             raise error
-        source.supervisor_is_gone()
+        source.end_children()
         if waiting.done():
-            log.error("the supervisor is silent, and the leases are as good as lost: ending")
+            log.error("The supervisor is silent and the leases are about to expire; runner %s exits", holder)
             flush_output()
             os._exit(1)
-        log.error("the supervisor is gone: giving everything back")
+        log.error("The supervisor died; runner %s returns all jobs and exits", holder)
         await runner.drain(0)
         await working
         await runner.give_back_running()
         flush_output()
-        os._exit(1)  # at once: what still runs here may begin elsewhere now
+        os._exit(1)  # at once: other workers may start these jobs from now on
     await working
 
 
-async def _while_kept(slot_table: SlotTable) -> None:
-    """Wait for as long as the leases are safe. A supervisor that works ends us before this does."""
-    while not slot_table.safe_until or awake() < slot_table.safe_until + AFTER_THE_SUPERVISOR:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_AT_SUPERVISOR)  # it is in shared memory: nobody calls
+async def _until_leases_expire(slot_table: SlotTable) -> None:
+    """Wait until the leases may expire. A healthy supervisor kills this process before that."""
+    while not slot_table.safe_until or awake() < slot_table.safe_until + SUPERVISOR_KILL_GRACE_S:  # noqa: ASYNC110
+        await asyncio.sleep(SUPERVISOR_CHECK_EVERY_S)  # shared memory sends no event, so poll
 
 
-async def _obey(control: FdStream, runner: Runner, source: SupervisorSource) -> None:
+async def _handle_control(control: FdStream, runner: Runner, source: SupervisorSource) -> None:
     draining: asyncio.Task[None] | None = None
     processes = runner.executors["process"]
     assert isinstance(processes, ProcessExecutor)
     while (frame := await control.receive()) is not None:
         header, _, fds = frame
         if "child" in header:
-            source.arrived(header["child"], header["pid"], fds)
+            source.on_child(header["child"], header["pid"], fds)
         elif "gone" in header:
-            source.left(header["pid"], msgspec.convert(header["gone"], Gone))
+            source.on_child_exit(header["pid"], msgspec.convert(header["gone"], Gone))
         elif "cancel" in header:
             runner.cancel(header["cancel"], header["id"])
         elif "drop" in header:
@@ -123,15 +122,15 @@ async def _obey(control: FdStream, runner: Runner, source: SupervisorSource) -> 
         elif "retire" in header:
             processes.retire(header["retire"])
         elif "lose" in header:
-            runner.lose(header["lose"])
+            runner.lose_leases(header["lose"])
         elif "drain" in header and draining is None:
             draining = asyncio.create_task(runner.drain(header["drain"]))
         elif "drain" in header:
-            runner.shorten(header["drain"])
+            runner.shorten_drain(header["drain"])
 
 
 class SupervisorSource:
-    """Children, by way of the supervisor."""
+    """Gets children from the supervisor, over the control socket."""
 
     def __init__(self, control: FdStream) -> None:
         self._control = control
@@ -144,17 +143,17 @@ class SupervisorSource:
         self._control.post({"child": slot})
         return await wanted
 
-    def arrived(self, slot: int, pid: int, fds: list[int]) -> None:
-        """The supervisor brings a child."""
+    def on_child(self, slot: int, pid: int, fds: list[int]) -> None:
+        """Pass a child from the supervisor to the slot that waits for it."""
         wanted = self._wanted.pop(slot, None)
         if wanted is None or wanted.done():
-            close_all(fds)  # nobody waits for it any more: without its socket it ends
+            close_all(fds)  # the slot no longer waits; without its socket the child ends
             return
         self._endings[pid] = asyncio.get_running_loop().create_future()
         wanted.set_result(NewChild(pid, socket.socket(fileno=fds[0]), Prefetch.from_fds(fds[1:])))
 
-    def left(self, pid: int, gone: Gone) -> None:
-        """The supervisor says how a child ended."""
+    def on_child_exit(self, pid: int, gone: Gone) -> None:
+        """Record how a child ended."""
         ending = self._endings.get(pid)
         if ending is not None and not ending.done():
             ending.set_result(gone)
@@ -168,11 +167,11 @@ class SupervisorSource:
     def forget(self, pid: int) -> None:
         self._endings.pop(pid, None)
 
-    def supervisor_is_gone(self) -> None:
-        """Nobody will tell how children end. They do: with the supervisor the forkserver goes, and with it all
-        children.
+    def end_children(self) -> None:
+        """Kill all children, because the supervisor no longer reports their end.
 
-        Where the supervisor is only silent, the forkserver is there, and we end them; each leads a group of its own.
+        The forkserver dies with the supervisor and kills them too, but not if the supervisor is only silent. Each child
+        leads a process group of its own.
         """
         for pid, ending in self._endings.items():
             with suppress(ProcessLookupError, PermissionError):
@@ -184,4 +183,4 @@ class SupervisorSource:
         try:
             self._control.post({"kill": slot, "why": why})
         except OSError:
-            pass  # the supervisor is gone, and the forkserver ends all children
+            pass  # the supervisor is gone, and the forkserver kills all children

@@ -1,4 +1,7 @@
-"""What goes between the runner and one queue: outcomes to be settled, leases to be run, and when to look again."""
+"""The runner's side of one queue: outcomes to settle, leases to run, and the time of the next poll.
+
+A turn settles outcomes and leases jobs in one round trip. A probe is a cheap read of an empty queue. A poll is either.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ from windlass.worker.reclaim import all_held, lease_of
 from windlass.worker.runner.ticker import TickReport, declare, tick
 from windlass.worker.settings import lease_on
 
-POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds where few workers wait
-FEW = 4  # workers; more of them share the looking, each looks less often
-LONGEST_POLL = 15.0  # seconds, however many wait: some of them may have died. A little less than SOON in wake.lua
-SHORTEST_POLL = 0.2
-REAL_LOOK = 28.0  # seconds after which an idle worker does more than probe: its registration (60 s) must not end
-MOST_CHILDREN = 1000  # that they hand over in one turn
-MOST_BYTES = 8 * 1024 * 1024
-FIRST_REST, LONGEST_REST = 0.2, 3.0  # seconds without a turn after one that failed
-TICK_PAUSE = 1.0  # seconds, when nothing is due here
-MOST_KEPT = 1000  # jobs that wait in our hands
-KEEP_CRASHED = 2.0
-KEEP_FOREIGN = 30.0  # seconds for which a job that nobody here understands is kept from coming back
-FORGET = 0.3  # of what was known of the mix of jobs, with each batch
-RAREST = 0.01  # a kind that did not come for long may still come: so much of the next batch is expected to be of it
-TICK_FLOOR = 0.05  # seconds between two ticks of a queue's schedules
+MIN_POLL_S = 1.0  # with few waiting workers, a lost wake-up delays a job by at most this
+SOLO_WORKERS = 4  # with more waiting workers, each polls less often, so that all together poll about as often as four
+MAX_POLL_S = 15.0  # with any number of workers, because some may have died; slightly below SOON_MS in wake.lua
+MIN_SHARED_POLL_S = 0.2  # lower bound of the random pause when many workers poll: keeps a lucky worker from spinning
+MAX_PROBING_S = 28.0  # then a probe becomes a turn, which renews the wake-up registration long before its 60 s end
+MAX_CHILDREN_PER_TURN = 1000  # keeps the script of one turn at a few milliseconds
+MAX_TURN_BYTES = 8 * 1024 * 1024  # children and results in one turn: larger requests delay other clients of the server
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.2, 3.0  # pause after a failed turn: short for a blip, bounded so work resumes soon
+IDLE_TICK_S = 1.0  # between ticks that find nothing due here: a schedule may be due for other workers only
+MAX_DELAYED = 1000  # leased jobs that wait here for their retry: bounds memory, and what a dead worker leaves behind
+CRASHED_DELAY_S = 2.0  # a layout without crash counts would otherwise crash the same job in a tight loop
+FOREIGN_DELAY_S = 30.0  # a job that this program cannot run waits, so that a worker that can run it may take it
+MIX_DECAY = 0.3  # weight of the newest batch when a kind of job becomes rarer
+MIN_SHARE = 0.01  # a kind that is rare today may come back, so it never counts as absent
+MIN_TICK_S = 0.05  # between two ticks of one queue: a schedule that is always due must not take the whole loop
 
 
 class QueueConsumer:
-    """One queue of a worker. Of several, the one that was given least for its weight is served first."""
+    """One queue of a worker. The runner serves first the queue that got the fewest jobs for its weight."""
 
     def __init__(
         self,
@@ -49,121 +52,119 @@ class QueueConsumer:
         *,
         strictly: bool = False,
     ) -> None:
-        """`strictly`: jobs are begun in the very order of the queue, so there is one look at a time."""
+        """With `strictly`, jobs start exactly in queue order, so only one poll runs at a time."""
         self.queue = queue
         self.layout: Layout = app.layout(queue)
         self.weight = weight
         self.kinds = kinds
-        self.shares = dict.fromkeys(kinds, 1.0)  # the part of its jobs that is of each kind, at worst, as of late
+        self.shares = dict.fromkeys(kinds, 1.0)  # recent share of each kind among the queue's jobs, rather too high
         self.outcomes: list[Outcome] = []
-        self._kept: dict[asyncio.TimerHandle, Outcome] = {}
-        self._keeps_waiting = Capability.RUN_TIME not in self.layout.can
-        self._leaving = False
+        self._delayed: dict[asyncio.TimerHandle, Outcome] = {}
+        self._delays_here = Capability.RUN_TIME not in self.layout.can
+        self._draining = False
         self.waiter = random_id()
         self.served = 0.0
         self._is_empty = False
         self.in_flight = 0
         self.turned_at = 0.0  # when the last turn began
-        self.slow = False  # a turn has been under way for long
+        self.slow = False  # a turn has been running for SLOW_TURN_AFTER_S
         self.outbox = 0
-        self.emptying = False
+        self.forwarding = False
         self.declared = {name: schedule for name, schedule in app.declared_schedules.items() if schedule.queue == queue}
         self.ticking = False
         self.tick_at: float | None = None
-        self._quiet_until = 0.0  # a tick that is due for others only must not be tried all the time
+        self._quiet_until = 0.0  # no tick before this: what is due may be a schedule of other workers
         self._app = app
         self.holder = holder
         self._lease = lease_on(self.layout, lease)
-        self._more = True  # the last look found something: there may be more
-        self._plenty = False  # it found all that it asked for: two looks at a time are not too many
+        self._more = True  # the queue may have jobs: the last poll found some, or a wake-up came
+        self._found_all_wanted = False  # the last turn got as many jobs as it asked for, so two polls at a time pay off
         self._strictly = strictly
-        self._looks = 0  # under way
-        self.idle = asyncio.Event()  # nothing is known to wait, and there is room for more
-        self._look_at = 0.0
-        self._poll_every = POLL_FLOOR
-        self._real_look_at = 0.0
-        self._trouble = 0.0
-        self._rest_until = 0.0
-        self._in_hand: set[int] = set()  # fences of leases that are not settled yet
-        self._compared = self._heard = (
-            0,
-            "",
-        )  # rewinds, and the server's process: when we last compared, and as of now
-        self.comparing = False
+        self._polls = 0  # running now
+        self.idle = asyncio.Event()  # the queue looks empty and the runner has free slots
+        self._poll_at = 0.0
+        self._poll_every = MIN_POLL_S
+        self._full_poll_at = 0.0
+        self._backoff_s = 0.0
+        self._backoff_until = 0.0
+        self._held: set[int] = set()  # fences of leases that are not settled yet
+        # (rewinds, server process): as of the last turn, and as of the last reconciliation.
+        self._reconciled = self._server_state = (0, "")
+        self.reconciling = False
         self.guard = DecodeGuard()
 
-    def wants_look(self, now: float) -> bool:
-        """Whether there may be jobs. While nothing is known of any, one look at a time is enough."""
-        if (self._strictly or self.guard.suspended) and (self._looks or now < self.guard.retry_at):
+    def wants_poll(self, now: float) -> bool:
+        """Return whether to poll now. While the queue looks empty, one poll at a time is enough."""
+        if (self._strictly or self.guard.suspended) and (self._polls or now < self.guard.retry_at):
             return False
-        return self._more or (not self.in_flight and not self._looks and now >= self._look_at)
+        return self._more or (not self.in_flight and not self._polls and now >= self._poll_at)
 
-    def look_begins(self) -> None:
-        """A look is about to be made: while it is under way, another is worth it only where there is plenty."""
-        self._more = self._plenty
-        self._looks += 1
+    def begin_poll(self) -> None:
+        """Record that a poll starts. A second one runs at the same time only if the last got all it asked for."""
+        self._more = self._found_all_wanted
+        self._polls += 1
 
-    def look_ends(self, _: object) -> None:
-        """What it found is in hand."""
-        self._looks -= 1
+    def end_poll(self, _: object) -> None:
+        """Record that a poll has ended."""
+        self._polls -= 1
 
     def note_kinds(self, came: Counter[str]) -> None:
-        """Learn how jobs are mixed: from one batch that there are more of a kind, from many that there are less."""
+        """Update the mix of kinds: one batch raises a share at once, many batches lower it."""
         total = came.total()
         for kind, share in self.shares.items():
             seen = came[kind] / total
-            self.shares[kind] = seen if seen > share else max(RAREST, share + FORGET * (seen - share))
+            self.shares[kind] = seen if seen > share else max(MIN_SHARE, share + MIX_DECAY * (seen - share))
 
     @property
     def is_empty(self) -> bool:
-        """Whether the last look was in vain, and nobody has said since that there is work."""
+        """Whether the last poll found nothing and no wake-up came since."""
         return self._is_empty and not self._more
 
     @property
-    def next_look(self) -> float:
-        """When to look even if nobody called."""
-        return max(self._look_at, self._rest_until, self.guard.retry_at)
+    def next_poll_at(self) -> float:
+        """When to poll if no wake-up comes."""
+        return max(self._poll_at, self._backoff_until, self.guard.retry_at)
 
-    def rest(self) -> None:
-        """Something is wrong: leave the queue alone for a while, longer each time."""
-        self._trouble = min(self._trouble * 2 or FIRST_REST, LONGEST_REST)
-        self._rest_until = monotonic() + self._trouble
+    def back_off(self) -> None:
+        """Pause the queue after an error, twice as long each time."""
+        self._backoff_s = min(self._backoff_s * 2 or MIN_BACKOFF_S, MAX_BACKOFF_S)
+        self._backoff_until = monotonic() + self._backoff_s
         self._more = True
 
-    def rests(self, now: float) -> bool:
-        """Whether the queue is to be left alone."""
-        return now < self._rest_until
+    def is_backing_off(self, now: float) -> bool:
+        """Return whether the queue is paused after an error."""
+        return now < self._backoff_until
 
     def wants_tick(self, now: float) -> bool:
-        """Whether a schedule may be due."""
+        """Return whether a schedule may be due."""
         return self.tick_at is not None and self.tick_at <= now and not self.ticking
 
     async def tick(self) -> TickReport:
-        """Enqueue what schedules ask for, and find out when to ask again."""
+        """Enqueue the jobs of due schedules, and learn when the next tick is."""
         self.ticking = True
         report = TickReport()
         try:
             report = await self._app.arun(tick(self.layout, self.declared))
         finally:
             self.ticking = False
-            # Where nothing of ours is due, the first tick that the server knows of may be nobody's any more.
-            wait = TICK_PAUSE if report.next_in is None else report.next_in / 1000
-            self.tick_at = monotonic() + max(TICK_FLOOR if report.enqueued or report.next_in else TICK_PAUSE, wait)
+            # If nothing was due here, the server's next tick may belong to a schedule that no worker declares any more.
+            wait = IDLE_TICK_S if report.next_in is None else report.next_in / 1000
+            self.tick_at = monotonic() + max(MIN_TICK_S if report.enqueued or report.next_in else IDLE_TICK_S, wait)
             self._quiet_until = self.tick_at if not report.enqueued else 0.0
         if report.enqueued:
             self.wake()
         return report
 
     async def declare(self, *, again: bool) -> tuple[str, ...]:
-        """Put the schedules that are declared in code into the server; the names of those that could not be.
+        """Store the schedules that code declares. Returns the names of those that could not be stored.
 
-        `again` brings back what is gone and changes nothing: while old and new code run side by side, the one that
-        started last has the say.
+        `again` only restores missing schedules: while old and new code run side by side, the one that started last
+        decides.
         """
         wanted = self.declared
         if again and wanted:
-            there = {record.name for record in await self._app.schedules.alist(self.queue)}
-            wanted = {name: schedule for name, schedule in wanted.items() if name not in there}
+            stored = {record.name for record in await self._app.schedules.alist(self.queue)}
+            wanted = {name: schedule for name, schedule in wanted.items() if name not in stored}
         if not wanted:
             return ()
         unreadable = await self._app.arun(declare(self.layout, wanted.values()))
@@ -171,50 +172,51 @@ class QueueConsumer:
         return unreadable
 
     def settle(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Send an outcome with the next turn. Where the layout has no run times, what is to wait does so in our hands.
+        """Send an outcome with the next turn.
 
-        Its lease is kept alive meanwhile; if we stop it goes back at once, and if we die its peers take it back.
+        If the layout has no run times, a retry waits here first, with its lease kept alive. A stopping worker returns
+        such a job at once, and the peers of a dead worker take it back.
         """
         wait = 0.0
-        if self._keeps_waiting:
-            wait = _wait_of(outcome, self.layout.can)
+        if self._delays_here:
+            wait = _delay_of(outcome, self.layout.can)
             outcome = Retried(outcome.lease, None, outcome.message) if isinstance(outcome, Retried) else outcome
-        if wait <= 0 or self._leaving:
+        if wait <= 0 or self._draining:
             self.outcomes.append(outcome)
             notify()
             return
 
-        def let_go() -> None:
-            self.outcomes.append(self._kept.pop(timer))
+        def release() -> None:
+            self.outcomes.append(self._delayed.pop(timer))
             notify()
 
-        timer = asyncio.get_running_loop().call_later(wait, let_go)
-        self._kept[timer] = outcome
+        timer = asyncio.get_running_loop().call_later(wait, release)
+        self._delayed[timer] = outcome
 
-    def let_all_go(self) -> None:
-        """We are about to stop: nothing waits in our hands any more."""
-        self._leaving = True
-        for timer in list(self._kept):
+    def release_delayed(self) -> None:
+        """Send all delayed outcomes, because the worker is stopping."""
+        self._draining = True
+        for timer in list(self._delayed):
             timer.cancel()
-            self.outcomes.append(self._kept.pop(timer))
+            self.outcomes.append(self._delayed.pop(timer))
 
     @property
-    def hands_full(self) -> bool:
-        """Whether so many jobs wait in our hands that no more are wanted."""
-        return len(self._kept) >= MOST_KEPT
+    def has_max_delayed(self) -> bool:
+        """Whether too many outcomes are delayed here to lease more jobs."""
+        return len(self._delayed) >= MAX_DELAYED
 
     def wake(self) -> None:
-        """Somebody said that there is work."""
+        """Record that the queue may have jobs."""
         self._more = True
         self.idle.clear()
 
     def may_probe(self, want: int) -> bool:
-        """Whether a cheap look will do: there was nothing, nobody called, and a real look was made not long ago."""
+        """Return whether a probe is enough: the queue was empty, no wake-up came, and a turn was not long ago."""
         idle = want > 0 and self._is_empty and not self._more and not self.outcomes
-        return idle and monotonic() < self._real_look_at
+        return idle and monotonic() < self._full_poll_at
 
     async def probe(self) -> bool:
-        """Whether there may be something after all."""
+        """Read cheaply whether the queue may have jobs. Returns True if a turn should follow."""
         call = self.layout.probe()
         if call is None:
             return True
@@ -226,13 +228,13 @@ class QueueConsumer:
         if comes_in == 0:
             return True
         if comes_in is not None:
-            self._real_look_at = min(self._real_look_at, monotonic() + comes_in)
-        self._look_at = self._next_poll()
+            self._full_poll_at = min(self._full_poll_at, monotonic() + comes_in)
+        self._poll_at = self._choose_poll_at()
         return False
 
     async def turn(self, want: int) -> tuple[list[Outcome], Turn]:
-        """Settle what has gathered and lease up to `want` jobs, in one round trip. Also which outcomes were sent."""
-        count = _as_many_as_fit(self.outcomes, self.layout.largest_turn)
+        """Settle outcomes and lease up to `want` jobs, in one round trip. Returns the sent outcomes and the reply."""
+        count = _count_that_fits(self.outcomes, self.layout.largest_turn)
         sent, self.outcomes = self.outcomes[:count], self.outcomes[count:]
         if want and self.guard.suspended:
             self.guard.begin_trial()
@@ -241,7 +243,7 @@ class QueueConsumer:
             want=want,
             seconds=self._lease,
             holder=self.holder,
-            # While the queue is suspended here, a wake-up must go to a worker that takes jobs.
+            # While the queue is suspended here, wake-ups must go to workers that take its jobs.
             waiter=self.waiter if want and not self.guard.suspended else None,
             registered=True,
         )
@@ -249,80 +251,81 @@ class QueueConsumer:
         try:
             turn, server = await self._app.arun(lambda session: _perform(session, call))
         except BaseException:
-            # Sent again with the next turn: fences make a repeat harmless, whatever became of this one.
+            # The next turn sends them again. Fences make a repeat harmless if this turn was applied.
             self.outcomes = sent + self.outcomes
             raise
         finally:
             self.in_flight -= 1
-        self._in_hand.difference_update([outcome.lease.fence for outcome in sent])
-        self._in_hand.update([lease.fence for lease in turn.leases])
-        self._in_hand.update([outcome.lease.fence for outcome in turn.refused])
-        self._heard = (self.layout.rewinds, server)
-        if self._compared == (0, ""):
-            self._compared = self._heard
-        self._note(turn, want)
+        self._held.difference_update([outcome.lease.fence for outcome in sent])
+        self._held.update([lease.fence for lease in turn.leases])
+        self._held.update([outcome.lease.fence for outcome in turn.refused])
+        self._server_state = (self.layout.rewinds, server)
+        if self._reconciled == (0, ""):
+            self._reconciled = self._server_state
+        self._learn(turn, want)
         return sent, turn
 
-    def begin_again(self, holder: str) -> None:
-        """Lease under another name: nothing is in our hands any more."""
+    def restart_as(self, holder: str) -> None:
+        """Lease under another holder name. The leases of the old name are lost."""
         self.holder = holder
-        self._in_hand.clear()
+        self._held.clear()
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether the server may have forgotten something, and what it knows was not yet compared with what we have."""
-        return self._heard != self._compared and not self.comparing
+    def needs_reconcile(self) -> bool:
+        """Whether the server restarted or lost data since the last reconciliation."""
+        return self._server_state != self._reconciled and not self.reconciling
 
     @property
     def rewinds(self) -> int:
-        """How many rewinds were known when notes were last compared."""
-        return self._compared[0]
+        """The number of rewinds at the last reconciliation."""
+        return self._reconciled[0]
 
-    async def compare_notes(self) -> tuple[int, set[int]]:
-        """Give back what the server says we hold and we do not: how many; and the fences that we only think we hold.
+    async def reconcile(self) -> tuple[int, set[int]]:
+        """Compare our leases with the server's. Returns the number of jobs given back, and the fences that we lost.
 
-        A job that was done and came back with an old copy of the data would else stay ours for as long as we live. No
-        turn may be under way: what it leases is not in our hands yet.
+        The server may list jobs under our name that we do not have, because an old copy of its data brought back a
+        finished job. They would stay leased as long as this worker lives. No turn may run meanwhile: its leases are on
+        the server before they are here.
         """
-        self._compared = self._heard
+        self._reconciled = self._server_state
         try:
             held = await self._app.arun(lambda session: all_held(session, self.layout, self.holder))
-            ghosts = [lease_of(record) for record in held if record.fence not in self._in_hand]
+            orphans = [lease_of(record) for record in held if record.fence not in self._held]
             most = self.layout.largest_turn
-            for start in range(0, len(ghosts), most):
-                turn = self.layout.turn([Released(lease) for lease in ghosts[start : start + most]])
+            for start in range(0, len(orphans), most):
+                turn = self.layout.turn([Released(lease) for lease in orphans[start : start + most]])
                 await self._app.arun(lambda session, turn=turn: session.perform(turn))  # type: ignore[misc]
         except BaseException:
-            self._compared = (-1, "")  # once more with the next turn
+            self._reconciled = (-1, "")  # try again with the next turn
             raise
-        return len(ghosts), self._in_hand - {record.fence for record in held}
+        return len(orphans), self._held - {record.fence for record in held}
 
-    def _note(self, turn: Turn, want: int) -> None:
+    def _learn(self, turn: Turn, want: int) -> None:
         now = monotonic()
-        self._trouble = 0.0
+        self._backoff_s = 0.0
         self.served += len(turn.leases) / self.weight
         self.outbox = turn.outbox
         self.tick_at = None if turn.tick_in is None else max(now + turn.tick_in, self._quiet_until)
         if want:
-            self._plenty = len(turn.leases) >= want
+            self._found_all_wanted = len(turn.leases) >= want
         if turn.leases or turn.refused:
-            self._more = True  # only a look in vain registers us to be called
+            self._more = True  # only a poll that finds nothing registers us for a wake-up
             self._is_empty = False
             self.idle.clear()
         elif want:
             self._is_empty = True
             self.idle.set()
-            longest = REAL_LOOK * uniform(0.7, 1.0)  # else all that looked at the same time would do so again
-            self._real_look_at = now + (longest if turn.idle_for is None else min(longest, turn.idle_for))
-            # What a peer leases after this look, and loses, is found in time: no poll is longer than a lease.
-            self._poll_every = max(POLL_FLOOR, min(LONGEST_POLL, self._lease, POLL_FLOOR * turn.waiting / FEW))
-            self._look_at = self._next_poll()
+            longest = MAX_PROBING_S * uniform(0.7, 1.0)  # spreads workers that started together
+            self._full_poll_at = now + (longest if turn.idle_for is None else min(longest, turn.idle_for))
+            # At most a lease: a job that a peer leases after this poll and then loses is found in time.
+            self._poll_every = max(MIN_POLL_S, min(MAX_POLL_S, self._lease, MIN_POLL_S * turn.waiting / SOLO_WORKERS))
+            self._poll_at = self._choose_poll_at()
 
-    def _next_poll(self) -> float:
-        """Where many wait each chooses by chance: the first of them that looks finds what nobody told."""
-        many = self._poll_every > POLL_FLOOR
-        wait = uniform(SHORTEST_POLL, self._poll_every) if many else POLL_FLOOR
-        return min(monotonic() + wait, self._real_look_at)
+    def _choose_poll_at(self) -> float:
+        """Choose the next poll, at random if many workers wait: the earliest one finds a job that sent no wake-up."""
+        many = self._poll_every > MIN_POLL_S
+        wait = uniform(MIN_SHARED_POLL_S, self._poll_every) if many else MIN_POLL_S
+        return min(monotonic() + wait, self._full_poll_at)
 
 
 def _perform(session: Session, call: Call[Turn]) -> Flow[tuple[Turn, str]]:
@@ -330,20 +333,20 @@ def _perform(session: Session, call: Call[Turn]) -> Flow[tuple[Turn, str]]:
     return turn, session.server_of(call.keys)
 
 
-def _wait_of(outcome: Outcome, can: frozenset[Capability]) -> float:
-    """For how many seconds an outcome must wait in our hands."""
+def _delay_of(outcome: Outcome, can: frozenset[Capability]) -> float:
+    """Return for how many seconds an outcome must wait here before it is sent."""
     match outcome:
         case Retried(when=(kind, ms)):
             return ms / 1000 - (time() if kind == "at" else 0)
         case Crashed() if Capability.LIMITS not in can:
-            return KEEP_CRASHED  # nobody counts its crashes: it must not crash all the time
+            return CRASHED_DELAY_S
         case Unknown() | Broken():
-            return 0.0 if Capability.BROKEN in can else KEEP_FOREIGN
+            return 0.0 if Capability.BROKEN in can else FOREIGN_DELAY_S
     return 0.0
 
 
-def _as_many_as_fit(outcomes: list[Outcome], most: int) -> int:
-    """How many can be settled in one turn: bounded in number, and in what they hand over and leave behind."""
+def _count_that_fits(outcomes: list[Outcome], most: int) -> int:
+    """Return how many outcomes fit into one turn, by their number, their children and their bytes."""
     children = size = 0
     for count, outcome in enumerate(outcomes[:most]):
         if not isinstance(outcome, Completed) or not (outcome.children or outcome.result):
@@ -351,6 +354,6 @@ def _as_many_as_fit(outcomes: list[Outcome], most: int) -> int:
         children += len(outcome.children)
         size += sum(len(child.job.data) for child in outcome.children)
         size += len(outcome.result.data) if outcome.result else 0
-        if count and (children > MOST_CHILDREN or size > MOST_BYTES):
+        if count and (children > MAX_CHILDREN_PER_TURN or size > MAX_TURN_BYTES):
             return count
     return min(len(outcomes), most)

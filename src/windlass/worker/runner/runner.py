@@ -1,7 +1,7 @@
-"""The runner: leases jobs in batches, has them run, settles them in batches.
+"""The runner: leases jobs in batches, runs them, and settles them in batches.
 
-Two turns of the wheel are under way at a time: while the server works on one, the outcomes of the other gather. What a
-turn costs does not depend on how many jobs it moves, so under load the batches grow by themselves.
+A turn settles and leases in one round trip. Two turns run at a time: while the server works on one, outcomes for the
+other collect. The cost of a turn hardly depends on its number of jobs, so batches grow by themselves under load.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from windlass.worker.executors.loop import LoopExecutor
 from windlass.worker.executors.processes import ChildSource, ProcessExecutor
 from windlass.worker.executors.threads import ThreadExecutor
 from windlass.worker.ipc.slot_table import SlotTable
-from windlass.worker.runner.concurrency import adapt_forever, begin_small
+from windlass.worker.runner.concurrency import adapt_forever, set_initial_limits
 from windlass.worker.runner.outbox import empty_outbox
 from windlass.worker.runner.queue_consumer import QueueConsumer
 from windlass.worker.runner.wakeups import Wakeups
@@ -47,19 +47,19 @@ from windlass.worker.settings import Settings
 
 log = logging.getLogger("windlass.worker")
 
-TURNS = 2  # under way at a time
-OFTEN = 0.5  # a kind of which at least so many jobs are: no more are leased than it has room for
-GATHER = 0.004  # seconds from turn to turn, at least, while there is work in hand
-PROMPT = 0.5  # seconds after which a turn no longer counts as one of these: its queue may be out of reach
-PROGRESS_EVERY = 0.1  # seconds between two reports of the same job
-DECLARE_EVERY = 300.0
-OUTBOX_PAUSE = 2.0  # seconds, when it could not be emptied
-SHOW_LIFE = 0.1  # seconds between two signs that the loop turns
-STUBBORN = 0.5  # seconds for what was cancelled to end
+CONCURRENT_TURNS = 2  # one at the server while the other collects outcomes
+COMMON_SHARE = 0.5  # a kind above this share of a queue's jobs is never leased beyond its free slots
+MIN_TURN_INTERVAL_S = 0.004  # while jobs run: larger batches cost the server less than many small ones
+SLOW_TURN_AFTER_S = 0.5  # a slower turn goes to the background: its server may be down, and other queues must go on
+PROGRESS_EVERY_S = 0.1  # between two progress reports of one job: enough for a person, cheap for the server
+DECLARE_EVERY_S = 300.0  # a purge or restore may remove declared schedules; they come back within this time
+OUTBOX_RETRY_S = 2.0  # after an error: the target queue's server may be down for a while
+ALIVE_EVERY_S = 0.1  # ticks of the event loop in the slot table: far below LAG_WARNING_S and any timeout
+CANCEL_TIMEOUT_S = 0.5  # for cancelled jobs to clean up at the end of a drain; then the process ends
 
 
 class Runner:
-    """All queues of one worker process."""
+    """Runs the jobs of all queues of one worker process."""
 
     def __init__(
         self,
@@ -87,137 +87,136 @@ class Runner:
         }
         self.consumers = {queue: self._consumer(queue, weight, holder) for queue, weight in settings.queues.items()}
         if settings.auto:
-            begin_small(self._adapted)
+            set_initial_limits(self._adapted)
         self._reserved = dict.fromkeys(self.executors, 0)
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._batcher = False  # whose turn it is has work in hand: what is to be settled can wait for more
+        self._batching = False  # the next queue has enough work: its outcomes can wait for a larger batch
         self._leasing = True
         self._ended = False
-        self._patience_ends = inf
+        self._drain_deadline = inf
         self._problem: BaseException | None = None
         self._progress: dict[Key, tuple[Lease, float]] = {}
         self._progress_task: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
-        self._complaints: set[str] = set()
-        self._undecodable: dict[int, Broken] = {}  # of the batch that is being admitted, by fence
-        self._tells_all = settings.log_jobs or log.isEnabledFor(logging.DEBUG)
+        self._warned: set[str] = set()
+        self._undecodable: dict[int, Broken] = {}  # by fence, from the batch that is being admitted
+        self._logs_completed = settings.log_jobs or log.isEnabledFor(logging.DEBUG)
         self._wakeups = Wakeups(app, self.consumers.values(), self._notify)
 
     def _consumer(self, queue: str, weight: int, holder: str) -> QueueConsumer:
         kinds = kinds_on(self._app, queue)
-        one_by_one = sum(self.executors[kind].most for kind in kinds) == 1
+        one_by_one = sum(self.executors[kind].capacity for kind in kinds) == 1
         return QueueConsumer(self._app, queue, weight, kinds, holder, self._settings.lease, strictly=one_by_one)
 
-    # -- the whole life ----------------------------------------------------------------------------
+    # -- life cycle --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `drain` has come to its end."""
-        turners = [asyncio.create_task(self._turn_on()) for _ in range(TURNS)]
-        duties = (self._wakeups.listen(), self._declare_schedules(), self._show_life())
+        """Work until `drain` has finished."""
+        turn_loops = [asyncio.create_task(self._turn_loop()) for _ in range(CONCURRENT_TURNS)]
+        duties = (self._wakeups.listen(), self._declare_schedules(), self._mark_alive())
         others = [asyncio.create_task(duty) for duty in duties]
         if self._settings.auto:
-            others.append(asyncio.create_task(adapt_forever(self._adapted, self._look_all)))
+            others.append(asyncio.create_task(adapt_forever(self._adapted, self._wake_all)))
         for other in others:
             other.add_done_callback(self._check)
         try:
-            await asyncio.gather(*turners)
+            await asyncio.gather(*turn_loops)
             await asyncio.gather(*self._background, return_exceptions=True)
         finally:
-            tasks = (*others, *turners, *self._slow)
+            tasks = (*others, *turn_loops, *self._slow)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Let threads and children go."""
+        """Release threads and children."""
         for executor in self.executors.values():
             executor.close()
 
     def _check(self, duty: asyncio.Task[None]) -> None:
-        """A runner that only half works is ended, and the supervisor hires another."""
+        """End the runner if one of its duties fails; the supervisor starts another."""
         if not duty.cancelled() and (error := duty.exception()) is not None:
             self._problem = error
             self._notify()
 
     async def drain(self, grace: float) -> None:
-        """Take no more jobs, let those that run finish for so long, give back what is left, and end."""
+        """Lease no more jobs, give running ones `grace` seconds to finish, return the rest, and end."""
         self._leasing = False
         for consumer in self.consumers.values():
-            consumer.let_all_go()
+            consumer.release_delayed()
         self._give_back_waiting()
         self._notify()
-        self.shorten(grace)  # to less, if that was said already
-        while not self._idle and monotonic() < self._patience_ends:
+        self.shorten_drain(grace)  # an earlier call may have set a shorter grace
+        while not self._idle and monotonic() < self._drain_deadline:
             self._changed.clear()
-            await _wait(self._changed, min(0.2, self._patience_ends - monotonic()))
-            self._give_back_waiting()  # what could not be taken back from a child before
+            await _wait(self._changed, min(0.2, self._drain_deadline - monotonic()))
+            self._give_back_waiting()  # a child may have had jobs that could not be taken back before
         for executor in self.executors.values():
             executor.set_limit(0)
             for key in list(executor.running):
                 executor.stop(key, Stop.SHUTDOWN)
-        await self._leave_the_stubborn()
+        await self._abandon_unstoppable()
         self._give_back_waiting()
         self._ended = True
         self._notify()
 
     def _give_back_waiting(self) -> None:
         for executor in self.executors.values():
-            for plan in executor.give_up_standby():
+            for plan in executor.withdraw_standby():
                 self._settle(Released(plan.lease))
 
-    def shorten(self, grace: float) -> None:
-        """Wait no longer for running jobs than so many seconds from now."""
-        self._patience_ends = min(self._patience_ends, monotonic() + grace)
+    def shorten_drain(self, grace: float) -> None:
+        """Wait at most `grace` more seconds for running jobs."""
+        self._drain_deadline = min(self._drain_deadline, monotonic() + grace)
         self._notify()
 
-    async def _leave_the_stubborn(self) -> None:
-        """What does not stop is not given back from here, for it runs: the supervisor does so when this process is
-        gone."""
-        tasks = [one.task for executor in self.executors.values() for one in executor.running.values()]
+    async def _abandon_unstoppable(self) -> None:
+        """Wait briefly for cancelled jobs. Those that go on keep their leases until this process is gone."""
+        running = [one for executor in self.executors.values() for one in executor.running.values()]
+        tasks = [one.task for one in running if one.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=STUBBORN)
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
         for executor in self.executors.values():
             for one in executor.running.values():
-                log.warning("%s: it does not stop", one.plan.title)
+                log.warning("%s: does not stop; it is returned to the queue when this process ends", one.plan.title)
                 one.stop = Stop.LOST
 
     async def give_back_running(self) -> None:
-        """The last deed of a runner whose supervisor is gone: what still runs ends with this process, right after
-        this."""
+        """Return the running jobs, just before this process ends because its supervisor died."""
         running = [one.plan.lease for executor in self.executors.values() for one in executor.running.values()]
-        gifts = {
+        leases = {
             consumer: [lease for lease in running if lease.queue == consumer.queue]
             for consumer in self.consumers.values()
         }
-        await asyncio.gather(*(self._part(*gift) for gift in gifts.items()), return_exceptions=True)
+        await asyncio.gather(*(self._give_back_leases(*each) for each in leases.items()), return_exceptions=True)
 
-    async def _part(self, consumer: QueueConsumer, leases: list[Lease]) -> None:
+    async def _give_back_leases(self, consumer: QueueConsumer, leases: list[Lease]) -> None:
         turn = consumer.layout.turn([Released(lease) for lease in leases])
         await self._app.arun(lambda session: session.perform(turn, 1.0))
 
     @property
     def _adapted(self) -> list[Executor]:
-        """What shares this interpreter, and is adapted to its use."""
+        """The executors that share this interpreter, and whose limits follow its CPU use."""
         return [self.executors["loop"], self.executors["thread"]]
 
     @property
     def _idle(self) -> bool:
         return all(executor.idle for executor in self.executors.values())
 
-    async def _show_life(self) -> None:
-        """Let the supervisor see that the loop turns. And see that no job waits here for one that takes long."""
+    async def _mark_alive(self) -> None:
+        """Show the supervisor that the event loop runs, and return jobs that wait too long for a slot."""
         while True:
             self._slot_table.tick()
             for executor in self.executors.values():
-                for plan in executor.give_up_stuck():
+                for plan in executor.withdraw_stuck():
                     self._settle(Released(plan.lease))
-            await asyncio.sleep(SHOW_LIFE)
+            await asyncio.sleep(ALIVE_EVERY_S)
 
-    # -- turning the wheel -------------------------------------------------------------------------
+    # -- turns -------------------------------------------------------------------------------------
 
-    async def _turn_on(self) -> None:
+    async def _turn_loop(self) -> None:
         while True:
             if self._problem is not None:
                 raise self._problem
@@ -225,46 +224,46 @@ class Runner:
                 self._run_ticks()
             consumer, want = self._choose()
             if consumer is not None:
-                await self._turn_promptly(consumer, want)
+                await self._run_turn(consumer, want)
             elif self._ended and not any(
                 consumer.outcomes or consumer.in_flight for consumer in self.consumers.values()
             ):
                 self._notify()
                 return
-            elif self._batcher:
-                await asyncio.sleep(GATHER / 2)  # and not at each outcome that comes
+            elif self._batching:
+                await asyncio.sleep(MIN_TURN_INTERVAL_S / 2)  # do not wake up for each outcome
             else:
                 self._changed.clear()
                 await _wait(self._changed, self._pause())
 
-    async def _turn_promptly(self, consumer: QueueConsumer, want: int) -> None:
-        """One turn. If it takes long, and there are other queues, it goes on by itself: none of them waits for it."""
+    async def _run_turn(self, consumer: QueueConsumer, want: int) -> None:
+        """Run one turn. If it is slow and there are other queues, it goes on in the background."""
         reserved = {kind: ceil(want * share) for kind, share in consumer.shares.items()}
         for kind, count in reserved.items():
             self._reserved[kind] += count
         turning = self._turn(consumer, want, probe=consumer.may_probe(want))
         consumer.turned_at = monotonic()
-        if want:  # said at once, before the other turner chooses
-            consumer.look_begins()
+        if want:  # before the other turn loop chooses a queue
+            consumer.begin_poll()
         try:
             if len(self.consumers) > 1:
                 await self._wait_for_turn(consumer, asyncio.create_task(turning), want)
-            else:  # nobody else waits, and a task of its own would take longer than a short job
+            else:  # no other queue waits, and a task of its own would cost more than a short job
                 try:
                     await turning
                 finally:
                     if want:
-                        consumer.look_ends(None)
+                        consumer.end_poll(None)
         finally:
             for kind, count in reserved.items():
                 self._reserved[kind] -= count
-        await asyncio.sleep(0)  # what was found begins before the next look
+        await asyncio.sleep(0)  # start the leased jobs before the next poll
 
     async def _wait_for_turn(self, consumer: QueueConsumer, turn: asyncio.Task[None], want: int) -> None:
         if want:
-            turn.add_done_callback(consumer.look_ends)
+            turn.add_done_callback(consumer.end_poll)
         try:
-            await asyncio.wait([turn], timeout=PROMPT)
+            await asyncio.wait([turn], timeout=SLOW_TURN_AFTER_S)
         except BaseException:
             turn.cancel()
             raise
@@ -283,16 +282,16 @@ class Runner:
         return None
 
     def _choose(self) -> tuple[QueueConsumer | None, int]:
-        """The queue whose turn it is, and how many jobs to ask it for."""
+        """Choose the next queue and how many jobs to lease from it."""
         now = monotonic()
-        self._batcher = False
+        self._batching = False
         for consumer in sorted(self.consumers.values(), key=lambda consumer: (consumer.served, not consumer.is_empty)):
-            if consumer.rests(now) or consumer.slow or consumer.comparing:
+            if consumer.is_backing_off(now) or consumer.slow or consumer.reconciling:
                 continue
-            if self._leasing and now < consumer.turned_at + GATHER and self._has_work(consumer):
-                self._batcher = True
-                break  # its turn is soon: no other queue is to have it instead
-            wanted = self._leasing and consumer.wants_look(now) and not consumer.hands_full
+            if self._leasing and now < consumer.turned_at + MIN_TURN_INTERVAL_S and self._has_work(consumer):
+                self._batching = True
+                break  # its turn comes soon, and another queue must not take it
+            wanted = self._leasing and consumer.wants_poll(now) and not consumer.has_max_delayed
             room = self._room(consumer) if wanted else 0
             if room > 1 and consumer.guard.suspended:
                 room = 1
@@ -301,26 +300,26 @@ class Runner:
         return None, 0
 
     def _has_work(self, consumer: QueueConsumer) -> bool:
-        """Whether what was leased ahead will do for a while, in each way that its jobs are run."""
-        return all(self.executors[kind].has_work_for(GATHER) for kind in consumer.kinds)
+        """Return whether the leased jobs keep every executor of this queue busy until the next turn."""
+        return all(self.executors[kind].has_work_for(MIN_TURN_INTERVAL_S) for kind in consumer.kinds)
 
     def _room(self, consumer: QueueConsumer) -> int:
-        """How many jobs of this queue could be run now, if they are mixed as they were of late.
+        """Return how many jobs of this queue could start now, if their kinds are mixed as in recent batches.
 
-        Of a kind that is rare one may wait for its place, so that the others need not.
+        One job of a rare kind may wait for a slot, so that its full executor does not stop the other kinds.
         """
         rooms = []
         for kind, share in consumer.shares.items():
             free = self.executors[kind].room - self._reserved[kind]
-            rooms.append(free if share > OFTEN else int((free + 1) / share))
+            rooms.append(free if share > COMMON_SHARE else int((free + 1) / share))
         return max(0, min(consumer.layout.largest_turn, *rooms))
 
     def _pause(self) -> float:
         if not self._leasing:
             return 0.2
         consumers = self.consumers.values()
-        idle = [consumer for consumer in consumers if not consumer.in_flight and not consumer.comparing]
-        times = [consumer.next_look for consumer in idle if self._room(consumer) > 0 or consumer.outcomes]
+        idle = [consumer for consumer in consumers if not consumer.in_flight and not consumer.reconciling]
+        times = [consumer.next_poll_at for consumer in idle if self._room(consumer) > 0 or consumer.outcomes]
         times += [consumer.tick_at for consumer in consumers if consumer.tick_at is not None and not consumer.ticking]
         return max(0.0, min(times) - monotonic()) if times else 1.0
 
@@ -330,9 +329,9 @@ class Runner:
                 return
             sent, turn = await consumer.turn(want)
         except WindlassError as error:
-            # A server that is away, or one queue that is damaged: the other queues go on.
-            log.warning("%s; trying again", error)
-            consumer.rest()
+            # The server is down or this queue is damaged; the other queues go on.
+            log.warning("Cannot lease or settle jobs of queue %s, trying again: %s", consumer.queue, error)
+            consumer.back_off()
             return
         self._report(consumer, sent, turn)
         if turn.lost and self._leasing:
@@ -346,22 +345,22 @@ class Runner:
                 self._settle(Released(lease))
         self._guard_queue(consumer, sent, turn)
         self._run_background(consumer)
-        self._level()
+        self._level_shares()
 
     def _report(self, consumer: QueueConsumer, sent: list[Outcome], turn: Turn) -> None:
         if turn.dropped:
             log.warning(
-                "%s: dropped the oldest dead jobs, there are more than max_dead: %d", consumer.queue, turn.dropped
+                "Queue %s has more than max_dead dead jobs; dropped the %d oldest", consumer.queue, turn.dropped
             )
         if all(turn.settled):
             return
-        for outcome, ours in zip(sent, turn.settled, strict=True):
-            if not ours:
+        for outcome, is_settled in zip(sent, turn.settled, strict=True):
+            if not is_settled:
                 title = in_one_line(f"{outcome.lease.queue}/{outcome.lease.id}")
-                log.warning("%s: the lease was lost, its outcome does not count", title)
+                log.warning("%s: lease lost; its outcome is ignored", title)
 
-    def _level(self) -> None:
-        """A queue that has nothing is not owed for that time: it keeps up with the one that is next."""
+    def _level_shares(self) -> None:
+        """Raise the share of empty queues to the lowest of the others: an idle queue must not save up turns."""
         least = min((consumer.served for consumer in self.consumers.values() if not consumer.is_empty), default=0.0)
         for consumer in self.consumers.values():
             if consumer.is_empty:
@@ -377,41 +376,41 @@ class Runner:
             return
         came = Counter(kind for kind in kinds if kind)
         consumer.note_kinds(came)
-        for kind in came.keys() & consumer.shares:  # more than was to be expected: others may have a place for them
-            for plan in self.executors[kind].give_up_surplus():
+        for kind in came.keys() & consumer.shares:  # a batch with too many of one kind: other workers may have slots
+            for plan in self.executors[kind].withdraw_surplus():
                 self._settle(Released(plan.lease))
 
     def _admit(self, lease: Lease) -> str | None:
-        """Have a job run, soon; in which way, None if it cannot be."""
+        """Give a job to its executor and return the executor's kind, or settle a job that cannot run."""
         planned = attempt.plan(self._app, lease)
         if not isinstance(planned, Plan):
             if isinstance(planned, Broken):
-                self._undecodable[lease.fence] = planned  # settled when the whole batch is known
+                self._undecodable[lease.fence] = planned  # settled after the whole batch is planned
             else:
                 self._log_outcome(planned)
                 self._settle(planned)
             return None
-        # What may have killed a whole runner is tried where it can only kill itself.
+        # A job that may have killed a runner goes to a process of its own.
         kind: str = planned.run
-        if lease.marks and lease.suspect and self.executors["isolated"].most > 0:
+        if lease.marks and lease.suspect and self.executors["isolated"].capacity > 0:
             kind = "isolated"
         executor = self.executors[kind]
-        if executor.most > 0:
+        if executor.capacity > 0:
             executor.submit(planned)
             return kind
         self._settle(Unknown(lease, planned.task or ""))  # a worker inside another program has no processes
         return None
 
     def _sort_undecodable(self, consumer: QueueConsumer, leases: Sequence[Lease], kinds: Sequence[str | None]) -> None:
-        """Tell the queue's guard, in order, which jobs of a batch could be decoded."""
+        """Tell the queue's guard, in lease order, which jobs of a batch could be decoded."""
         for lease, kind in zip(leases, kinds, strict=True):
             if (broken := self._undecodable.pop(lease.fence, None)) is not None:
                 self._settle_refused(consumer, broken)
             elif kind is not None and consumer.guard.decoded():
-                self._tell_resumed(consumer, "a job could be decoded")
+                self._log_resumed(consumer, "a job could be decoded")
 
     def _settle_refused(self, consumer: QueueConsumer, outcome: Outcome) -> None:
-        """Settle a job that cannot be run here. If many in a row cannot be decoded, the others are given back."""
+        """Settle a job that cannot run here. If many in a row cannot be decoded, the others are returned."""
         if isinstance(outcome, Broken):
             outcome = consumer.guard.undecodable(outcome)
         if not isinstance(outcome, Released):
@@ -424,38 +423,39 @@ class Runner:
         if guard.untouched and not turn.returned:
             return
         if not turn.returned and any(isinstance(outcome, Broken) for outcome in sent) and guard.stored():
-            self._tell_resumed(consumer, "there is room for broken jobs again")
+            self._log_resumed(consumer, "there is room for broken jobs again")
         if guard.no_room() if turn.returned else guard.check_run():
             log.error(
-                "%s: suspended, this worker takes no more jobs from the queue: %s. Check its code and keys. It tries "
-                "one job now and then, and goes on when it can decode one. To see them: windlass dead list --broken %s",
+                "Queue %s suspended, this worker leases no more of its jobs: %s. Check the worker's code and keys. It "
+                "tries one job now and then and resumes when it can decode one. To see these jobs: "
+                "windlass dead list --broken %s",
                 consumer.queue,
                 guard.reason,
                 consumer.queue,
             )
             for executor in self.executors.values():
-                for plan in executor.give_up_standby(consumer.queue):
+                for plan in executor.withdraw_standby(consumer.queue):
                     self._settle(Released(plan.lease))
             self._on_suspended(self.suspended)
 
-    def _tell_resumed(self, consumer: QueueConsumer, why: str) -> None:
-        log.warning("%s: resumed, %s", consumer.queue, why)
+    def _log_resumed(self, consumer: QueueConsumer, why: str) -> None:
+        log.warning("Queue %s resumed: %s", consumer.queue, why)
         self._on_suspended(self.suspended)
 
     @property
     def suspended(self) -> dict[str, str]:
-        """The queues from which no jobs are taken, with the reasons."""
+        """The suspended queues, with the reasons."""
         return {
             consumer.queue: consumer.guard.reason for consumer in self.consumers.values() if consumer.guard.suspended
         }
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
         self._progress.pop(one.key, None)
-        if one.stop is None and type(outcome) is Completed and not self._tells_all:
-            self._settle(outcome)  # what most jobs come to
+        if one.stop is None and type(outcome) is Completed and not self._logs_completed:
+            self._settle(outcome)  # the fast path: most jobs end here
             return
         if one.stop is Stop.LOST:
-            self._settle(outcome or Released(one.plan.lease))  # refused by the fence if it is another's by now
+            self._settle(outcome or Released(one.plan.lease))  # the fence refuses it if another worker has the job
         elif outcome is not None:
             self._log_outcome(outcome, one)
             self._settle(outcome)
@@ -467,85 +467,85 @@ class Runner:
     def _notify(self) -> None:
         self._changed.set()
 
-    def _look_all(self) -> None:
+    def _wake_all(self) -> None:
         for consumer in self.consumers.values():
             consumer.wake()
         self._notify()
 
-    def lose(self, queue: str) -> None:
-        """The leases of one queue could not be kept alive: stop what runs of it, and begin nothing more.
+    def lose_leases(self, queue: str) -> None:
+        """Stop all jobs of one queue, because its leases could not be renewed.
 
-        All is given back, when the server can be reached: if it stood still itself our name is known there, and with
-        the next heartbeat these leases would be ours for ever.
+        The jobs are still returned to the queue: if the server itself hung, it knows our holder name, and the next
+        heartbeat would renew these leases although no job runs.
         """
         for executor in self.executors.values():
-            for plan in executor.give_up_standby(queue):
+            for plan in executor.withdraw_standby(queue):
                 self._settle(Released(plan.lease))
-            for key in executor.begun(queue):
+            for key in executor.running_keys(queue):
                 executor.stop(key, Stop.LOST)
 
-    def begin_again(self, holder: str) -> None:
-        """All leases are lost: stop every attempt, and lease under another name."""
+    def restart_as(self, holder: str) -> None:
+        """Stop every attempt, because all leases are lost, and lease under another holder name."""
         for executor in self.executors.values():
-            executor.give_up_standby()
+            executor.withdraw_standby()
             for queue in self.consumers:
-                for key in executor.begun(queue):
+                for key in executor.running_keys(queue):
                     executor.stop(key, Stop.LOST)
         for consumer in self.consumers.values():
-            consumer.begin_again(holder)
+            consumer.restart_as(holder)
 
     def drop(self, queue: str, fence: int) -> None:
-        """One attempt has lost its job to another."""
+        """Stop one attempt that has lost its job."""
         for executor in self.executors.values():
-            for plan in executor.give_up_standby(queue, fence):
-                self._settle(Released(plan.lease))  # refused, if it is another's by now
+            for plan in executor.withdraw_standby(queue, fence):
+                self._settle(Released(plan.lease))  # the fence refuses it if another worker has the job
             executor.stop((queue, fence), Stop.LOST)
 
     def cancel(self, queue: str, id: str) -> None:
-        """A running job was cancelled: stop it if it is here."""
+        """Stop a cancelled job if it runs here."""
         for executor in self.executors.values():
-            if (waiting := executor.give_up(queue, id)) is not None:
+            if (waiting := executor.withdraw(queue, id)) is not None:
                 self._settle(Released(waiting.lease))
-            for key in executor.begun(queue, id):
+            for key in executor.running_keys(queue, id):
                 log.info("%s: cancelled", in_one_line(f"{queue}/{id}"))
                 executor.stop(key, Stop.CANCELLED)
 
     def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
-        if isinstance(outcome, Completed) and not self._tells_all:
+        if isinstance(outcome, Completed) and not self._logs_completed:
             return
         lease = outcome.lease
-        level, text = _words_for(outcome)
+        level, text = _describe_outcome(outcome)
         if isinstance(outcome, Completed) and one is not None:
             text = f"done in {monotonic() - one.began:.2f} s"
             level = logging.INFO if self._settings.log_jobs else level
-        told = {
+        fields = {
             "queue": lease.queue,
             "id": lease.id,
             "attempt": lease.attempt,
             "outcome": type(outcome).__name__.lower(),
         }
         if one is not None and one.plan.task:
-            told["task"] = one.plan.task
+            fields["task"] = one.plan.task
         if one is not None and one.plan.failed_id:
-            told["failed_id"] = one.plan.failed_id
+            fields["failed_id"] = one.plan.failed_id
         title = one.plan.title if one else in_one_line(f"{lease.queue}/{lease.id}")
         if self._settings.log_arguments:
-            told["data"] = lease.data.decode("utf-8", "backslashreplace")
-            title += f" {told['data']}"
-        log.log(level, "%s: %s", title, text, extra={"job": told})
+            fields["data"] = lease.data.decode("utf-8", "backslashreplace")
+            title += f" {fields['data']}"
+        log.log(level, "%s: %s", title, text, extra={"job": fields})
 
-    # -- what running jobs want --------------------------------------------------------------------
+    # -- services of running jobs ------------------------------------------------------------------
 
     def is_cancelled(self, lease: Lease) -> bool:
-        """Whether a job is to stop. For any thread."""
+        """Return whether a job should stop. Thread-safe."""
         for executor in self.executors.values():
             one = executor.running.get(key_of(lease))
             if one is not None:
                 return one.stop is not None
-        return True  # it is not ours any more
+        return True  # the worker has lost this job
 
     def progress(self, lease: Lease, value: float) -> None:
-        """Send how far a job is, soon; the last value counts. For any thread."""
+        """Send a job's progress soon; only the last value counts. Thread-safe."""
         self._progress[key_of(lease)] = (lease, value)
         if self._progress_task is None:
             self._loop.call_soon_threadsafe(self._begin_progress)
@@ -561,28 +561,29 @@ class Runner:
                 try:
                     await self.aprogress(lease, value)
                 except WindlassError as error:
-                    log.warning("%s", error)
-                await asyncio.sleep(PROGRESS_EVERY / max(1, len(self._progress)))
+                    title = in_one_line(f"{lease.queue}/{lease.id}")
+                    log.warning("%s: progress %g was not stored: %s", title, value, error)
+                await asyncio.sleep(PROGRESS_EVERY_S / max(1, len(self._progress)))
         finally:
             self._progress_task = None
 
     async def aprogress(self, lease: Lease, value: float) -> bool:
-        """Send how far a job is; whether it is still ours."""
+        """Send a job's progress. Returns False if its lease is lost."""
         call = self.consumers[lease.queue].layout.progress(lease, value)
         return await self._app.arun(lambda session: session.perform(call))
 
     def prepare(self, lease: Lease, call: TaskCall) -> Child:
-        """Check what a job wants to hand over."""
+        """Check a call that a job hands over, and build the child job."""
         return self._app.hand_over(lease.queue, call)
 
-    # -- errands: what a turn found to do beside jobs ------------------------------------------------
+    # -- background work ---------------------------------------------------------------------------
 
     def _run_background(self, consumer: QueueConsumer) -> None:
-        if consumer.in_doubt:
-            consumer.comparing = True
-            self._in_background(self._compare_notes(consumer))
-        if consumer.outbox and not consumer.emptying:
-            consumer.emptying = True
+        if consumer.needs_reconcile:
+            consumer.reconciling = True
+            self._in_background(self._reconcile(consumer))
+        if consumer.outbox and not consumer.forwarding:
+            consumer.forwarding = True
             self._in_background(self._empty_outbox(consumer))
 
     def _run_ticks(self) -> None:
@@ -596,29 +597,40 @@ class Runner:
         try:
             report = await consumer.tick()
         except WindlassError as error:
-            log.warning("the schedules of %s could not be ticked: %s", consumer.queue, error)
+            log.warning("Cannot fire the schedules of queue %s, trying again: %s", consumer.queue, error)
             return
         for name in report.unreadable:
-            self._complain_once(f"schedule {name} of {consumer.queue} is due, and cannot be read by this version")
+            self._warn_once(
+                f"Schedule {name} of queue {consumer.queue} is due, but this Windlass version cannot read it: "
+                "upgrade Windlass, or delete the schedule"
+            )
         self._notify()
 
     async def _declare_schedules(self) -> None:
-        """Put declared schedules into the server: at first, and again, for a purge takes them away."""
+        """Store the declared schedules at the start, and again later, because a purge removes them."""
         again = False
         while True:
             for consumer in self.consumers.values():
                 try:
                     for name in await consumer.declare(again=again):
-                        self._complain_once(f"schedule {name} of {consumer.queue} is there already, and cannot be read")
+                        self._warn_once(
+                            f"Cannot declare schedule {name} of queue {consumer.queue}: this Windlass version cannot "
+                            "read the stored one. Upgrade Windlass, or delete the schedule"
+                        )
                 except WindlassError as error:
-                    log.warning("the schedules of %s could not be declared: %s", consumer.queue, error)
+                    log.warning(
+                        "Cannot declare the schedules of queue %s, trying again in %g s: %s",
+                        consumer.queue,
+                        DECLARE_EVERY_S,
+                        error,
+                    )
             again = True
             self._notify()
-            await asyncio.sleep(DECLARE_EVERY)
+            await asyncio.sleep(DECLARE_EVERY_S)
 
-    def _complain_once(self, about: str) -> None:
-        if about not in self._complaints:
-            self._complaints.add(about)
+    def _warn_once(self, about: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
             log.warning("%s", about)
 
     def _in_background(self, work: Any) -> None:
@@ -626,30 +638,31 @@ class Runner:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _compare_notes(self, consumer: QueueConsumer) -> None:
-        """The server was restarted, or is another: what it says that we hold is compared with what we have.
+    async def _reconcile(self, consumer: QueueConsumer) -> None:
+        """Compare our leases with the server's, because it restarted or lost data.
 
-        Until then there is no new turn: what one leases would be on one side only.
+        No turn starts meanwhile: its leases would be on the server before they are here.
         """
         rewinds = consumer.rewinds
         try:
             while consumer.in_flight:
                 self._changed.clear()
                 await _wait(self._changed, 0.05)
-            ghosts, lost = await consumer.compare_notes()
+            orphans, lost = await consumer.reconcile()
         except WindlassError as error:
-            log.warning("%s; comparing again with the next turn", error)
+            text = "Cannot compare the leases of queue %s with the server's, trying again with the next turn: %s"
+            log.warning(text, consumer.queue, error)
             return
         finally:
-            consumer.comparing = False
+            consumer.reconciling = False
             self._notify()
-        if ghosts or lost or consumer.layout.rewinds != rewinds:
+        if orphans or lost or consumer.layout.rewinds != rewinds:
             log.error(
-                "%s: the server has lost data (it was purged, flushed or restored, or a replica took over that was "
-                "behind): jobs may be gone, or run again. Given back, for they are not in "
-                "our hands: %d; stopped, for they are not ours any more: %d",
+                "Queue %s: the server has lost data (it was purged, flushed or restored, or a replica behind the "
+                "primary took over). Jobs may be lost or run again. Leases returned, because their jobs do not run "
+                "here: %d; running jobs stopped, because their leases are gone: %d",
                 consumer.queue,
-                ghosts,
+                orphans,
                 len(lost),
             )
         for fence in lost:
@@ -659,17 +672,19 @@ class Runner:
         try:
             await self._app.arun(lambda session: empty_outbox(session, consumer.layout, self._app.layout))
         except WindlassError as error:
-            log.warning("what %s handed over is still to be sent: %s", consumer.queue, error)
-            await asyncio.sleep(OUTBOX_PAUSE)
+            log.warning(
+                "Cannot forward the outbox of queue %s, trying again in %g s: %s", consumer.queue, OUTBOX_RETRY_S, error
+            )
+            await asyncio.sleep(OUTBOX_RETRY_S)
         finally:
-            consumer.emptying = False
+            consumer.forwarding = False
 
 
-def _words_for(outcome: Outcome) -> tuple[int, str]:
-    """How an outcome is told in the log, and how loud."""
+def _describe_outcome(outcome: Outcome) -> tuple[int, str]:
+    """Return the log level and the text for an outcome."""
     match outcome:
         case Retried(message=message):
-            return logging.WARNING, f"failed (attempt {outcome.lease.attempt}), to be tried again: {message}"
+            return logging.WARNING, f"failed (attempt {outcome.lease.attempt}), will be retried: {message}"
         case Failed(message=message):
             return logging.ERROR, f"failed for good: {message}"
         case Crashed(message=message):
@@ -677,17 +692,17 @@ def _words_for(outcome: Outcome) -> tuple[int, str]:
         case Broken(message=message):
             return logging.ERROR, f"cannot be decoded: {message}"
         case Unknown(task=task):
-            return logging.WARNING, f"no task {task!r} here; left for a worker that knows it"
+            return logging.WARNING, f"this worker has no task {task!r}; left for a worker that has it"
         case Released():
-            return logging.INFO, "given back"
+            return logging.INFO, "returned to the queue"
         case Unhandled():
-            return logging.DEBUG, "no failure handler wants it; among the dead"
+            return logging.DEBUG, "has no failure handler; moved to dead"
         case Completed():
             return logging.DEBUG, "done"
 
 
 def kinds_on(app: Windlass, queue: str) -> frozenset[str]:
-    """In which ways jobs of a queue may have to be run: those of its own tasks, or of all where it has none."""
+    """Return the kinds of executors that a queue's jobs may need, from its own tasks, or all tasks if it has none."""
     handler = app.handlers.get(queue)
     tasks = list(app.tasks.values())
     declared = [handler] if handler else [task for task in tasks if task.queue == queue] or tasks

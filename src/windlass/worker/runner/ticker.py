@@ -1,9 +1,8 @@
-"""The tick of schedules: any worker turns what is due into jobs, and no two of them the same.
+"""The tick of schedules: any worker enqueues the jobs of due schedules, and each job is enqueued once.
 
-A schedule lies in the server beside the queue that it consumers, and no worker is in charge of it. A worker reads
-what is
-due, computes the jobs, and fires them in one step that also sets the next tick. That step does nothing when another
-worker was faster or the schedule was changed meanwhile. A worker that dies in between has done nothing at all.
+A schedule is stored beside the queue that it feeds, and no worker owns it. A worker reads the due schedules, computes
+their jobs, and fires them in one script call that also sets the next tick. The call does nothing if another worker was
+faster or the schedule has changed. A worker that dies before the call has changed nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from windlass.transport.session import Session
 from windlass.transport.wire import Flow
 from windlass.values.schedule import FireResult, Plan, Schedule, StoredSchedule, Unreadable, due_ticks, same_but_pause
 
-STEP = 200  # jobs that one step may enqueue: keeps the script at a few milliseconds
-ROUNDS = 50  # after which a tick leaves the rest to the next
-NAMES_AT_ONCE = 100
+MAX_JOBS_PER_STEP = 200  # keeps the script at a few milliseconds
+MAX_ROUNDS = 50  # per tick: a long backlog must not keep the worker from its other schedules
+MAX_NAMES_PER_READ = 100  # keeps the script of one read short
 
 
 class TickReport(Struct, frozen=True):
-    """What a tick did, and in how many milliseconds the next one comes (`None`: nothing is scheduled).
+    """What a tick did, and in how many milliseconds the next one is due (None: no schedule).
 
-    `unreadable` names schedules that are due but cannot be read here: of another version, or in an unknown zone.
+    `unreadable` names due schedules that this version cannot read: a newer format, or an unknown time zone.
     """
 
     enqueued: int = 0
@@ -36,34 +35,34 @@ class TickReport(Struct, frozen=True):
 
 
 def declare(layout: Layout, schedules: Iterable[Schedule]) -> FlowOf[tuple[str, ...]]:
-    """Put the schedules that code declares into the server. What is there already as it should be is not touched.
+    """Store the schedules that code declares, except those that are stored already without a change.
 
-    A changed timing takes effect, otherwise the next tick stays; so does a pause. Returns the names of those that could
-    not be declared because the server has something unreadable under them.
+    A changed timing moves the next tick; any other change keeps it. A pause stays. Returns the names that could not be
+    declared because the server holds an unreadable schedule under them.
     """
-    ours = {each.name: structs.replace(each, declared=True) for each in schedules if each.queue == layout.queue}
+    declared = {each.name: structs.replace(each, declared=True) for each in schedules if each.queue == layout.queue}
     book = schedule_book(layout)
 
     def flow(session: Session) -> Flow[tuple[str, ...]]:
-        names = list(ours)
+        names = list(declared)
         rows: dict[str, StoredSchedule] = {}
-        for start in range(0, len(names), NAMES_AT_ONCE):
-            found = yield from session.perform(book.named(names[start : start + NAMES_AT_ONCE]))
+        for start in range(0, len(names), MAX_NAMES_PER_READ):
+            found = yield from session.perform(book.named(names[start : start + MAX_NAMES_PER_READ]))
             rows |= {row.name: row for row in found.rows}
         unreadable = []
-        for name, wanted in ours.items():
+        for name, wanted in declared.items():
             row = rows.get(name)
             present = row.read(layout.queue) if row else None
             if isinstance(present, Unreadable):
                 unreadable.append(name)
-            elif not (row and present and _stands(row, present, wanted)):
+            elif not (row and present and _is_current(row, present, wanted)):
                 yield from rewrite(layout, name, _as_declared(wanted))(session)
         return tuple(unreadable)
 
     return flow
 
 
-def _stands(row: StoredSchedule, present: Schedule, wanted: Schedule) -> bool:
+def _is_current(row: StoredSchedule, present: Schedule, wanted: Schedule) -> bool:
     return same_but_pause(present, wanted) and (row.next_tick is not None or present.paused) and not row.stale
 
 
@@ -72,17 +71,16 @@ def _as_declared(wanted: Schedule) -> Callable[[Schedule | None], Schedule]:
 
 
 def tick(layout: Layout, declared: Mapping[str, Schedule]) -> FlowOf[TickReport]:
-    """Fire what is due on one queue: schedules that were added, and of those that code declares the `declared` ones.
+    """Fire the due schedules of one queue: those added at run time, and those that code declares (`declared`).
 
-    Any number of workers may do this at the same time. One read when nothing is due; one more step for each
-    schedule that is.
+    Any number of workers may do this at the same time. It costs one read, and one more call for each due schedule.
     """
     book = schedule_book(layout)
     names = [name for name, schedule in declared.items() if schedule.queue == layout.queue]
 
     def flow(session: Session) -> Flow[TickReport]:
         enqueued = dropped = 0
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             done = _Round(book, layout.queue, names)
             yield from done.run(session)
             enqueued, dropped = enqueued + done.enqueued, dropped + done.dropped
@@ -94,7 +92,7 @@ def tick(layout: Layout, declared: Mapping[str, Schedule]) -> FlowOf[TickReport]
 
 
 class _Round:
-    """All that is due on a queue, gone through once."""
+    """One pass over the due schedules of a queue."""
 
     def __init__(self, book: ScheduleBook, queue: str, declared: Sequence[str]) -> None:
         self._book = book
@@ -110,7 +108,7 @@ class _Round:
 
     @property
     def next_in(self) -> int | None:
-        """Milliseconds until there is something to do."""
+        """Milliseconds until the next schedule is due."""
         if self.unfinished:
             return 0
         return max(0, min(self._ahead) - self._now) if self._ahead else None
@@ -125,9 +123,9 @@ class _Round:
                 if isinstance(schedule, Unreadable) or row.next_tick is None:
                     self.unreadable.append(row.name)
                 else:
-                    plan = due_ticks(schedule.timing, row.next_tick, found.now, schedule.catch_up, STEP)
+                    plan = due_ticks(schedule.timing, row.next_tick, found.now, schedule.catch_up, MAX_JOBS_PER_STEP)
                     yield from self._fire(session, row, schedule, plan)
-            # What was fired left the pages before, so some that are due moved up and were passed over.
+            # Fired schedules leave the earlier pages, so later ones move up and this pass misses them.
             self.unfinished |= cursor is not None and self._fired
             cursor = found.cursor
             if cursor is None:
@@ -136,7 +134,7 @@ class _Round:
             self._ahead.append(found.next_tick)
 
     def _fire(self, session: Session, row: StoredSchedule, schedule: Schedule, plan: Plan) -> Flow[None]:
-        # Ticks whose jobs have one and the same id fall together in the first of them.
+        # Without overlap all ticks give the same job id, so only the first is enqueued.
         ticks = plan.fire if schedule.overlap == "allow" else plan.fire[:1]
         fired = yield from session.perform(
             self._book.fire(
@@ -150,7 +148,7 @@ class _Round:
                 dropped=len(plan.fire) - len(ticks),
             )
         )
-        if fired.result is FireResult.EARLY:  # the clock was put back this moment: look again in a while
+        if fired.result is FireResult.EARLY:  # the server's clock was set back just now: try again in a second
             self._ahead.append(self._now + 1000)
         elif fired.result is FireResult.FIRED:
             self._fired = True
@@ -158,5 +156,5 @@ class _Round:
             self.enqueued += fired.added
             self.dropped += fired.dropped
             self.unfinished |= plan.next <= self._now
-        else:  # another was faster, or changed it: what it is now is not known here
+        else:  # another worker fired or changed the schedule: read it again
             self.unfinished = True

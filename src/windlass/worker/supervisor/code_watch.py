@@ -1,4 +1,4 @@
-"""Watching the program's files, for `--watch`: one signal for each burst of changes to Python files."""
+"""Watches the program's files for `--watch`: yields once for each burst of changes to Python files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from windlass.errors import InvalidOption
 
 
 def check_can_watch() -> None:
-    """Refuse `--watch` where nothing can be watched."""
+    """Refuse `--watch` if the package that watches files is missing."""
     if find_spec("watchfiles") is None:
         raise InvalidOption("--watch needs the package watchfiles: pip install 'windlass[watch]'")
 
 
 async def watch_code(folder: Path | None = None) -> AsyncIterator[None]:
-    """A signal whenever Python files below the folder (by default the current one) have changed."""
+    """Yield whenever Python files below the folder (by default the current one) have changed."""
     from watchfiles import PythonFilter, awatch
 
     async for _ in awatch(folder or Path.cwd(), watch_filter=PythonFilter(), debounce=200):

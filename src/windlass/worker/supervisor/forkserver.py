@@ -4,8 +4,8 @@
     supervisor ── control socket ── forkserver (app imported, one thread, runs no job)
       │                            ├─ fork ─ runner          each in a session of its own, killed by the kernel
       │                            ├─ fork ─ child           if the forkserver dies
-      │                            └─ fork ─ child ─ whatever a job started
-      └ the control socket ends ⇒ the forkserver ends all of them, and itself
+      │                            └─ fork ─ child ─ processes that a job started
+      └ the control socket closes ⇒ the forkserver ends all of them, and itself
 
 On the control socket, from the supervisor:
     {"fork": role, "id": n, "arguments": {…}, "names": [name of each descriptor]}   + the descriptors
@@ -38,22 +38,22 @@ from windlass.worker import process_info
 from windlass.worker.app_loading import AppNotLoadable
 from windlass.worker.ipc.frames import FdStream, FrameError, Header
 
-FORKSERVER_MARK = "WINDLASS_FORKSERVER"  # in the environment of all that comes from one forkserver
-GRACE = 2.0  # from SIGTERM to SIGKILL when the supervisor is gone
-LAST_WAIT = 5.0  # for what was killed and hangs in the kernel
-PROCESS = "windlass.worker.supervisor.forkserver_process"
+FORKSERVER_MARK = "WINDLASS_FORKSERVER"  # in the environment of every process that comes from one forkserver
+TERM_GRACE_S = 2.0  # from SIGTERM to SIGKILL when the supervisor is gone: its jobs may start elsewhere soon
+KILLED_WAIT_S = 5.0  # for killed processes that hang in the kernel, for example on a slow disk
+PROCESS_MODULE = "windlass.worker.supervisor.forkserver_process"
 
 
 class ForkServerGone(WindlassError):
-    """The forkserver has ended: open a new one. What it had forked has ended with it."""
+    """The forkserver has ended, and with it every process that it forked: open a new one."""
 
 
 class ForkRefused(WindlassError):
-    """The forkserver could not fork, or was asked for something that it must not run."""
+    """The forkserver could not fork, or the request is not allowed."""
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a process ended: an exit code or a signal, and the most memory that it had."""
+    """How a process ended: an exit code or a signal, and its peak memory."""
 
     code: int | None
     signal: int | None
@@ -81,14 +81,16 @@ class ForkedProcess:
         return f"<ForkedProcess {self.pid}, {how}>"
 
     def signal(self, number: int, group: bool = True) -> None:
-        """Signal it, with all of its process group or alone. Without effect once it has ended."""
+        """Signal the process, alone or with its process group. Has no effect once the process has ended."""
         if not self.exited.done():
             self._forkserver._post({"signal": int(number), "pid": self.pid, "group": group})
 
 
 class ForkServer:
-    """The supervisor's handle on its forkserver. `gone` is done when the forkserver has ended, and all its forked
-    with it."""
+    """The supervisor's handle on its forkserver.
+
+    `gone` resolves when the forkserver has ended together with every process that it forked.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], stream: FdStream, mark: str) -> None:
         self.pid = process.pid
@@ -98,7 +100,7 @@ class ForkServer:
         self._stream = stream
         self._mark = mark
         self._ids = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
+        self._requests: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._forked: dict[int, ForkedProcess] = {}
         self._listening: asyncio.Task[None] | None = None
 
@@ -114,23 +116,23 @@ class ForkServer:
     ) -> Self:
         """Start a forkserver and wait until it has imported `module:attribute`; raises `AppNotLoadable`.
 
-        `facts` names a function `package.module:function` that is called there with the app and whose dict is added
-        to the forkserver's facts. `folder` is where the app is looked for and run, by default where we are. `output` is
-        the descriptor for what the import prints, by default our own.
+        `facts` names a function `package.module:function`. The forkserver calls it with the app and adds the returned
+        dict to its facts. `folder` is the folder of the app, by default the current one. `output` is the descriptor
+        for the output of the import, by default ours.
         """
-        ours, theirs = socket.socketpair()
+        near, far = socket.socketpair()
         mark = secrets.token_hex(8)
-        command = [str(theirs.fileno()), str(os.getpid()), app, facts or ""]
+        command = [str(far.fileno()), str(os.getpid()), app, facts or ""]
         variables = {**(os.environ if environment is None else environment), FORKSERVER_MARK: mark}
-        with theirs:
+        with far:
             try:
-                process = _start(command, theirs.fileno(), folder, variables, output)
+                process = _start(command, far.fileno(), folder, variables, output)
             except BaseException:
-                ours.close()
+                near.close()
                 raise
-        forkserver = cls(process, FdStream(ours), mark)
+        forkserver = cls(process, FdStream(near), mark)
         try:
-            forkserver.facts = await forkserver._hear_first()
+            forkserver.facts = await forkserver._receive_facts()
         except BaseException:
             process.kill()
             forkserver._stream.close()
@@ -142,33 +144,35 @@ class ForkServer:
     async def fork(
         self, role: str, arguments: Mapping[str, Any] | None = None, fds: Mapping[str, int] | None = None
     ) -> ForkedProcess:
-        """Fork a "child" or a "runner". Among `fds` "output" becomes its stdout and stderr, the others are handed to
-        its entry under their names; a child needs "frames". Our own copies stay open: close them afterwards.
+        """Fork a "child" or a "runner".
 
-        A child's arguments name the function `perform`, a runner's its `entry`, which is called with
-        (app, arguments, fds) and must be one of Windlass's own.
+        In `fds`, "output" becomes stdout and stderr; the process's entry gets the others under their names. A child
+        needs "frames". Our copies stay open, so the caller must close them.
+
+        A child's arguments name the function `perform`. A runner's name its `entry`, a function of Windlass that is
+        called with (app, arguments, fds).
         """
         names = dict(fds or {})
         number = next(self._ids)
         request = {"fork": role, "id": number, "arguments": dict(arguments or {}), "names": list(names)}
         answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         if self._listening is None or self._listening.done():
-            raise self._goodbye()
-        self._asked[number] = answer
+            raise self._gone_error()
+        self._requests[number] = answer
         try:
             await self._stream.send(request, fds=list(names.values()))
             return await answer
         except OSError:
-            raise self._goodbye() from None
+            raise self._gone_error() from None
         finally:
-            self._asked.pop(number, None)
+            self._requests.pop(number, None)
 
     async def close(self) -> Ending:
-        """End all forked and the forkserver: SIGTERM, SIGKILL after two seconds; wait until they are gone."""
+        """End the forkserver and every forked process (SIGTERM, then SIGKILL), and wait until they are gone."""
         self._stream.finish()
-        await asyncio.wait([self.gone], timeout=GRACE + 2 * LAST_WAIT)
+        await asyncio.wait([self.gone], timeout=TERM_GRACE_S + 2 * KILLED_WAIT_S)
         if not self.gone.done():
-            self._process.kill()  # stopped or stuck; what it leaves is ended by its mark
+            self._process.kill()  # the forkserver is stopped or stuck; its processes are found by their mark
         return await asyncio.shield(self.gone)
 
     async def __aenter__(self) -> Self:
@@ -183,9 +187,9 @@ class ForkServer:
         try:
             self._stream.post(header)
         except OSError:
-            pass  # the forkserver is gone, and so is whom the signal was for
+            pass  # the forkserver is gone, and the process with it
 
-    async def _hear_first(self) -> dict[str, Any]:
+    async def _receive_facts(self) -> dict[str, Any]:
         frame = await self._stream.receive()
         header: Header = frame[0] if frame else {}
         if "ready" in header:
@@ -193,50 +197,50 @@ class ForkServer:
             return facts
         if "error" in header:
             raise AppNotLoadable(header["error"])
-        ending = await _ended(self._process)
+        ending = await _wait_ended(self._process)
         raise AppNotLoadable(
-            f"the process that was importing the app ended without a word, by {ending}: does the app's module "
-            "call os._exit, crash, or need more memory than there is?"
+            f"the process that imported the app ended with {ending} and no error message: check whether the app's "
+            "module calls os._exit, crashes, or needs too much memory"
         )
 
     async def _listen(self) -> None:
         try:
             while (frame := await self._stream.receive()) is not None:
-                self._hear(frame[0])
+                self._handle(frame[0])
         except FrameError:
-            self._process.kill()  # it cannot be understood any more; its end is in order for all others
-        ending = await _ended(self._process)
+            self._process.kill()  # its frames are corrupt; a dead forkserver is a case that the supervisor handles
+        ending = await _wait_ended(self._process)
         if ending.code != 0:
             await asyncio.to_thread(_end_marked, f"{FORKSERVER_MARK}={self._mark}".encode())
-        self._bury(ending)
+        self._on_gone(ending)
 
-    def _hear(self, header: Header) -> None:
+    def _handle(self, header: Header) -> None:
         if "exited" in header:
             ending = Ending(header["code"], header["signal"], header["rss_kb"])
-            _settle(self._forked.pop(header["exited"]).exited, ending)
+            _resolve(self._forked.pop(header["exited"]).exited, ending)
             return
-        answer = self._asked.get(header["id"])
+        answer = self._requests.get(header["id"])
         if "forked" in header:
             forked = self._forked[header["forked"]] = ForkedProcess(self, header["forked"])
-            if answer is None or answer.done():  # who asked has given up, and would never end it
+            if answer is None or answer.done():  # the caller was cancelled and would never end this process
                 forked.signal(signal.SIGKILL)
             else:
                 answer.set_result(forked)
         elif answer is not None and not answer.done():
             answer.set_exception(ForkRefused(header["refused"]))
 
-    def _bury(self, ending: Ending) -> None:
+    def _on_gone(self, ending: Ending) -> None:
         self._stream.close()
-        for answer in self._asked.values():
+        for answer in self._requests.values():
             if not answer.done():
-                answer.set_exception(self._goodbye())
-        # The kernel has killed them together with the forkserver.
+                answer.set_exception(self._gone_error())
+        # The kernel killed them together with the forkserver.
         for forked in self._forked.values():
-            _settle(forked.exited, Ending(None, signal.SIGKILL))
+            _resolve(forked.exited, Ending(None, signal.SIGKILL))
         self._forked.clear()
-        _settle(self.gone, ending)
+        _resolve(self.gone, ending)
 
-    def _goodbye(self) -> ForkServerGone:
+    def _gone_error(self) -> ForkServerGone:
         return ForkServerGone(f"the forkserver (process {self.pid}) has ended: open a new one")
 
 
@@ -248,27 +252,27 @@ def _start(
     output: int | None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        # -P: the app's folder is added when the app is imported, so nothing in it can hide what we import.
-        [sys.executable, "-P", "-m", PROCESS, *command],
+        # -P: keeps the app's folder off the path until the app is imported, so it cannot shadow our imports.
+        [sys.executable, "-P", "-m", PROCESS_MODULE, *command],
         pass_fds=(control,),
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        start_new_session=True,  # Ctrl-C is meant for the supervisor, which ends things in order
+        start_new_session=True,  # Ctrl-C must reach only the supervisor, which stops the others in order
     )
 
 
-def _settle(future: asyncio.Future[Ending], ending: Ending) -> None:
+def _resolve(future: asyncio.Future[Ending], ending: Ending) -> None:
     if not future.done():
         future.set_result(ending)
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> Ending:
+async def _wait_ended(process: subprocess.Popen[bytes]) -> Ending:
     try:
         fd = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # not Linux, or it has been reaped by a `waitpid(-1)` of ours
+    except (AttributeError, OSError):  # not Linux, or a `waitpid(-1)` in this process has reaped it
         await asyncio.to_thread(process.wait)
     else:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
@@ -283,21 +287,22 @@ async def _ended(process: subprocess.Popen[bytes]) -> Ending:
 
 
 def _end_marked(mark: bytes) -> None:
-    """End what a forkserver left that was killed and could not do it itself, as far as it can be known.
+    """Kill the processes of a forkserver that was killed itself, as far as the mark shows them.
 
-    The mark is in the environment of every process that came from it, unless a job started one with a new one.
+    The mark is in the environment of every process that came from the forkserver, except those that a job started with
+    a new environment.
     """
     for _ in range(20):
-        living = [process.pid for process in process_info.everybody() if not process.is_zombie and process.pid > 1]
+        living = [process.pid for process in process_info.all_processes() if not process.is_zombie and process.pid > 1]
         ended = [pid for pid in living if _end_if_marked(pid, mark)]
         if not ended:
             return
-        time.sleep(0.005)  # the dying may have forked while we looked
+        time.sleep(0.005)  # a killed process may have forked meanwhile
 
 
 def _end_if_marked(pid: int, mark: bytes) -> bool:
     try:
-        fd = os.pidfd_open(pid)  # whatever we learn from here on is of the process that the signal goes to
+        fd = os.pidfd_open(pid)  # pins the process: the checks below and the signal are about the same one
     except OSError:
         return False
     try:

@@ -1,15 +1,15 @@
-"""The forkserver's process: imports the app, then forks on request, signals, reaps, and ends what is left behind.
+"""The forkserver's process: imports the app, forks on request, signals, reaps, and kills leftover processes.
 
-**What a dead child leaves behind.** Its process group is killed before it is reaped, for until then the number cannot
-belong to another. What left the group is re-parented to the forkserver, a subreaper: whatever is the forkserver's
-child and
-was not forked by it is somebody's orphan. It is killed unless it belongs to an forked that lives (by its session, or
-by the mark in its environment), was started by the import of the app, or is an embedded server.
+**Leftovers of a dead child.** Its process group is killed before the child is reaped, because until then no other
+process can get the number. Processes that left the group are re-parented to the forkserver, which is a subreaper. So
+a child of the forkserver that it did not fork is an orphan. An orphan is killed unless it belongs to a living forked
+process (by its session, or by the mark in its environment), was started by the import of the app, or is an embedded
+server.
 
-**The embedded server is spared.** A job may be the one that starts it, and it is meant to stay for other programs. What
-tells it apart is that it has its home's lock open: `embedded/launch.py` hands the lock to it alone, in every other
-process it is closed to exec and to forks. Its name proves nothing (`WINDLASS_SERVER_BIN` may be anything, and a job may
-run a server of its own that must go), and its environment is gone: servers write their title over it.
+**The embedded server is spared.** A job may start it, and it stays for other programs. It is recognised by the open
+lock of its home: `embedded/launch.py` passes the lock to the server only. Its name proves nothing, because
+`WINDLASS_SERVER_BIN` may be anything and a job may run a server of its own, which must go. Its environment is gone,
+because servers overwrite it with their title.
 """
 
 from __future__ import annotations
@@ -38,23 +38,22 @@ from windlass.worker.app_loading import explain, load_app
 from windlass.worker.executors import child
 from windlass.worker.ipc import frames
 from windlass.worker.ipc.frames import FrameError, Header
-from windlass.worker.supervisor.forkserver import GRACE, LAST_WAIT
+from windlass.worker.supervisor.forkserver import KILLED_WAIT_S, TERM_GRACE_S
 
 Entry = Callable[[Any, dict[str, Any], dict[str, int]], None]
 
 ROLE_VARIABLE = "WINDLASS_ROLE"
-FORKED_MARK = "WINDLASS_FORKED"  # in the environment of all that one forked runs
+FORKED_MARK = "WINDLASS_FORKED"  # in the environment of a forked process and of all that it starts
 
 EXIT_NOT_LOADABLE = 3
-EXIT_UNCAUGHT = 70
+EXIT_UNHANDLED = 70  # EX_SOFTWARE of sysexits.h
 
-YOUNG_OBJECTS = 10_000  # between two collections: a thousand jobs that wait are twice that, looked at again and again
+GC_THRESHOLD = 10_000  # new objects between two collections: a thousand waiting jobs hold twice as many
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# The forkserver does not heed SIGTERM: a service manager may send it to all processes at once, and then it is the
-# supervisor
-# that ends things in order. So the supervisor's death is told by another signal.
+# The forkserver ignores SIGTERM: a service manager may send it to all processes at once, and then the supervisor stops
+# them in order. So another signal tells it of the supervisor's death.
 _SUPERVISOR_DIED = signal.SIGUSR1
 _SIGNALS = (signal.SIGCHLD, _SUPERVISOR_DIED, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -64,7 +63,7 @@ def main() -> NoReturn:
     fd, supervisor, name, facts_name = sys.argv[1:]
     control = socket.socket(fileno=int(fd))
     control.set_inheritable(False)
-    # An import may hang, or have changed how it takes signals. Once it is done the supervisor's end is taken in order.
+    # SIGKILL during the import, which may hang or change signal handlers. Later the supervisor's death is handled.
     _die_with_parent(int(supervisor), signal.SIGKILL)
     _reset_signals()
     child.take_over_output()
@@ -79,17 +78,17 @@ def main() -> NoReturn:
         code = 0
     except BaseException:
         traceback.print_exc()
-        code = EXIT_UNCAUGHT
-    # Not through the interpreter's end: what the app registered for it is for processes that ran jobs.
+        code = EXIT_UNHANDLED
+    # os._exit skips the app's atexit functions, which are meant for processes that ran jobs.
     child.flush_output()
     os._exit(code)
 
 
 def _load(name: str, facts_name: str) -> tuple[object, dict[str, Any]]:
     began = time.monotonic()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])  # the app may choose otherwise
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])  # before the import, so that the app may change it
     app = load_app(name)
-    # Imported ahead, so that all forks share it.
+    # Imported before any fork, so that all forks share it.
     extra = child.find_function(facts_name)(app) if facts_name else {}
     module, _, attribute = name.partition(":")
     facts = {
@@ -98,16 +97,16 @@ def _load(name: str, facts_name: str) -> tuple[object, dict[str, Any]]:
         "pid": os.getpid(),
         "python": sys.version.split()[0],
         "import_seconds": round(time.monotonic() - began, 3),
-        # A fork has only the thread that forked, and whatever the others had locked stays locked in it.
+        # A fork has only the forking thread, and locks held by other threads stay locked in it.
         "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
     }
     gc.collect()
-    gc.freeze()  # a collection in a fork would touch, and so copy, every page of what was imported
+    gc.freeze()  # a collection in a fork would write to, and so copy, every shared page
     return app, facts | {"rss": process_info.rss(os.getpid())} | extra
 
 
 def _give_up(control: socket.socket, error: BaseException) -> NoReturn:
-    text = str(error) if isinstance(error, WindlassError) else f"the app cannot be described:\n{explain(error)}"
+    text = str(error) if isinstance(error, WindlassError) else f"the app was imported, but failed:\n{explain(error)}"
     try:
         frames.send(control, {"error": text})
     except OSError:
@@ -117,18 +116,18 @@ def _give_up(control: socket.socket, error: BaseException) -> NoReturn:
 
 
 class _Service:
-    """Forks, signals, reaps and reports, one thing after another: there is no second thread that a fork could lose."""
+    """Forks, signals, reaps and reports in one thread, because a fork would lose any other thread."""
 
     def __init__(self, control: socket.socket, app: object, supervisor: int) -> None:
         self._pid = os.getpid()
         self._control = control
         self._app = app
-        self._living: dict[int, str] = {}  # forked, each with its mark
+        self._living: dict[int, str] = {}  # forked processes by pid, each with its mark
         self._marks = itertools.count(1)
         self._import_started = set(process_info.children(self._pid) or ())
-        self._beyond_us: set[int] = set()
+        self._unkillable: set[int] = set()
         self._collected: dict[int, tuple[int, int]] = {}
-        self._told_to_end = False
+        self._supervisor_died = False
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
         self._wakeup, wakeup_end = socket.socketpair()
         self._wakeup_end = wakeup_end
@@ -136,22 +135,22 @@ class _Service:
         wakeup_end.setblocking(False)
         signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            heeded = number in (signal.SIGCHLD, _SUPERVISOR_DIED)
-            signal.signal(number, self._on_signal if heeded else signal.SIG_IGN)
+            is_handled = number in (signal.SIGCHLD, _SUPERVISOR_DIED)
+            signal.signal(number, self._on_signal if is_handled else signal.SIG_IGN)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        # Not SIGKILL: with the supervisor's death the work of ending what jobs have started only begins.
+        # Not SIGKILL: after the supervisor's death, this process must still end what the jobs have started.
         _die_with_parent(supervisor, _SUPERVISOR_DIED)
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._told_to_end |= number == _SUPERVISOR_DIED
+        self._supervisor_died |= number == _SUPERVISOR_DIED
 
     def run(self) -> None:
-        """Serve the supervisor until it closes the control socket or is gone; then end everything."""
+        """Serve the supervisor until it closes the control socket or dies; then end every process."""
         supervisor_there = True
-        while supervisor_there and not self._told_to_end:
+        while supervisor_there and not self._supervisor_died:
             asked = self._wait(None)
             self._reap()
             if asked:
@@ -159,14 +158,14 @@ class _Service:
         self._end_everything()
 
     def report(self, header: Header) -> None:
-        """Tell the supervisor. If it is gone that is seen when its next request is waited for."""
+        """Send a frame to the supervisor. If it is gone, the next wait for a request notices that."""
         try:
             frames.send(self._control, header)
         except OSError:
             pass
 
     def _wait(self, timeout: float | None) -> bool:
-        """Wait for a request or a signal; True if there is a request."""
+        """Wait for a request or a signal. Returns True if there is a request."""
         ready = [key.fileobj for key, _ in self._selector.select(timeout)]
         if self._wakeup in ready:
             self._wakeup.recv(4096)
@@ -176,7 +175,7 @@ class _Service:
         try:
             frame = frames.receive_with_fds(self._control)
         except (OSError, FrameError):
-            frame = None  # there is no supervisor that we could understand
+            frame = None  # the supervisor is gone, or its frames are corrupt
         if frame is None:
             return False
         header, _, fds = frame
@@ -189,7 +188,7 @@ class _Service:
     # -- ending
 
     def _signal(self, pid: int, number: int, group: bool) -> None:
-        """Only what is not reaped yet: its number, and its group's, is still its own."""
+        """Signal a forked process that is not reaped yet: until then its pid and its group cannot be reused."""
         if pid not in self._living:
             return
         try:
@@ -198,29 +197,29 @@ class _Service:
             else:
                 os.kill(pid, number)
         except ProcessLookupError:
-            # It was forked a moment ago and has no group yet; or it is dead, and nothing happens.
+            # The process was just forked and has no group yet, or it is dead and the signal has no effect.
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         except PermissionError:
-            pass  # all of it has become another user's
+            pass  # the processes have changed to another user
 
     def _reap(self) -> bool:
-        """Bury the dead and end their orphans, then report: what is told to have ended has nothing left running."""
+        """Reap dead processes, kill their orphans, and then report: a reported process has left nothing running."""
         reports = []
-        buried = 0
+        reaped_any = False
         while (pid := self._next_dead()) is not None:
-            buried += 1
+            reaped_any = True
             if pid in self._living:
-                reports.append(self._bury(pid))
+                reports.append(self._reap_one(pid))
             else:
                 os.waitpid(pid, 0)
                 self._import_started.discard(pid)
-                self._beyond_us.discard(pid)
-        if buried:
+                self._unkillable.discard(pid)
+        if reaped_any:
             self._end_orphans()
         for report in reports:
             self.report(report)
-        return bool(buried)
+        return reaped_any
 
     def _next_dead(self) -> int | None:
         if not hasattr(os, "waitid"):
@@ -232,15 +231,15 @@ class _Service:
         return dead.si_pid if dead else None
 
     def _collect_one(self) -> int | None:
-        """On macOS nobody can be looked at before he is reaped: there the group is killed just afterwards."""
+        """Reap one process. macOS has no WNOWAIT, so there the group is killed right after the reaping."""
         for pid in self._living:
             reaped, status, usage = os.wait4(pid, os.WNOHANG)
             if reaped:
-                self._collected[pid] = (status, usage.ru_maxrss // 1024)  # counted in bytes there
+                self._collected[pid] = (status, usage.ru_maxrss // 1024)  # macOS counts bytes
                 return pid
         return None
 
-    def _bury(self, pid: int) -> Header:
+    def _reap_one(self, pid: int) -> Header:
         self._signal(pid, signal.SIGKILL, True)
         if pid in self._collected:
             status, rss_kb = self._collected.pop(pid)
@@ -257,13 +256,13 @@ class _Service:
         }
 
     def _end_orphans(self, all_of_them: bool = False) -> None:
-        spared = self._living.keys() | self._beyond_us | (set() if all_of_them else self._import_started)
+        spared = self._living.keys() | self._unkillable | (set() if all_of_them else self._import_started)
         for pid in process_info.children(self._pid) or ():
-            process = process_info.look(pid) if pid not in spared else None
-            if process and not process.is_zombie and not self._belongs_to_the_living(process):
+            process = process_info.find(pid) if pid not in spared else None
+            if process and not process.is_zombie and not self._belongs_to_living(process):
                 self._end_orphan(process)
 
-    def _belongs_to_the_living(self, process: process_info.Process) -> bool:
+    def _belongs_to_living(self, process: process_info.Process) -> bool:
         if process.session in self._living:
             return True
         marks = {f"{FORKED_MARK}={mark}".encode() for mark in self._living.values()}
@@ -273,25 +272,25 @@ class _Service:
         if process_info.is_embedded_server(process.pid):
             return
         try:
-            # A child of ours that is not reaped: the number is its own. Its children will come to us.
+            # It is our unreaped child, so its pid cannot be reused. Its own children will be re-parented to us.
             os.kill(process.pid, signal.SIGKILL)
             if process.group not in self._living and process.group != os.getpgrp():
                 os.killpg(process.group, signal.SIGKILL)
         except ProcessLookupError:
             pass
         except PermissionError:
-            self._beyond_us.add(process.pid)  # it has become another user's
+            self._unkillable.add(process.pid)  # it has changed to another user
 
     def _end_everything(self) -> None:
         for pid in list(self._living):
             self._signal(pid, signal.SIGTERM, True)
-            self._signal(pid, signal.SIGCONT, True)  # one that is stopped could not end
+            self._signal(pid, signal.SIGCONT, True)  # a stopped process could not react to SIGTERM
         self._selector.unregister(self._control)
-        self._reap_until(lambda: not self._living, GRACE)
+        self._reap_until(lambda: not self._living, TERM_GRACE_S)
         for pid in list(self._living):
             self._signal(pid, signal.SIGKILL, True)
         self._end_orphans(all_of_them=True)
-        self._reap_until(self._is_alone, LAST_WAIT)
+        self._reap_until(self._is_alone, KILLED_WAIT_S)
 
     def _reap_until(self, reached: Callable[[], bool], patience: float) -> None:
         until = time.monotonic() + patience
@@ -304,7 +303,7 @@ class _Service:
         if self._living:
             return False
         self._end_orphans(all_of_them=True)
-        others = set(process_info.children(self._pid) or ()) - self._beyond_us
+        others = set(process_info.children(self._pid) or ()) - self._unkillable
         return all(process_info.is_embedded_server(pid) for pid in others)
 
     # -- forking
@@ -323,27 +322,27 @@ class _Service:
     def _fork_process(self, request: Header, fds: dict[str, int], entry: Entry) -> int:
         mark = f"{self._pid}.{next(self._marks)}"
         child.flush_output()
-        # A signal for the new process must find its own handlers, not ours: until it has them it waits.
+        # Signals for the new process stay blocked until it has replaced our handlers with its own.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(request, fds, entry, mark)
+                self._run_forked(request, fds, entry, mark)
             self._living[pid] = mark
         finally:
             if os.getpid() == self._pid:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
 
-    def _become(self, request: Header, fds: dict[str, int], entry: Entry, mark: str) -> NoReturn:
-        """In the new process: be what was asked for, and never come back."""
-        code = EXIT_UNCAUGHT
+    def _run_forked(self, request: Header, fds: dict[str, int], entry: Entry, mark: str) -> NoReturn:
+        """Run the requested entry in the new process, and exit."""
+        code = EXIT_UNHANDLED
         try:
             os.setsid()
             _die_with_parent(self._pid, signal.SIGKILL)
             _use_output(fds.pop("output", None))
-            self._leave()
-            _keep_only(set(fds.values()))
+            self._undo_forkserver()
+            _redirect_other_fds(set(fds.values()))
             os.environ.update({ROLE_VARIABLE: request["fork"], FORKED_MARK: mark})
             _reseed()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -359,8 +358,8 @@ class _Service:
             finally:
                 os._exit(code & 0xFF)
 
-    def _leave(self) -> None:
-        """Undo what makes a process the forkserver."""
+    def _undo_forkserver(self) -> None:
+        """Undo the forkserver's setup in a forked process."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -372,15 +371,15 @@ class _Service:
 
 
 def _entry(role: str, arguments: dict[str, Any]) -> Entry:
-    """The function of a role. It is found before the fork, so that what it imports is imported once."""
+    """Find the entry function of a role before the fork, so that all forks share its imports."""
     if role == "child":
         child.find_function(arguments["perform"])
         return child.begin
     if role != "runner":
-        raise InvalidOption(f"there is no role {role!r}: fork a 'child' or a 'runner'")
+        raise InvalidOption(f"no role {role!r}: fork a 'child' or a 'runner'")
     name = str(arguments["entry"])
     if not name.startswith("windlass."):
-        raise InvalidOption(f"a runner's entry must be a function of Windlass, not {name!r}")
+        raise InvalidOption(f"a runner's entry must be a function of Windlass, and {name!r} is not")
     entry: Entry = child.find_function(name)
     return entry
 
@@ -395,12 +394,11 @@ def _use_output(output: int | None) -> None:
         os.close(output)
 
 
-def _keep_only(handed: set[int]) -> None:
-    """Let go of every descriptor that the app's import left open, such as a connection to a server.
+def _redirect_other_fds(handed: set[int]) -> None:
+    """Redirect to /dev/null every descriptor that the app's import left open, such as a connection to a server.
 
-    The objects that it belongs to live on in this process, so its number must not become another's: a forgotten
-    connection that is freed later would close the new owner's. It leads to nothing from now on. Files that are open
-    for appending stay, or the app's log would lose its lines in silence.
+    They are not closed, because the Python objects that own them live on: when such an object is freed, it would close
+    a new descriptor that got the same number. Files open for appending stay, or the app's log would lose lines.
     """
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in _open_descriptors() - handed - {0, 1, 2, nothing}:
@@ -414,7 +412,7 @@ def _open_descriptors() -> set[int]:
     found = set()
     for name in os.listdir(folder):
         try:
-            os.fstat(int(name))  # the one that read the folder is closed by now
+            os.fstat(int(name))  # fails for the descriptor of the listing itself
         except OSError:
             continue
         found.add(int(name))
@@ -426,14 +424,14 @@ def _is_log(fd: int) -> bool:
 
 
 def _reseed() -> None:
-    # Python's own generator reseeds itself after a fork; numpy's is the same in all forks.
+    # Python's generator reseeds itself after a fork; numpy's would give the same numbers in all forks.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 def _reset_signals() -> None:
-    """Whatever the supervisor ignores or blocks is not meant for jobs; an ignored SIGCHLD would lose every ending."""
+    """Reset signals that the supervisor ignores or blocks. An ignored SIGCHLD would lose the exit codes of children."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -441,7 +439,7 @@ def _reset_signals() -> None:
 
 def _die_with_parent(parent: int, number: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it died before it was asked for: the signal would never come
+    if os.getppid() != parent:  # the parent died before prctl, so the kernel will not send the signal
         os.kill(os.getpid(), number)
 
 
@@ -450,7 +448,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
 
 
-# Found before any fork. Other systems have no such thing; there the end of a socket must do.
+# Loaded before any fork. Other systems have no prctl; there a closed socket tells of the parent's death.
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
 
 

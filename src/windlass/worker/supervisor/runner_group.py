@@ -1,5 +1,4 @@
-"""A group: one runner with its children, under one holder name. The supervisor hires groups, watches them, lets them
-go."""
+"""A runner group: one runner with its children, under one holder name. The supervisor starts and ends groups."""
 
 from __future__ import annotations
 
@@ -27,25 +26,25 @@ from windlass.worker.supervisor.forkserver import Ending, ForkedProcess, ForkRef
 
 log = logging.getLogger("windlass.supervisor")
 
-LAST_PATIENCE = 0.2
+SHUTDOWN_KILL_GRACE_S = 0.2  # from SIGTERM to SIGKILL at the end of a shutdown, when the jobs' grace is over
 RUNNER_ENTRY = "windlass.worker.runner.process:begin"
 CHILD_PERFORM = "windlass.worker.executors.processes:perform"
 
 
 class GroupChild:
-    """One child, as its supervisor sees it."""
+    """A child, as the supervisor sees it."""
 
     def __init__(self, slot: int, forked: ForkedProcess, output: Output) -> None:
         self.slot = slot
         self.forked = forked
         self.output = output
         self.why = ""
-        self.fence = 0  # of the job that it was killed for
+        self.fence = 0  # of the job because of which it was killed
         self.rss: int | None = None
 
 
 class RunnerGroup:
-    """A runner, its slot_table and its children."""
+    """A runner, its slot table and its children."""
 
     def __init__(self, forkserver: ForkServer, facts: AppFacts, settings: Settings, holder: str) -> None:
         self.forkserver = forkserver
@@ -55,31 +54,31 @@ class RunnerGroup:
         self.slot_table = SlotTable.create(settings.entries)
         self.output = Output()
         self.children: dict[int, GroupChild] = {}
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # and its jobs given back
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # ended, and its jobs returned
         self.leaving = False
-        self.why = ""  # set when the supervisor itself ends the runner
-        self.culprits: frozenset[int] = frozenset()
+        self.why = ""  # why the supervisor kills the runner, if it does
+        self.overdue: frozenset[int] = frozenset()
         self.blocked = False
-        self.lagged = False
+        self.lag_logged = False
         self.lost_on: set[str] = set()  # queues whose leases could not be kept
-        self.hired_at = monotonic()
-        self.kept_at = dict.fromkeys(settings.queues, awake())  # when its leases were last known to be safe
-        self.beating: set[str] = set()  # queues with a heartbeat on its way
-        self.unregistered = set(settings.queues)  # queues that do not know it yet
+        self.started_at = monotonic()
+        self.kept_at = dict.fromkeys(settings.queues, awake())  # when each queue's leases were last renewed
+        self.beating: set[str] = set()  # queues with a heartbeat under way
+        self.unregistered = set(settings.queues)  # queues on which the holder is not registered yet
         self.rss: int | None = None
-        self.suspended: dict[str, str] = {}  # queues from which its runner takes no jobs, with the reasons
+        self.suspended: dict[str, str] = {}  # queues that the runner has suspended, with the reasons
         self._of_children = settings.child_slots
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Fork the runner."""
-        ours, theirs = socket.socketpair()
+        near, far = socket.socketpair()
         arguments = {"entry": RUNNER_ENTRY, "settings": msgspec.to_builtins(self.settings), "holder": self.holder}
-        fds = {"control": theirs.fileno(), "slot_table": self.slot_table.fd, "output": self.output.end}
-        with theirs:
+        fds = {"control": far.fileno(), "slot_table": self.slot_table.fd, "output": self.output.writer}
+        with far:
             self.runner = await self.forkserver.fork("runner", arguments, fds)
-        self.output.handed_over()
-        self.control = FdStream(ours)
+        self.output.close_writer()
+        self.control = FdStream(near)
         self._spawn(self._listen())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -87,14 +86,14 @@ class RunnerGroup:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- what the runner asks for --------------------------------------------------------------------
+    # -- requests of the runner ----------------------------------------------------------------------
 
     async def _listen(self) -> None:
         try:
             while (frame := await self.control.receive()) is not None:
                 header = frame[0]
                 if "lost" in header and header["lost"] not in self.unregistered:
-                    self.kill("its leases were lost")
+                    self.kill("it lost its leases")
                 elif "child" in header:
                     self._spawn(self._fork_child(header["child"]))
                 elif "suspended" in header:
@@ -102,32 +101,31 @@ class RunnerGroup:
                 elif "kill" in header:
                     self.end_child(header["kill"], header["why"])
         except FrameError as error:
-            log.error("the runner cannot be understood (%s) and is ended", error)
-            self.kill("misunderstood")
+            self.kill(f"its control socket sent an invalid frame ({error})")
 
     async def _fork_child(self, slot: int) -> None:
         output = Output()
-        with ExitStack() as copies:  # closed here when both sides have their own
+        with ExitStack() as copies:  # both sides get copies of their own, so ours are closed
             try:
-                ours, theirs, *prefetch = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
-                fds = {"frames": theirs.fileno(), "output": output.end}
+                near, far, *prefetch = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
+                fds = {"frames": far.fileno(), "output": output.writer}
                 if prefetch:
                     fds["prefetch"] = prefetch[1].fileno()
                 forked = await self.forkserver.fork("child", {"perform": CHILD_PERFORM}, fds)
-                output.handed_over()
+                output.close_writer()
                 child = self.children[slot] = GroupChild(slot, forked, output)
-                forked.exited.add_done_callback(lambda ending: self._child_left(child, ending.result()))
+                forked.exited.add_done_callback(lambda ending: self._on_child_exit(child, ending.result()))
             except (ForkServerGone, ForkRefused, OSError) as error:
-                log.error("no child for slot %d: %s", slot, error)
-                self.kill("no child could be forked")
+                log.error("Runner %s: cannot fork a child for slot %d: %s", self.holder, slot, error)
+                self.kill("it needs a child process that could not be forked")
                 return
             try:
-                ends = [end.fileno() for end in (ours, *prefetch)]
+                ends = [end.fileno() for end in (near, *prefetch)]
                 await self.control.send({"child": slot, "pid": forked.pid}, fds=ends)
             except OSError:
-                pass  # the runner has died meanwhile, by itself: without its socket the child ends
+                pass  # the runner has died; without its socket the child ends
 
-    def _child_left(self, child: GroupChild, ending: Ending) -> None:
+    def _on_child_exit(self, child: GroupChild, ending: Ending) -> None:
         if self.children.get(child.slot) is child:
             del self.children[child.slot]
         child.output.drain()
@@ -136,17 +134,17 @@ class RunnerGroup:
         try:
             self.control.post({"gone": msgspec.to_builtins(gone), "pid": child.forked.pid})
         except OSError:
-            pass  # the runner is gone, too
+            pass  # the runner is gone too
 
-    # -- what the supervisor asks for --------------------------------------------------------------------
+    # -- requests of the supervisor ----------------------------------------------------------------------
 
     def drain(self, grace: float) -> None:
-        """Let the runner finish what it has, and end."""
+        """Let the runner finish its jobs within `grace` seconds, and end."""
         self.leaving = True
         self._post({"drain": grace})
 
     def cancel(self, queue: str, id: str, fences: set[int]) -> None:
-        """A running job was cancelled. A child is ended from here: its runner may be busy."""
+        """Stop a cancelled job. Children are ended from here, because the runner may be busy."""
         ended = 0
         for entry in self.slot_table.running():
             if entry.fence in fences and entry.slot in self._of_children:
@@ -156,7 +154,7 @@ class RunnerGroup:
             self._post({"cancel": queue, "id": id})
 
     def drop(self, queue: str, fence: int) -> None:
-        """One attempt has lost its job to another: it is stopped, whoever runs it."""
+        """Stop one attempt that has lost its job, in a child or in the runner."""
         for entry in self.slot_table.running():
             if entry.fence == fence and entry.slot in self._of_children:
                 self.end_child(entry.slot, "cancelled", fence)
@@ -164,46 +162,46 @@ class RunnerGroup:
         self._post({"drop": [queue, fence]})
 
     def end_child(self, slot: int, why: str, fence: int = 0) -> None:
-        """Ask the child of a slot to end, for the sake of one job or at all, and see to it that it does."""
+        """End the child of a slot, with SIGTERM first. `fence` is that of the job that caused it, if any."""
         child = self.children.get(slot)
         if child is None or child.why:
             return
         child.why, child.fence = why, fence
         child.forked.signal(signal.SIGTERM)
-        # At the end of a shutdown its time is over already, and its job is about to be given back.
-        patience = LAST_PATIENCE if why == "shutdown" else self.settings.kill_grace
-        asyncio.get_running_loop().call_later(patience, child.forked.signal, signal.SIGKILL)
+        # At the end of a shutdown the job had its grace already, and is about to be returned to the queue.
+        kill_grace = SHUTDOWN_KILL_GRACE_S if why == "shutdown" else self.settings.kill_grace
+        asyncio.get_running_loop().call_later(kill_grace, child.forked.signal, signal.SIGKILL)
 
     def enforce(self) -> None:
-        """End what is over its time: a child by itself, a coroutine that will not stop with its whole runner."""
+        """Enforce timeouts: end a child alone, but kill the whole runner for a coroutine that does not stop."""
         now = now_ms()
-        patience = round(self.settings.kill_grace * 1000)
-        stubborn = set()
+        kill_grace = round(self.settings.kill_grace * 1000)
+        late = set()
         for entry in self.slot_table.overdue(now):
             if entry.slot in self._of_children:
                 self.end_child(entry.slot, "timeout", entry.fence)
-            elif now - entry.deadline > patience:
-                stubborn.add(entry.fence)
-        if not stubborn or self.why:
+            elif now - entry.deadline > kill_grace:
+                late.add(entry.fence)
+        if not late or self.why:
             return
-        if self.loop_lag() * 1000 > patience and len(self.suspects()) > 1:
-            # Then no job could have stopped in time, and it is not known which of them blocks the loop.
+        if self.loop_lag() * 1000 > kill_grace and len(self.suspects()) > 1:
+            # No job could stop in time, and we do not know which one blocks the loop.
             self.blocked = True
-            self.kill("its event loop is blocked by one of its jobs")
+            self.kill("one of its jobs blocks the event loop")
         else:
-            self.culprits = frozenset(stubborn)
-            self.kill(f"{len(stubborn)} of its jobs went on after their time was over")
+            self.overdue = frozenset(late)
+            self.kill(f"{len(late)} of its jobs did not stop after their timeout")
 
     def loop_lag(self) -> float:
-        """For how many seconds the runner's event loop has not turned."""
+        """Return for how many seconds the runner's event loop has not run."""
         return max(0, now_ms() - self.slot_table.ticked) / 1000 if self.slot_table.ticked else 0.0
 
-    def lose(self, queue: str) -> None:
-        """The leases of one queue could not be kept alive, though others could."""
+    def lose_leases(self, queue: str) -> None:
+        """Make the runner stop the jobs of one queue, whose leases could not be renewed."""
         self._post({"lose": queue})
 
-    def weigh(self) -> None:
-        """Look how much memory everybody has."""
+    def measure_memory(self) -> None:
+        """Measure the memory of runner and children, and retire children above max_rss."""
         self.rss = process_info.rss(self.runner.pid)
         for child in list(self.children.values()):
             child.rss = process_info.rss(child.forked.pid)
@@ -211,16 +209,16 @@ class RunnerGroup:
                 self._post({"retire": child.slot})
 
     def suspects(self) -> list[Running]:
-        """What ran in the runner itself: when that dies, one of these may have done it."""
+        """Return the jobs that run in the runner itself: if it dies, one of them may have killed it."""
         return [entry for entry in self.slot_table.running() if entry.slot not in self._of_children]
 
     def kill(self, why: str) -> None:
-        """End the runner at once; the supervisor hands its jobs back."""
+        """Kill the runner. The supervisor returns its jobs to their queues."""
         self.why = self.why or why
         self.runner.signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """The runner is gone: its children go too."""
+        """Kill the children of a runner that is gone, and close its control socket."""
         for child in list(self.children.values()):
             child.why = child.why or "shutdown"
             child.forked.signal(signal.SIGKILL)
@@ -228,14 +226,14 @@ class RunnerGroup:
         self.control.close()
 
     async def children_gone(self) -> None:
-        """Wait until no child of this group runs any more."""
+        """Wait until all children of this group have ended."""
         pending = [child.forked.exited for child in self.children.values()]
         if pending:
             await asyncio.wait(pending, timeout=5)
 
     def discard(self) -> None:
-        """It was never hired after all."""
-        self.output.handed_over()
+        """Close the resources of a group that was never started."""
+        self.output.close_writer()
         self.output.close()
         self.slot_table.close()
 
