@@ -96,13 +96,13 @@ class Waiting:
 @pytest.fixture
 def waiting(raw_queue: Queue, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
     asleep: set[int] = set()
-    hear = Session.hear
+    next_message = Session.next_message
 
     def listening(session: Session, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
         asleep.add(threading.get_ident())
-        return (yield from hear(session, listener, seconds))
+        return (yield from next_message(session, listener, seconds))
 
-    monkeypatch.setattr(Session, "hear", listening)
+    monkeypatch.setattr(Session, "next_message", listening)
     with ThreadPoolExecutor(4) as pool:
         yield Waiting(raw_queue, client, pool, asleep)
         raw_queue.purge()  # who still waits finds nothing to wait for
@@ -483,7 +483,7 @@ def test_a_wait_outlives_its_connections(
 def test_a_message_that_is_lost_costs_a_few_seconds(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "LOOK_AGAIN", 0.3)
+    monkeypatch.setattr(handle, "RECHECK_AFTER_S", 0.3)
     lease = leased(raw_queue)
     found = waiting.for_(job.result)
     waiting.client.delete(queue_key(raw_queue.name, "watched"))
@@ -494,8 +494,8 @@ def test_a_message_that_is_lost_costs_a_few_seconds(
 def test_a_long_wait_goes_on_being_told(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "LOOK_AGAIN", 0.05)
-    monkeypatch.setattr(handle, "WATCH_AGAIN", 0.1)
+    monkeypatch.setattr(handle, "RECHECK_AFTER_S", 0.05)
+    monkeypatch.setattr(handle, "REWATCH_AFTER_S", 0.1)
     lease = leased(raw_queue)
     found = waiting.for_(job.result)
     waiting.client.delete(queue_key(raw_queue.name, "watched"))
@@ -587,7 +587,7 @@ def test_events_that_were_lost_are_made_up_for(
     raw_queue: Queue, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look tells what became of the job, not every step of it."""
-    monkeypatch.setattr(handle, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(handle, "RECHECK_AFTER_S", 0.05)
     watched = queue_key(raw_queue.name, "watched")
     raw_queue.enqueue(b"", id="a")
     events = make(raw_queue).events(timeout=20)

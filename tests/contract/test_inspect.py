@@ -114,7 +114,7 @@ MANY = [f"job-{(37 * number) % 50:02}" for number in range(50)]  # names that so
 
 
 def fill_state(queue: Queue, state: str) -> dict[str, Lease]:
-    """50 jobs of a state; the leases on them, where they were leased. JobServices wherever there can be any."""
+    """50 jobs in a state, with equal scores where possible. Returns the leases of leased jobs."""
     leases: list[Lease] = []
     if state == "scheduled":
         when = time.time() + 600

@@ -169,12 +169,12 @@ DAMAGES: dict[str, tuple[Damage, dict[str, str]]] = {
     "ready loses": (lose_from_ready, {"data": "in no index"}),
     "scheduled loses": (lose_from_scheduled, {"data": "in no index"}),
     "leases loses": (lose_lease, {"data": "in no index", "held": "no lease"}),
-    "held loses": (lose_held, {"leases": "nobody holds it"}),
+    "held loses": (lose_held, {"leases": "no holder"}),
     "holders loses": (lose_holder, {"held": "holder unknown"}),
     "data loses": (lose_data, {"leases": "no job"}),
     "meta loses": (lose_record, {"scheduled": "no record"}),
-    "the running job is lost": (lose_running_job, {"blocked": "behind nothing"}),
-    "the running job waits": (free_running_job, {"blocked": "behind a job that waits"}),
+    "the running job is lost": (lose_running_job, {"blocked": "no running job"}),
+    "the running job waits": (free_running_job, {"blocked": "its job is not running"}),
     "dead_records loses": (lose_dead_record, {"dead": "no dead record"}),
     "dead loses": (lose_dead, {"dead_records": "neither dead nor broken"}),
     "dead is broken": (swap_dead_and_broken, {"broken": "it is dead"}),
@@ -418,7 +418,7 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
         "workqueue",
         lambda client, queue: client.lpush(f"{NAME}:queue", leased(queue).id),
         "queue",
-        "worked on too",
+        "leased too",
     ),
     "workqueue: work on no item": (
         "workqueue",
@@ -442,7 +442,7 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
         "queasy",
         lambda client, queue: (leased(queue), client.delete(f"{{{NAME}}}:active")),
         "jobs",
-        "no worker has it",
+        "no worker",
     ),
     "queasy: an entry with no job": (
         "queasy",
@@ -454,7 +454,7 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
         "queasy",
         lambda client, queue: _wait_too(client, queue),
         "waiting",
-        "runs too",
+        "running too",
     ),
     "queasy: a worker with no job": (
         "queasy",
@@ -490,7 +490,7 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
         "processor",
         lambda client, queue: client.lpush(f"jobs_queued:{NAME}", leased(queue).id),
         "queued",
-        "somebody has it",
+        "leased too",
     ),
     "processor: a dispatched one that is no job": (
         "processor",
@@ -530,11 +530,15 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
     ),
 }
 LEDGER_DAMAGES: dict[str, tuple[Callable[[Any, str], object], str, str]] = {
-    "a run that nobody holds": (lambda client, ledger: client.delete(f"{ledger}:held"), "runs", "nobody holds it"),
+    "a run that nobody holds": (lambda client, ledger: client.delete(f"{ledger}:held"), "runs", "no holder"),
     "a holder that nobody knows": (lambda client, ledger: client.delete(f"{ledger}:holders"), "runs", "holder unknown"),
-    "a run without its mark": (lambda client, ledger: drop_fields(client, ledger, b"="), "runs", "no mark leads to it"),
-    "a mark without its run": (lambda client, ledger: drop_runs(client, ledger), "runs", "mark of no run"),
-    "a note of nothing": (lambda client, ledger: client.hset(f"{ledger}:runs", "@f00", "x"), "runs", "note of no run"),
+    "a run without its mark": (lambda client, ledger: drop_fields(client, ledger, b"="), "runs", "not indexed"),
+    "a mark without its run": (lambda client, ledger: drop_runs(client, ledger), "runs", "index entry without run"),
+    "a note of nothing": (
+        lambda client, ledger: client.hset(f"{ledger}:runs", "@f00", "x"),
+        "runs",
+        "note without run",
+    ),
     "a record that says nothing": (
         lambda client, ledger: client.hset(f"{ledger}:runs", "17", "x"),
         "runs",
@@ -678,7 +682,7 @@ def test_the_command_looks_at_all_queues_and_is_content(run: Run, queues: tuple[
     result = run()
     assert result.exit_code == 0, result.output
     head, *lines = [line.split() for line in result.stdout.splitlines()]
-    assert head == ["queue", "layout", "jobs", "amiss", "mended"]
+    assert head == ["queue", "layout", "jobs", "problems", "repaired"]
     assert lines == [["emails", "native", "1", "0", "0"], ["media", "native", "1", "0", "0"]]
 
 
@@ -689,12 +693,12 @@ def test_the_command_names_what_is_amiss_and_exits_with_1_until_it_is_repaired(
     before = everything(client)
     result = run()
     assert result.exit_code == 1
-    assert "media: 1 thing amiss in ready: ghost\\x1b[31m (no job)" in result.stdout
+    assert "media: 1 problem in ready: ghost\\x1b[31m (no job)" in result.stdout
     assert everything(client) == before
     assert run("emails").exit_code == 0, "only those that are named"
     repaired = run("--repair")
     assert repaired.exit_code == 0, repaired.output
-    assert "media: 1 thing amiss in ready, mended" in repaired.stdout
+    assert "media: 1 problem in ready, repaired" in repaired.stdout
     assert run().exit_code == 0
 
 
@@ -748,7 +752,7 @@ def test_a_queue_of_another_layout_is_named_with_its_layout(run: Run, client: re
 
 
 def test_a_server_that_cannot_be_reached_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.cli.connect.PATIENCE", 0.0)
+    monkeypatch.setattr("windlass.cli.connect.RETRY_FOR_S", 0.0)
     assert CliRunner().invoke(main, ["audit", "--url", "redis://127.0.0.1:1"]).exit_code == 4
 
 

@@ -43,7 +43,7 @@ def test_a_payload_with_a_turned_bit_is_never_delivered() -> None:
                 wrong += sum(payloads[id] != data for id, data in delivered.items())
                 assert set(broken) == set(chosen)
                 assert set(delivered) == set(payloads) - set(chosen)
-                assert all("checksum does not fit" in (job.message or "") for job in broken.values())
+                assert all("checksum does not match" in (job.message or "") for job in broken.values())
             server.kill()
             flipped += len(chosen)
     assert wrong == 0

@@ -102,16 +102,16 @@ def test_who_cancelled_is_told_so(raw_queue: Queue) -> None:
     raw_queue.enqueue(b"", id="a")
     job = handle(raw_queue, keeps=True)
     assert job.cancel()
-    with pytest.raises(ResultMissing, match="was cancelled: there is no result"):
+    with pytest.raises(ResultMissing, match="was cancelled, so there is no result"):
         job.result()
 
 
 @pytest.mark.parametrize(
     ("keeps", "says", "says_not"),
     [
-        (True, "it was cancelled, or the time is over", "keep_result"),
-        (False, 'its task keeps no results.*keep_result="1h"', "never there"),
-        (None, 'it ended, was cancelled, or was never there.*keep_result="1h"', "its task keeps"),
+        (True, "it was cancelled, or its keep_result time is over", "declare the task"),
+        (False, 'its task keeps no results.*keep_result="1h"', "never existed"),
+        (None, 'it ended, was cancelled, or never existed.*keep_result="1h"', "its task keeps"),
     ],
 )
 def test_a_missing_result_is_told_by_what_is_known(

@@ -133,7 +133,7 @@ def test_a_holder_that_is_being_taken_apart_is_lost_already(raw_queue: Queue, la
 
 def test_a_layout_that_does_not_exist_is_refused(app: Windlass) -> None:
     assert app.queue("q", layout="native").name == "q"
-    with pytest.raises(InvalidOption, match="'celery': there are native, worqr"):
+    with pytest.raises(InvalidOption, match=r"'celery'\. Use one of: native, worqr"):
         app.queue("q", layout="celery")
 
 

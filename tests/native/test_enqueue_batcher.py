@@ -17,7 +17,7 @@ from windlass import Queue, Receipt, Status, Windlass
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
 from windlass.storage.port import Call
 from windlass.transport import enqueue_batcher
-from windlass.transport.enqueue_batcher import ENOUGH, EnqueueBatcher, Split
+from windlass.transport.enqueue_batcher import FLUSH_AT, EnqueueBatcher, Split
 from windlass.values.durability import Durability
 from windlass.values.job import NewJob
 
@@ -123,7 +123,7 @@ async def test_one_that_comes_while_many_are_under_way_waits_for_a_moment_at_mos
 
 
 async def test_one_waits_for_a_moment_at_most_whatever_is_answered_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue_batcher, "MOMENT", 0.05)
+    monkeypatch.setattr(enqueue_batcher, "MAX_WAIT_S", 0.05)
     sent = Sent()
     waiting = sent.enqueue(*"abcdefg")
     await sent.after_turns()
@@ -156,14 +156,14 @@ async def test_who_is_to_be_safer_does_not_wait_for_those_it_cannot_go_with() ->
 async def test_a_crowd_does_not_wait_until_the_last_of_it_has_come() -> None:
     """The server is at work on the first of them while the others are being made, if there are connections for that."""
     sent = Sent()
-    names = [str(number) for number in range(3 * ENOUGH)]
+    names = [str(number) for number in range(3 * FLUSH_AT)]
     crowd = sent.enqueue(*names)
     assert await sent.after_turns() == [names[:1], names[1:]], "a connection for the first, and one for the others"
     sent.answer(0)
     sent.answer(1)
     assert [receipt.id for receipt in await asyncio.gather(*crowd)] == names
     crowd = sent.enqueue(*names)
-    assert (await sent.after_turns())[2:] == [names[:1], names[1 : ENOUGH + 1], names[ENOUGH + 1 :]]
+    assert (await sent.after_turns())[2:] == [names[:1], names[1 : FLUSH_AT + 1], names[FLUSH_AT + 1 :]]
     for number in range(2, 5):
         sent.answer(number)
     await asyncio.gather(*crowd)

@@ -1,4 +1,4 @@
-"""What each layout can do. `windlass layouts` prints this table, and an operation that is not in it is refused."""
+"""The capabilities of each layout. `windlass layouts` prints this table; other operations are refused."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CAPABILITIES: dict[str, frozenset[C]] = {
 
 
 def unsupported(layout: str, queue: str, operation: str, capability: C) -> UnsupportedByLayout:
-    """The error that says so, and which layouts can."""
+    """The error for an operation that the layout does not support. It names the layouts that do."""
     able = [name for name, can in CAPABILITIES.items() if capability in can]
     return UnsupportedByLayout(
-        f"{operation}: queue {queue!r} has the layout {layout!r}, which has no {capability}; use a queue with the "
-        f"layout {' or '.join(able)}"
+        f"{operation}: queue {queue!r} has layout {layout!r}, which does not support: {capability}. "
+        f"Use a queue with layout {' or '.join(able)}"
     )
 
 
 def need(layout: Layout, capability: C, operation: str) -> None:
-    """Refuse an operation that the layout of a queue does not have."""
+    """Raise `UnsupportedByLayout` unless the queue's layout has this capability."""
     if capability not in layout.can:
         raise unsupported(layout.name, layout.queue, operation, capability)

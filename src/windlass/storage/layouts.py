@@ -1,4 +1,4 @@
-"""The layouts: how a queue lies in the server, and the atomic steps on it."""
+"""The table of layouts, and the factory that creates one for a queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.storage.native.sealing import UNSEALED, Seal
 from windlass.storage.port import Layout
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD
 
-# Imported when they are used: most programs speak one of them.
+# Imported on first use: most programs need one of them.
 _CLASSES = {
     "native": "SealedLayout",
     "worqr": "WorqrLayout",
@@ -24,7 +24,7 @@ _CLASSES = {
 def make_layout(
     name: str, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
 ) -> Layout:
-    """The layout of this name for a queue. Only native payloads can be sealed: peers of another make know no seals."""
+    """Create the layout with this name for a queue. Only native payloads can be sealed: other systems know no seals."""
     check_layout(name)
     if name == "native":
         from windlass.storage.native.sealed_layout import SealedLayout
@@ -32,15 +32,15 @@ def make_layout(
         return SealedLayout(queue, max_dead=max_dead, max_broken=max_broken, seal=seal)
     if seal.is_on:
         raise UnsupportedByLayout(
-            f"queue {queue!r} has the layout {name!r}, whose peers cannot read signed or encrypted jobs: use a native "
-            "queue, or an app without signing_keys and encryption_keys for this one"
+            f"queue {queue!r} has layout {name!r}, whose peers cannot read signed or encrypted jobs. Use a native "
+            "queue, or an app without signing_keys and encryption_keys for this queue"
         )
     module = import_module(f"windlass.storage.compat.{name}")
     return cast(Layout, getattr(module, _CLASSES[name])(queue, max_dead=max_dead))
 
 
 def check_layout(name: object) -> str:
-    """The name of a layout."""
+    """Return the name if it is a layout, else raise `InvalidOption`."""
     if not isinstance(name, str) or name not in _CLASSES:
-        raise InvalidOption(f"there is no layout {name!r}: there are {', '.join(_CLASSES)}")
+        raise InvalidOption(f"unknown layout {name!r}. Use one of: {', '.join(_CLASSES)}")
     return name

@@ -1,4 +1,4 @@
-"""Packed records that Lua scripts of more than one layout read and write."""
+"""Packed records that the Lua scripts of several layouts read and write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN_LIMITS = Limits()
 
 
 def pack_change(change: Change) -> bytes:
-    """What an enqueue asks for; empty for a plain job, which is most of them."""
+    """Pack the options of an enqueue; empty for a plain job, as most jobs are."""
     if change is PLAIN:
         return b""
     flags = (
@@ -45,18 +45,18 @@ def pack_change(change: Change) -> bytes:
 
 
 def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
-    """The kind of a time and its milliseconds."""
+    """Pack a time as its kind and milliseconds."""
     return (_WHEN_KINDS[when[0]], when[1]) if when else (0, 0)
 
 
 def pack_limits(limits: Limits) -> bytes:
-    """A META record with these limits and nothing else."""
+    """Pack a META record that has only these limits."""
     backoffs = round(limits.min_backoff * 1000), round(limits.max_backoff * 1000)
     return META.pack(2, 0, 5, limits.max_failures, limits.max_stalls, 0, 0, *backoffs, 0)
 
 
 def read_meta(record: bytes | None) -> tuple[int, int, int, int, Limits]:
-    """Marks, priority, failures, stalls and limits; the plain ones where there is no record."""
+    """Read marks, priority, failures, stalls and limits; the plain ones without a record."""
     if not record or len(record) != META.size:
         return 0, 5, 0, 0, _PLAIN_LIMITS
     _, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _ = META.unpack(record)

@@ -1,7 +1,7 @@
-"""The port: what a queue can ask of a layout, and the calls that a layout answers with.
+"""The port: the methods that every layout implements, and the calls they return.
 
-A layout does no I/O. It turns a request into a `Call` (a script, its keys and arguments, and how to read the
-reply); a transport sends it. So the same text serves blocking and asyncio programs.
+A layout does no I/O. It turns a request into a `Call`: a script, its keys and arguments, and a function that reads the
+reply. A transport sends the call, so blocking and asyncio programs share one layout.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Argument = bytes | str | int
 
 @dataclass(frozen=True)
 class Script:
-    """One constant Lua text."""
+    """One Lua script with a constant text."""
 
     name: str
     text: str = field(repr=False)
-    keys: tuple[str, ...] = field(default=(), repr=False)  # names of the queue's keys that it gets, in order
+    keys: tuple[str, ...] = field(default=(), repr=False)  # names of the queue's keys that it uses, in order
     sha: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The server names scripts by SHA-1; nothing here depends on its strength.
+        # The server identifies scripts by SHA-1; security does not depend on it.
         object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
 class Call(Redacted, Generic[T], frozen=True):
     """One request to the server: one script, run atomically, on the keys of one queue.
 
-    A call that `writes` is an operation: the transport puts a caller and a number in front of its arguments, by
-    which the server recognises a repeat. `undo` gives the call that takes back what nobody waited for any more: a lease
-    whose caller was cancelled must not stay with a holder that never heard of it.
+    A call that `writes` is an operation: the transport puts a caller and a number in front of its arguments, so that
+    the server recognises a retry. `undo` returns the call that reverts the result if its caller was cancelled:
+    otherwise a lease would stay with a holder that never received it.
     """
 
     hidden: ClassVar[tuple[str, ...]] = ("args",)
@@ -54,26 +54,26 @@ class Call(Redacted, Generic[T], frozen=True):
     writes: bool
     about: str
     undo: Callable[[T], Call[Any] | None] | None = None
-    operation: tuple[str, int] | None = None  # a caller and number of its own, instead of its connection's
-    when_repeated: tuple[Argument, ...] = ()  # put behind the arguments of every try but the first
-    meanwhile: Callable[[], object] | None = None  # done while the server is at work on it, at each try
+    operation: tuple[str, int] | None = None  # caller and number, if they are not those of the connection
+    when_repeated: tuple[Argument, ...] = ()  # appended to the arguments of every try but the first
+    meanwhile: Callable[[], object] | None = None  # runs at each try while the server executes the script
 
 
 class Capability(StrEnum):
-    """What a layout may be able to do, in words for people."""
+    """A feature that not every layout supports, in words for error messages and `windlass layouts`."""
 
     BYTES = "payloads of any bytes"
     ORDER = "first in, first out"
-    FRONT = "the front for what was abandoned"
-    PLACE = "its old place for what comes back"
-    IDS = "ids of your own"
-    UPDATE = "changing a job by its id"
-    SINGLETON = "one job of an id at a time"
+    FRONT = "returning an abandoned job to the front"
+    PLACE = "keeping a returned job's position"
+    IDS = "job ids of your own"
+    UPDATE = "updating a job by its id"
+    SINGLETON = "one job per id at a time"
     PRIORITY = "priorities"
     RUN_TIME = "run times and delays"
-    LIMITS = "limits of failures and stalls"
-    CANCEL = "cancelling a job that waits"
-    CANCEL_RUNNING = "cancelling a job that runs"
+    LIMITS = "limits for failures and stalls"
+    CANCEL = "cancelling a waiting job"
+    CANCEL_RUNNING = "cancelling a running job"
     PROGRESS = "progress"
     DEAD = "keeping jobs that failed for good"
     BROKEN = "keeping jobs that cannot be decoded"
@@ -86,15 +86,14 @@ class Capability(StrEnum):
 
 
 class Turn(Struct, frozen=True):
-    """What one turn brought: which outcomes were still ours to settle, the new leases, and when to look again.
+    """The result of one turn (settle + lease in one step): which outcomes were accepted, and the new leases.
 
-    `idle_for` is the time in seconds after which something happens by itself (a run time, the end of a lease), and
-    `tick_in` the same for a schedule. `outbox` counts the jobs that wait to be sent to other queues. `lost` says that
-    nothing was leased, because the holder is not known (any more). `waiting` counts those who were registered to be
-    woken when the turn began, as far as the layout knows. `refused` are leases whose payload was damaged, or does not
-    bear the seal that it should: they must not be run, and are settled as they stand here. `returned` counts the broken
-    jobs that went back to the queue because it keeps `max_broken` already; `dropped` counts the oldest dead jobs that
-    were dropped because there were more than `max_dead`.
+    `idle_for` is the time in seconds until the next run time or end of a lease, `tick_in` until the next tick of a
+    schedule. `recovered` counts jobs taken back from lost holders, `outbox` jobs to be sent to other queues. `lost`:
+    the holder is not known (any more), so nothing was leased. `waiting` counts the registered waiters when the turn
+    began, as far as the layout knows. `refused` are leases with a damaged payload or a wrong seal: they must not run,
+    and are settled as they are. `returned` counts the broken jobs that were released because the queue already has
+    `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there were more than `max_dead`.
     """
 
     settled: tuple[bool, ...]
@@ -111,24 +110,24 @@ class Turn(Struct, frozen=True):
 
 
 class Beat(Struct, frozen=True):
-    """The answer to a sign of life: whether the holder is (still) known, and how many jobs of unknown tasks wait."""
+    """The answer to a heartbeat: whether the holder is (still) known, and the number of parked jobs."""
 
     known: bool
     parked: int
 
 
 class AuditStep(NamedTuple):
-    """What one step of an audit found: where to go on, how much is amiss and was mended, and some of that by name."""
+    """The result of one step of an audit: where to continue, the problems and repairs, and some problems by name."""
 
     cursor: bytes | None
     mended: int
     amiss: int
-    jobs: int  # that were looked at
-    examples: tuple[tuple[str, str], ...]
+    jobs: int  # checked in this step
+    examples: tuple[tuple[str, str], ...]  # kind of the problem, id
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Self:
-        """From the reply of a script: next cursor or "0", jobs, amiss, mended, kinds and ids in turn."""
+        """Read the reply of a script: next cursor or "0", jobs, problems, repaired, kind and id of each example."""
         cursor, jobs, amiss, mended, named = reply
         words = [word.decode(errors="replace") for word in named]
         return cls(
@@ -141,7 +140,7 @@ class AuditStep(NamedTuple):
 
 
 class Parcel(Redacted, frozen=True):
-    """A job in the outbox of a queue, on its way to another."""
+    """A job in the outbox of a queue, to be sent to another queue."""
 
     seq: int
     queue: str
@@ -151,28 +150,28 @@ class Parcel(Redacted, frozen=True):
 
 
 class ScheduleBook(Protocol):
-    """Where a queue keeps its schedules."""
+    """The stored schedules of a queue."""
 
     def named(self, names: Sequence[str]) -> Call[StoredSchedules]:
-        """Those of these names that there are."""
+        """Read the schedules with these names, as far as they exist."""
         ...
 
     def page(self, cursor: str | None) -> Call[StoredSchedules]:
-        """Some of all schedules."""
+        """Read one page of all schedules."""
         ...
 
     def due(self, declared: Sequence[str], cursor: str | None) -> Call[StoredSchedules]:
-        """Some of those that are due: added ones, and of the declared ones these."""
+        """Read one page of the due schedules: added ones, and declared ones only with these names."""
         ...
 
     def put(
         self, name: str, present: bytes | None, record: bytes, next_tick: int | None, *, keep_tick: bool
     ) -> Call[bool]:
-        """Write one, if `present` is still its record; with `keep_tick` a next tick that is known stays."""
+        """Write a schedule, if `present` is still its record. `keep_tick` keeps a next tick that is already set."""
         ...
 
     def delete(self, name: str) -> Call[bool]:
-        """Take one away."""
+        """Delete a schedule."""
         ...
 
     def fire(
@@ -187,39 +186,39 @@ class ScheduleBook(Protocol):
         missed: int,
         dropped: int,
     ) -> Call[Fired]:
-        """Enqueue the jobs of a schedule's ticks and set the next tick, if all is still as it was read at `now`."""
+        """Enqueue the jobs of a schedule's ticks and set the next tick, if nothing changed since the read at `now`."""
         ...
 
 
 class Layout(Protocol):
-    """How one queue lies in the server, and the atomic steps on it."""
+    """The keys of one queue in the server, and the atomic steps on them."""
 
     name: str
     queue: str
     can: frozenset[Capability]
-    heartbeat: float | None  # seconds after which its peers call a silent worker lost, where they say so
-    largest_turn: int  # jobs that one turn settles, and that it leases, at most: the server does nothing else meanwhile
-    rewinds: int  # how often the server was found to have forgotten something that it had said before
-    schedules: ScheduleBook | None
+    heartbeat: float | None  # seconds after which peers of another system declare a silent worker lost, if they do
+    largest_turn: int  # maximum of jobs that one turn settles, and leases: the server does nothing else meanwhile
+    rewinds: int  # how often the server had lost writes that it had confirmed before
+    schedules: ScheduleBook | None  # None if the layout has no schedules
 
     @property
     def peek(self) -> tuple[str, ...] | None:
-        """A command that blocks until there may be work and takes nothing; the seconds are put behind it.
+        """A command that blocks until there may be work and takes nothing; the caller appends the seconds.
 
-        For layouts whose peers push jobs and tell nobody.
+        For layouts whose peers push jobs without an announcement.
         """
         ...
 
     def check(self, job: NewJob) -> None:
-        """Refuse a job that asks for what the layout cannot do."""
+        """Raise `UnsupportedByLayout` for a job with options that the layout does not support."""
         ...
 
     def id_of(self, job: NewJob) -> str:
-        """What a job is called once it is there: its id, or what stands for one in this layout."""
+        """The id of a job in the queue: its own id, or the one that this layout derives from the data."""
         ...
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
-        """Put jobs on the queue; a status for each, `None` where a job that must exist does not."""
+        """Put jobs on the queue. Returns a status for each, `None` for a job that must exist but does not."""
         ...
 
     def turn(
@@ -232,128 +231,127 @@ class Layout(Protocol):
         waiter: str | None = None,
         registered: bool = False,
     ) -> Call[Turn]:
-        """Settle outcomes, sweep, promote and lease: one round trip. `registered`: lease only to a known holder."""
+        """Settle outcomes, sweep, promote and lease in one step. With `registered`, lease only to a known holder."""
         ...
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
-        """Give leases more time, counted from now."""
+        """Extend leases, counted from now. Returns for each whether it is still valid."""
         ...
 
     def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
-        """A holder's sign of life. With a `failure_handler`, jobs that fail for good become jobs for a failure
-        handler."""
+        """Extend all leases of a holder. `failure_handler` has the limits of failure jobs, if the holder runs them."""
         ...
 
     def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
-        """Some of the jobs that a holder has, behind a cursor."""
+        """Read one page of the jobs that a holder has."""
         ...
 
     def unpark(self, tasks: Sequence[str]) -> Call[int]:
-        """Give out jobs of these tasks that were put aside; how many."""
+        """Make the parked jobs of these tasks ready. Returns how many."""
         ...
 
     def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
-        """Take off what was sent, and read what is still to be sent to other queues, behind a sequence."""
+        """Remove the sent jobs from the outbox and read the next ones, after a sequence."""
         ...
 
     def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
-        """Take in jobs from the outbox of another queue, each once."""
+        """Take in jobs from the outbox of another queue, each once. Returns how many were new."""
         ...
 
     def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
-        """Bring dead or broken jobs back."""
+        """Make dead or broken jobs ready again."""
         ...
 
     def watch(self, id: str, seconds: float) -> Call[bool]:
-        """Have the events of a job published."""
+        """Publish the events of a job for a while."""
         ...
 
     def result(self, id: str) -> Call[Result | None]:
-        """What a finished job left behind, if it was kept."""
+        """Read the result of a finished job, if it was kept."""
         ...
 
     def progress(self, lease: Lease, value: float) -> Call[bool]:
-        """Record how far a job has come."""
+        """Record the progress of a job. Returns whether the lease is still valid."""
         ...
 
     def cancel(self, ids: Sequence[str], *, running: bool) -> Call[list[bool]]:
-        """Take waiting jobs away, and tell those who run them if asked to."""
+        """Remove waiting jobs and, with `running`, cancel running ones."""
         ...
 
     def pause(self, paused: bool) -> Call[bool]:
-        """Stop or resume giving out jobs."""
+        """Pause or resume the queue. Returns whether that changed it."""
         ...
 
     def purge(self, state: State | None) -> Call[tuple[int, int]]:
-        """Delete the jobs of a state, or the queue; (deleted, left)."""
+        """Delete jobs of a state, or of the whole queue. Returns (deleted, remaining)."""
         ...
 
     def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
-        """One bounded step through one part: what does not fit is told, and mended or left alone."""
+        """Check a bounded number of entries of one part, and repair or only report the problems."""
         ...
 
-    audit_parts: tuple[str, ...]  # in the order in which they are to be mended
-    leftover_parts: tuple[str, ...]  # where nothing can be amiss, but things gather that a deep clean takes away
+    audit_parts: tuple[str, ...]  # in the order in which they must be repaired
+    leftover_parts: tuple[str, ...]  # parts without inconsistencies, in which a deep clean drops expired entries
 
     def probe(self) -> Call[float | None] | None:
-        """In how many seconds a turn may find something to do, asked at little cost: 0 now, `None` if nothing is known.
+        """Ask cheaply in how many seconds a turn may find work: 0 now, `None` unknown.
 
-        There is no such call where only a turn can tell.
+        Returns no call if only a turn can tell.
         """
         ...
 
     def leave(self, waiter: str) -> Call[bool]:
-        """Take a waiter off the list of the idle."""
+        """Remove a registered waiter."""
         ...
 
     def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
-        """The program ends: forget its callers, waiters and idle holders. `None` when there is nothing to say.
+        """Delete the callers, waiters and idle holders of a program that ends. `None` if it has none.
 
-        A try of a call on a `lossy` caller may still arrive, so that one is remembered for a while.
+        A call of a `lossy` caller may still arrive, so the server remembers that caller for a while.
         """
         ...
 
     def retire(self, holder: str) -> Call[bool]:
-        """Forget a holder that holds nothing any more."""
+        """Delete a holder that holds nothing any more."""
         ...
 
     def forget_names(self) -> None:
-        """After a fork: the waiters and holders of the parent are not ours to take back."""
+        """Forget the waiters and holders after a fork: they belong to the parent."""
         ...
 
     def counts(self) -> Call[Counts]:
-        """How many jobs there are in each state."""
+        """Count the jobs of each state."""
         ...
 
     def failure(self, lease: Lease) -> JobRecord:
-        """The job whose failure was caught, from a lease that is `caught`."""
+        """The job that failed, from the lease of a failure job."""
         ...
 
     def get(self, id: str) -> Call[JobRecord | None]:
-        """Everything about one job."""
+        """Read everything about one job."""
         ...
 
     def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
-        """Some jobs of one state, in their order."""
+        """Read one page of the jobs of a state, in their order."""
         ...
 
     def wake_channel(self, waiter: str) -> str:
-        """Where an idle waiter listens."""
+        """The channel on which an idle waiter is woken."""
         ...
 
     def cancel_channel(self, holder: str) -> str:
-        """Where a holder hears of running jobs that were cancelled: the queue, a space, the id."""
+        """The channel with the cancelled running jobs of a holder: the queue, a space, the id."""
         ...
 
     @property
     def peer_cancel_channel(self) -> str | None:
-        """Where peers of another make say what they cancelled, if they do."""
+        """The channel on which peers of another system publish cancellations, if they do."""
         ...
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
-        """What was said there: what this holder runs of it is cancelled."""
+        """Cancel the runs of this holder that a message on `peer_cancel_channel` names."""
         ...
 
     def event_channel(self, id: str) -> str:
-        """Where the events of a watched job are published."""
+        """The channel with the events of a watched job."""
         ...

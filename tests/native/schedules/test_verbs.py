@@ -173,7 +173,7 @@ def test_a_layout_without_schedules_says_so() -> None:
     layout = NativeLayout("q")
     layout.schedules = None
     schedules: Any = Schedules(lambda name: layout, Nowhere())
-    with pytest.raises(UnsupportedByLayout, match="has no schedules"):
+    with pytest.raises(UnsupportedByLayout, match="does not support: schedules"):
         schedules.add("s", ("q", b""), every="1h")
     with pytest.raises(UnsupportedByLayout):
         tick(layout, {})

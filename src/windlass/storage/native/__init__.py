@@ -1,4 +1,4 @@
-"""Windlass's own layout: everything that any of the others can do, in one cluster slot a queue."""
+"""Windlass's own layout: it has every capability, and each queue uses one cluster slot."""
 
 from windlass.storage.native.layout import NativeLayout
 

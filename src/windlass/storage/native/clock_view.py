@@ -1,4 +1,4 @@
-"""What a program has heard of a queue's clock, and so can vouch for in its next call (see lua/shared/clock.lua)."""
+"""A program's last reading of a queue's clock, which its next call sends as evidence (see lua/shared/clock.lua)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WITNESS = Struct(">QIQIQ")  # as in clock.lua
 
 
 class _Reading(NamedTuple):
-    """What was heard, and when by our own clock. Never changed, only replaced: threads share it."""
+    """A reading of the queue's clock, and its time on our own clock. Immutable, because threads share it."""
 
     now: int = 0
     frame: int = 0
@@ -21,43 +21,43 @@ class _Reading(NamedTuple):
     belief: int = 0
     at: float = 0.0
 
-    def passed(self, at: float) -> int:
-        """Milliseconds from then until now."""
+    def elapsed_ms(self, at: float) -> int:
+        """Milliseconds since the reading; 0 without one."""
         return int((at - self.at) * 1000) if self.at else 0
 
 
 class ClockView:
-    """The clock as last heard. Its reading says `now frame due belief epoch step`; the first four matter here."""
+    """The last reading of the clock: `now frame due belief epoch step`, of which the first four matter here."""
 
     __slots__ = ("_reading",)
 
     def __init__(self) -> None:
         self._reading = _Reading()
 
-    def hear(self, reading: Sequence[int], *, anew: bool) -> None:
-        """Take a reading; `anew`: it is of another queue than before.
+    def record(self, reading: Sequence[int], *, new_epoch: bool) -> None:
+        """Store a reading. `new_epoch`: the queue was deleted and created again since the last one.
 
-        An answer that was long under way says less than an earlier one: what we know better is kept, while it counts.
+        A slow reply may carry an older reading than the last one, so within a frame and belief the later value stays.
         """
         at = monotonic()
         now, frame, due, belief = reading[:4]
-        if not anew:
+        if not new_epoch:
             known = self._reading
-            passed = known.passed(at)
+            elapsed = known.elapsed_ms(at)
             if frame == known.frame:
-                now = max(now, known.now + passed)
+                now = max(now, known.now + elapsed)
             if belief == known.belief:
-                due = max(due, known.due + passed)
+                due = max(due, known.due + elapsed)
         self._reading = _Reading(now, frame, due, belief, at)
 
     def times(self) -> tuple[int, int]:
-        """What it must read by now at least: for run times, and for leases."""
+        """Lower bounds of the queue's `due` (run times) and `now` (leases)."""
         known = self._reading
-        passed = known.passed(monotonic())
-        return known.due + passed, known.now + passed
+        elapsed = known.elapsed_ms(monotonic())
+        return known.due + elapsed, known.now + elapsed
 
     def evidence(self) -> bytes:
-        """What the clock must read by now at least, and this machine's own uptime."""
+        """Pack the lower bounds of the clock and this machine's uptime for the script."""
         now, frame, due, belief, _ = known = self._reading
-        passed = known.passed(monotonic())
-        return _WITNESS.pack(now + passed, frame, due + passed, belief, uptime_ms()) + MACHINE.encode()
+        elapsed = known.elapsed_ms(monotonic())
+        return _WITNESS.pack(now + elapsed, frame, due + elapsed, belief, uptime_ms()) + MACHINE.encode()

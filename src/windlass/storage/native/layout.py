@@ -1,4 +1,4 @@
-"""The native layout: requests turned into calls of the Lua scripts, and replies turned into values."""
+"""The native layout: builds the calls of the Lua scripts and reads their replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 T = TypeVar("T")
 _NO_EPOCH = 0
 _NO_META = read_meta(None)
-_NOT_OURS, _NO_ROOM_FOR_BROKEN = ord("0"), ord("2")  # the answers to an outcome that was not just settled
+_REFUSED, _RELEASED_BROKEN = ord("0"), ord("2")  # digits of outcomes that were not simply accepted
 _STATUSES = {
     ord("a"): Status.ADDED,
     ord("u"): Status.UPDATED,
@@ -49,7 +49,7 @@ class NativeLayout:
     name = "native"
     can = CAPABILITIES[name]
     heartbeat: float | None = None
-    largest_turn = 700  # a few milliseconds. More of them makes the worker and the server wait for each other in turns
+    largest_turn = 700  # takes a few milliseconds; with larger turns worker and server wait for each other
     peek: tuple[str, ...] | None = None
     peer_cancel_channel: str | None = None
     audit_parts: tuple[str, ...] = (
@@ -74,13 +74,13 @@ class NativeLayout:
         self.queue = check_name(queue)
         self.max_dead = max_dead
         self.max_broken = max_broken
-        self._keys: dict[str, tuple[str, ...]] = {}  # by the script that gets them
+        self._keys: dict[str, tuple[str, ...]] = {}  # script name → its keys
         self._clock_view = ClockView()
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._clock_view.evidence)
-        # Epoch and step that the server was last heard to be at: if it is behind that, it has forgotten something.
+        # The latest epoch and step that the server reported: a lower step means that it has lost writes.
         self._reached: tuple[int, int] | None = None
         self.rewinds = 0
-        # Names that the server knows from us, to be taken back when we leave.
+        # Names that this program registered in the server, to be removed when it leaves.
         self._waiters: set[str] = set()
         self._holders: set[str] = set()
 
@@ -101,7 +101,7 @@ class NativeLayout:
         for job in jobs:
             args += (job.id, add_sum(job.data), pack_change(job.change))
         call = self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
-        # A result that is still kept belongs to an earlier job of the same id.
+        # The script deletes kept results of earlier jobs with the same ids.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
         return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
 
@@ -119,13 +119,13 @@ class NativeLayout:
             self._holders.add(holder)
         if waiter:
             self._waiters.add(waiter)
-            if len(self._waiters) > 100:  # interrupted waits leave names behind; the server forgets them by itself
+            if len(self._waiters) > 100:  # interrupted waits leave names behind; their registrations expire
                 self._waiters.pop()
         completed: dict[str, int] = {}
         others: list[Outcome] = []
         plain: list[bool] = []
         for outcome in outcomes:
-            # What ends a second time goes the longer way, one by one: it finds that it has ended.
+            # A second outcome of a job takes the general way, which finds that the lease has ended.
             lease = outcome.lease
             simple = _is_plain(outcome) and lease.id not in completed
             plain.append(simple)
@@ -151,14 +151,14 @@ class NativeLayout:
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
             call = structs.replace(call, keys=call.keys + results)
-        # A look that finds nothing leaves no trace, unless an earlier try of it may still be under way: that one would
-        # find something later, for a caller that has long had its answer.
+        # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
+        # lease jobs for a caller that already has its answer.
         return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
 
     def probe(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
         found = tuple(keys.queue_key(self.queue, name) for name in names)
-        return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("look"))
+        return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("probe"))
 
     def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
         children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
@@ -169,7 +169,7 @@ class NativeLayout:
         return args
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
-        leases = [*turn.leases, *(outcome.lease for outcome in turn.refused)]  # whoever leases these next refuses them
+        leases = [*turn.leases, *(outcome.lease for outcome in turn.refused)]  # the next worker refuses them again
         return self.turn([Released(lease) for lease in leases]) if leases else None
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
@@ -298,7 +298,7 @@ class NativeLayout:
         return keys.cancel_channel(holder)
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
-        raise AssertionError("there are no peers of another make here")
+        raise AssertionError("a native queue has no peers of another system")
 
     def event_channel(self, id: str) -> str:
         return keys.event_channel(self.queue, id)
@@ -313,9 +313,10 @@ class NativeLayout:
         for id, stored, meta, priority in zip(ids, data, metas or repeat(None), priorities, strict=False):
             fence += 1
             if stored is None:
-                continue  # an empty place in a repeated answer: not ours any more
+                continue  # the answer to a retry: this lease was lost meanwhile
             marks, _, failures, stalls, limits = read_meta(meta) if meta else _NO_META
-            # An id that is not text was not put here by us. Made text, it can be run but not settled, and ends as dead.
+            # An id that is not UTF-8 was not written by Windlass. Decoded with replacements it can run but not be
+            # settled, so it stalls and ends as dead.
             name = str(id, "utf-8", "replace")
             try:
                 payload = payload_of(marks, stored) if marks else take_sum(stored)
@@ -334,38 +335,39 @@ class NativeLayout:
             lost == 1,
             waiting,
             tuple(refused),
-            flags.count(_NO_ROOM_FOR_BROKEN),
+            flags.count(_RELEASED_BROKEN),
             sum(dropped),
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
-        """A call that changes the queue: it carries the time we evidence for and brings back the queue's clock."""
+        """A call that changes the queue. It sends our clock evidence, and its reply has the queue's clock."""
 
         reached = self._reached
 
-        def hear(reply: list[Any]) -> T:
-            self._hear(reply[0], reached)
+        def read_reply(reply: list[Any]) -> T:
+            self._track_reading(reply[0], reached)
             return read(reply)
 
-        return Call(script, self._keys_of(script), (self._clock_view.evidence(), *args), hear, True, self._about(verb))
+        sent = (self._clock_view.evidence(), *args)
+        return Call(script, self._keys_of(script), sent, read_reply, True, self._about(verb))
 
-    def _hear(self, reading: list[int], reached: tuple[int, int] | None) -> None:
-        """Remember what the clock says, and see whether the server is behind what it had `reached` before the call."""
-        reply = (reading[4], reading[5])
-        self._clock_view.hear(reading, anew=self._reached is not None and reply[0] != self._reached[0])
-        if reply[0] == _NO_EPOCH and reached is None:
-            return  # nothing was ever written
-        if reached is not None and (reply[0] != reached[0] or reply[1] < reached[1]):
+    def _track_reading(self, reading: list[int], reached: tuple[int, int] | None) -> None:
+        """Store the clock reading, and count a rewind if the server is behind `reached`, its step before the call."""
+        step = (reading[4], reading[5])
+        self._clock_view.record(reading, new_epoch=self._reached is not None and step[0] != self._reached[0])
+        if step[0] == _NO_EPOCH and reached is None:
+            return  # an empty queue
+        if reached is not None and (step[0] != reached[0] or step[1] < reached[1]):
             self.rewinds += 1
-            self._reached = reply
-        elif self._reached is None or reply > self._reached:  # answers may come in another order
-            self._reached = reply
+            self._reached = step
+        elif self._reached is None or step > self._reached:  # replies may arrive in another order
+            self._reached = step
 
     def _call(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[Any], T]) -> Call[T]:
         return Call(script, self._keys_of(script), tuple(args), read, False, self._about(verb))
 
     def _keys_of(self, script: Script) -> tuple[str, ...]:
-        """The keys that a script gets. The first of them, `state`, is the same for all."""
+        """The keys of a script. The first one, `state`, is the same for all scripts."""
         found = self._keys.get(script.name)
         if found is None:
             found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys)
@@ -380,13 +382,13 @@ def _read_statuses(reply: list[Any]) -> list[Status | None]:
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    """Most jobs just end well: their batch takes a shorter way."""
+    """Whether an outcome is a completion without result or children: the script settles these in one batch."""
     return type(outcome) is Completed and outcome.result is None and not outcome.children
 
 
 def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:
-    """Whether each outcome counts. The script answers the plain ones first; the caller wants them in its own order."""
-    accepted = [flag != _NOT_OURS for flag in flags]
+    """Whether each outcome was accepted, in the caller's order: the script answers the plain ones first."""
+    accepted = [flag != _REFUSED for flag in flags]
     if all(plain):
         return tuple(accepted)
     first, second = iter(accepted), iter(accepted[sum(plain) :])
@@ -405,7 +407,7 @@ def _keeps_result(outcome: Outcome) -> bool:
 
 
 def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
-    """Id, fence, verb and the three arguments of the verb, as lua/turn.lua lists them."""
+    """Pack id, fence, verb and the verb's three arguments, as lua/turn.lua lists them."""
     name = (outcome.lease.id, outcome.lease.fence)
     match outcome:
         case Completed(result=result):

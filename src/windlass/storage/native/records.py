@@ -24,14 +24,14 @@ _SHORT_LENGTH = struct.Struct(">H")
 _PARCEL = struct.Struct(">QBHB")
 
 PRIORITY_STEP = 2**49
-_CRC, _SHA1 = b"c", b"s"  # which sum it is
+_CRC, _SHA1 = b"c", b"s"  # the letter of each kind of checksum
 _WITH_CRC = struct.Struct(">Ic")
 _SUM = _WITH_CRC.size
 _REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
 
 
 class Core(NamedTuple):
-    """What the state of a queue has in one field: the counters and the clock."""
+    """The field `core` of a queue's state: the counters and the clock."""
 
     version: int
     marks: int
@@ -43,44 +43,44 @@ class Core(NamedTuple):
     epoch: int
 
     def pack(self) -> bytes:
-        """As it lies in the server."""
+        """Pack the record as the server stores it."""
         return _CORE.pack(*self)
 
 
 def read_core(packed: bytes) -> Core:
-    """The core again."""
+    """Unpack the field `core`."""
     return Core(*_CORE.unpack(packed))
 
 
 def pack_fences(fences: Collection[int]) -> bytes:
-    """Fences as they lie in lease records, one after the other."""
+    """Pack fences as lease records have them, one after the other."""
     return struct.pack(f">{len(fences)}Q", *(fence & 0xFFFFFFFFFFFFFFFF for fence in fences))
 
 
 def add_sum(data: bytes) -> bytes:
-    """A payload as it lies in the server: with a checksum behind it, for the server's log has none of its own."""
+    """Append the checksum with which payloads are stored, because the server's append-only file has none."""
     return data + _WITH_CRC.pack(crc32(data), _CRC)
 
 
 def take_sum(stored: bytes) -> bytes:
-    """The payload again, `Undecodable` if it was damaged. What came through the inbox has a sum of the script's."""
+    """Remove and verify the checksum (SHA-1 for inbox payloads). Raises `Undecodable` if the payload was damaged."""
     data = stored[:-_SUM]
     if stored[-_SUM:] == _WITH_CRC.pack(crc32(data), _CRC):
         return data
     if stored[-_SUM:] == sha1(data, usedforsecurity=False).digest()[:4] + _SHA1:
         return data
     raise Undecodable(
-        "its data was damaged in the server: the checksum does not fit. Look at the server's disk and memory"
+        "its data was damaged in the server: the checksum does not match. Check the server's disk and memory"
     )
 
 
 def payload_of(marks: int, stored: bytes) -> bytes:
-    """The data of a job. That of a caught failure is a record of the scripts', with the data of the job that failed."""
+    """The data of a job. A failure job's data is a record that the scripts made; the failed job's data is its end."""
     if not marks & FAILURE_JOB:
         return take_sum(stored)
     found = failure_data_at(stored)
     if found is None:
-        raise Undecodable("it is to tell of a failure, and its record is damaged")
+        raise Undecodable("it is a failure job, and the record of the failed job is damaged")
     return stored[: found[1]] + take_sum(stored[found[1] :])
 
 
@@ -100,23 +100,23 @@ _POSITIONS = {
 
 
 def write_cursor(state: State, position: bytes) -> str:
-    """A position among the jobs of a state, as text that can be handed around."""
+    """Encode a position among the jobs of a state as a text cursor."""
     return base64.urlsafe_b64encode(state.encode() + b":" + position).decode()
 
 
 def read_cursor(state: State, cursor: str) -> bytes:
-    """The position again; a cursor of another state, or none at all, is refused."""
+    """Decode a cursor. Raises `InvalidOption` for a cursor of another state or any other text."""
     try:
         kind, _, position = base64.b64decode(cursor, altchars=b"-_", validate=True).partition(b":")
     except (ValueError, TypeError):
         kind, position = b"", b""
     if kind != state.encode() or not _POSITIONS[state].fullmatch(position):
-        raise InvalidOption(f"that is no cursor for {state} jobs: pass what page.cursor was, for the same state")
+        raise InvalidOption(f"invalid cursor for {state} jobs. Pass page.cursor of the page before, of the same state")
     return position
 
 
 def read_row(queue: str, row: list[Any]) -> JobRecord:
-    """A job as the reading scripts describe it (see lua/shared/rows.lua)."""
+    """Read a row of the scripts that only read (see lua/shared/rows.lua)."""
     state, id, data = row[:3]
     name = State(state.decode())
     if name in (State.DEAD, State.BROKEN):
@@ -134,7 +134,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         cancelled = flag == 1
         priority = place // PRIORITY_STEP
         holder = lease[_LEASE.size : _LEASE.size + length].decode()
-    data, damage = _shown(marks, data) if data is not None else (b"", None)
+    data, damage = _try_payload(marks, data) if data is not None else (b"", None)
     return JobRecord(
         queue=queue,
         id=id.decode(errors="replace"),
@@ -149,44 +149,44 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         holder=None if holder is None or holder.startswith(".") else holder,
         fence=fence,
         cancelled=cancelled,
-        message=_told(None if note is None else note.decode(errors="replace"), damage),
-        failed=_told_of(queue, marks, data),
+        message=_join_messages(None if note is None else note.decode(errors="replace"), damage),
+        failed=_failed_job(queue, marks, data),
     )
 
 
-def _shown(marks: int, stored: bytes) -> tuple[bytes, str | None]:
-    """The data of a job that is looked at, or none and what is wrong with it."""
+def _try_payload(marks: int, stored: bytes) -> tuple[bytes, str | None]:
+    """The data of a job for display, or empty data and what is wrong with it."""
     try:
         return payload_of(marks, stored), None
     except Undecodable as error:
         return b"", error.reason
 
 
-def _told(message: str | None, damage: str | None) -> str | None:
+def _join_messages(message: str | None, damage: str | None) -> str | None:
     return f"{message} ({damage})" if message and damage and damage not in message else damage or message
 
 
-def _told_of(queue: str, marks: int, data: bytes) -> JobRecord | None:
-    """The job whose failure a job is to tell a handler of."""
+def _failed_job(queue: str, marks: int, data: bytes) -> JobRecord | None:
+    """The failed job that a failure job reports to its handler; None for other jobs."""
     return read_failure(queue, data) if marks & FAILURE_JOB and data else None
 
 
 def _fraction(text: bytes | None) -> float | None:
     try:
         return None if text is None else float(text)
-    except ValueError:  # not written by us
+    except ValueError:  # not written by Windlass
         return None
 
 
 def read_failure(queue: str, record: bytes) -> JobRecord:
-    """The job that failed, from the data (`payload_of`) of the job that was made for its failure handler."""
+    """The job that failed, from the data (`payload_of`) of its failure job."""
     (length,) = _SHORT_LENGTH.unpack_from(record)
     id = record[_SHORT_LENGTH.size : _SHORT_LENGTH.size + length].decode(errors="replace")
     return _read_dead_record(queue, id, record[_SHORT_LENGTH.size + length :], State.DEAD, stored=False)
 
 
 def failure_data_at(record: bytes) -> tuple[str, int] | None:
-    """The id of the job that failed, and where in such a record its data begins; None for what is no such record."""
+    """The id of the failed job and the offset of its data in a failure record; None for any other bytes."""
     if len(record) < _SHORT_LENGTH.size:
         return None
     (length,) = _SHORT_LENGTH.unpack_from(record)
@@ -200,7 +200,7 @@ def failure_data_at(record: bytes) -> tuple[str, int] | None:
 
 
 def read_parcel(record: bytes) -> Parcel:
-    """A job in the outbox."""
+    """Read a record of the outbox."""
     seq, queue, id, change = _PARCEL.unpack_from(record)
     ends = list(accumulate((_PARCEL.size, queue, id, change)))
     parts = [record[start:end] for start, end in pairwise(ends)]
@@ -208,7 +208,7 @@ def read_parcel(record: bytes) -> Parcel:
 
 
 def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, stored: bool = True) -> JobRecord:
-    if len(dead_record) < _DEAD_RECORD.size + META.size + _LENGTH.size:  # not written by us
+    if len(dead_record) < _DEAD_RECORD.size + META.size + _LENGTH.size:  # not written by Windlass
         return JobRecord(queue=queue, id=id, state=state, data=dead_record)
     reason, died_at = _DEAD_RECORD.unpack_from(dead_record)
     at = _DEAD_RECORD.size
@@ -216,7 +216,7 @@ def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, 
     at += META.size
     (length,) = _LENGTH.unpack_from(dead_record, at)
     at += _LENGTH.size
-    data, damage = _shown(marks, dead_record[at + length :]) if stored else (dead_record[at + length :], None)
+    data, damage = _try_payload(marks, dead_record[at + length :]) if stored else (dead_record[at + length :], None)
     return JobRecord(
         queue=queue,
         id=id,
@@ -227,17 +227,17 @@ def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, 
         stalls=stalls,
         limits=limits,
         reason=_REASONS.get(reason),
-        message=_told(dead_record[at : at + length].decode(errors="replace"), damage),
+        message=_join_messages(dead_record[at : at + length].decode(errors="replace"), damage),
         died_at=died_at / 1000,
-        failed=_told_of(queue, marks, data) if stored else None,
+        failed=_failed_job(queue, marks, data) if stored else None,
     )
 
 
 def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
-    if len(record) < CHANGE.size:  # not written by us
+    if len(record) < CHANGE.size:  # not written by Windlass
         return JobRecord(queue=queue, id=id, state=State.BLOCKED, data=record)
     priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = CHANGE.unpack_from(record)
-    data, damage = _shown(0, record[CHANGE.size :])
+    data, damage = _try_payload(0, record[CHANGE.size :])
     return JobRecord(
         queue=queue,
         id=id,

@@ -1,4 +1,4 @@
-"""The schedules of a native queue: requests turned into calls of their three scripts, and replies into values."""
+"""The schedules of a native queue: builds the calls of their three scripts and reads the replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIRE_RESULTS = {
 
 
 class _MakesCalls(Protocol):
-    """Of the layout: how it makes a call of a script."""
+    """The layout's method that makes a call of a script."""
 
     def __call__(
         self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]
@@ -33,12 +33,12 @@ class _MakesCalls(Protocol):
 
 
 class NativeSchedules:
-    """Where a native queue keeps its schedules."""
+    """The stored schedules of a native queue."""
 
-    def __init__(self, ask: _MakesCalls, write: _MakesCalls, vouched: Callable[[], bytes]) -> None:
+    def __init__(self, ask: _MakesCalls, write: _MakesCalls, evidence: Callable[[], bytes]) -> None:
         self._ask = ask
         self._write = write
-        self._vouched = vouched
+        self._evidence = evidence
 
     def named(self, names: Sequence[str]) -> Call[StoredSchedules]:
         return self._read("named", names)
@@ -83,11 +83,11 @@ class NativeSchedules:
         return self._write(scripts.SCHEDULE, "schedule", args, lambda reply: bool(reply[1] == b"1"))
 
     def _read(self, what: str, args: Sequence[Argument]) -> Call[StoredSchedules]:
-        return self._ask(scripts.SCHEDULES, "schedules", [self._vouched(), what, *args], _read_listing)
+        return self._ask(scripts.SCHEDULES, "schedules", [self._evidence(), what, *args], _read_listing)
 
 
 def _fingerprint(record: bytes) -> str:
-    # It tells two versions of a record apart; nothing here depends on its strength.
+    # Only distinguishes versions of a record; security does not depend on it.
     return sha1(record, usedforsecurity=False).hexdigest()
 
 

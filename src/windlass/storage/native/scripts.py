@@ -1,10 +1,11 @@
-"""The Lua scripts of the native layout. A script says in its second line which shared parts it uses; they are put in
-behind its first line, so each script is one constant text with one hash, and no longer than it must be. What only some
-of its calls need is put in where a line says `uses here`, inside the branch that needs it.
+"""The Lua scripts of the native layout, each assembled into one constant text with one hash.
 
-The server makes every function of a script anew at each call that comes by it. So functions are kept out of the way of
-the calls that do without them, and names in capitals are put in as what they stand for, keys and constants alike: to
-find the variables that functions share with each other took longer than all the rest.
+The second line of a script names the shared parts that it uses (`-- uses …`); they are inserted behind its first line.
+A line `-- uses here …` inserts parts inside a branch that only some calls take.
+
+The server creates every function of a script again at each call that reaches it, so the functions that few calls need
+are inside such branches. Names in capitals, keys and constants, are replaced by their values: looking up variables that
+functions share took more time than everything else.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def _load(name: str) -> Script:
     uses = re.match(r"-- uses (.*)\n", body)
     head = _shared(_ALWAYS) + _shared(uses[1].split() if uses else ())
     body = re.sub(r"^ *-- uses here (.*)$", lambda here: _shared(here[1].split()), body, flags=re.MULTILINE)
-    text, keys = _put_in(head + body)
+    text, keys = _substitute(head + body)
     return Script(f"native/{name}", f"{shebang}\n{text}", keys)
 
 
 def _shared(parts: Sequence[str]) -> str:
-    """The texts of shared parts, each behind those that it needs."""
+    """The texts of shared parts, each behind the parts that it needs."""
     ordered = sorted(parts, key=_IN_ORDER.index)
     return "".join((_FOLDER / "shared" / f"{part}.lua").read_text("utf-8") + "\n" for part in ordered)
 
@@ -43,10 +44,10 @@ _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ((?:'[^'\n]*'|[\d^*+.
 _TOKEN = re.compile(r"'(?:[^'\\\n]|\\.)*'|--[^\n]*|(?<![.\w])[A-Z][A-Z_]*(?!\w)")
 
 
-def _put_in(text: str) -> tuple[str, tuple[str, ...]]:
-    """The text with what its constants and the names of its keys stand for, without comments; and those keys.
+def _substitute(text: str) -> tuple[str, tuple[str, ...]]:
+    """Replace constants and key names by their values and drop comments. Returns the text and the names of its keys.
 
-    Each key that a call names costs the server about a microsecond, so there are no others.
+    A script gets only the keys that it names, because each key of a call costs the server about a microsecond.
     """
     tokens = {found[0] for found in _TOKEN.finditer(text)}
     keys = tuple(name for name in NAMES if name.upper() in tokens)
@@ -62,7 +63,7 @@ def _put_in(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _load_alone(name: str) -> Script:
-    """A script that has no use for the shared parts."""
+    """Load a script that uses no shared parts."""
     return Script(f"native/{name}", (_FOLDER / f"{name}.lua").read_text("utf-8"))
 
 
@@ -75,7 +76,7 @@ CANCEL = _load("cancel")
 PAUSE = _load("pause")
 PURGE = _load("purge")
 AUDIT = _load("audit")
-INSPECT = _load("inspect")  # seldom used, and so not among those that every connection has loaded
+INSPECT = _load("inspect")  # rare, so not in ALL, which every connection loads
 GOODBYE = _load("goodbye")
 COUNTS = _load("counts")
 GET = _load("get")
@@ -102,4 +103,4 @@ PRESENCE_LIST = _load_alone("presence_list")
 
 PRESENCE = (PRESENCE_BEAT, PRESENCE_LIST)
 
-RIGHTS = _load_alone("rights")  # loaded by who asks it
+RIGHTS = _load_alone("rights")  # rare, so its caller loads it

@@ -1,15 +1,13 @@
-"""The native layout with seals: every place where payloads go into the server or come out of it, in this one file.
+"""The native layout with seals. This file seals every payload on its way to the server and opens it on the way back.
 
-What goes in is closed for its own place: a job for its queue and id, what it hands over for *its* queue and id, a kept
-result for the job that left it, a schedule's record for the schedule's name. What comes out is opened before
-anybody sees it. A lease that does not open is not among the leases: it is `refused`, with the reason, to be settled as
-broken, or put aside where another worker may have the key. A record that does not open has no data, and its message
-says why.
+A payload is sealed for its place: a job for its queue and id, a child for the child's queue and id, a kept result for
+its job, a schedule's record for the schedule's name. A lease whose payload does not open is not among the leases: it is
+`refused`, with the reason, and will be settled as broken, or parked if another worker may have the key. A record whose
+payload does not open has no data, and its message says why.
 
-Nothing else needs a seal: retries, releases, dead_records and revivals keep id and payload together inside the
-server, and
-what is in an outbox was closed for the queue that it goes to. Without keys nothing is closed, but what is sealed
-is refused all the same: sealed bytes must not be taken for data.
+Nothing else needs a seal: retries, releases, dead records and revivals keep id and payload together inside the server,
+and a job in the outbox is already sealed for its target queue. Without keys nothing is sealed, but a sealed payload is
+refused: sealed bytes must not be used as data.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from windlass.values.validation import MAX_BROKEN, MAX_DEAD, shortened
 
 
 class SealedLayout(NativeLayout):
-    """One queue in Windlass's own layout, its payloads sealed if there are keys."""
+    """One queue in Windlass's own layout, with sealed payloads if the app has keys."""
 
     def __init__(
         self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
@@ -42,7 +40,7 @@ class SealedLayout(NativeLayout):
         assert self.schedules is not None
         self.schedules = SealedSchedules(self.schedules, queue, seal)
 
-    # -- what goes in ------------------------------------------------------------------------------
+    # -- sealing -----------------------------------------------------------------------------------
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         if self._seal.changes(*[job.data for job in jobs]):
@@ -55,7 +53,7 @@ class SealedLayout(NativeLayout):
         return structs.replace(job, data=self._seal.close(Purpose.JOB, queue, job.id, job.data))
 
     def _close_outcome(self, outcome: Outcome) -> Outcome:
-        """What a finished job leaves behind and hands over."""
+        """Seal the result and the children of a completed job."""
         if not isinstance(outcome, Completed) or not (outcome.result or outcome.children):
             return outcome
         kept = outcome.result
@@ -64,7 +62,7 @@ class SealedLayout(NativeLayout):
         children = tuple(Child(child.queue, self._close_job(child.queue, child.job)) for child in outcome.children)
         return structs.replace(outcome, result=kept, children=children)
 
-    # -- what goes in and comes out ------------------------------------------------------------------
+    # -- sealing and opening -------------------------------------------------------------------------
 
     def turn(
         self,
@@ -86,7 +84,7 @@ class SealedLayout(NativeLayout):
         )
         return structs.replace(call, read=lambda reply: self._open_turn(call.read(reply))) if want else call
 
-    # -- what comes out ------------------------------------------------------------------------------
+    # -- opening -------------------------------------------------------------------------------------
 
     def _open_turn(self, turn: Turn) -> Turn:
         if not (self._seal.is_on or any(lease.marks or lease.data.startswith(SEALED) for lease in turn.leases)):
@@ -96,7 +94,7 @@ class SealedLayout(NativeLayout):
         for lease in turn.leases:
             try:
                 data = self._open(lease.id, lease.data, caught=lease.is_failure_job)
-            except NoSuchKey as error:  # put aside, as a job whose task nobody here knows
+            except NoSuchKey as error:  # parked like a job with an unknown task: another worker may have the key
                 refused.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
             except Undecodable as error:
                 bare = structs.replace(lease, data=b"")
@@ -106,14 +104,14 @@ class SealedLayout(NativeLayout):
         return structs.replace(turn, leases=tuple(leases), refused=tuple(refused))
 
     def _open(self, id: str, data: bytes, *, caught: bool) -> bytes:
-        """The data of a job. A caught failure is a record that the server made: the data of the job that failed lies in
-        it, closed for that one's id.
+        """Open the data of a job. A failure job's data is a record of the server; its last part is sealed for the id of
+        the job that failed.
         """
         if not caught:
             return self._open_job(id, data)
         found = failure_data_at(data)
         if found is None:
-            raise Undecodable("refused: it is to tell of a failure, and does not")
+            raise Undecodable("refused: it is a failure job without the record of a failed job")
         failed, at = found
         sealed = data[at:]
         opened = self._open_job(failed, sealed)
@@ -134,7 +132,7 @@ class SealedLayout(NativeLayout):
         return structs.replace(call, read=read)
 
     def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
-        """Also what a holder has (`held`) is such a page."""
+        """Open the jobs of a page. `held` returns such a page, too."""
         call = super().page(state, cursor, limit)
 
         def read(reply: object) -> Page:
@@ -144,7 +142,7 @@ class SealedLayout(NativeLayout):
         return structs.replace(call, read=read)
 
     def _open_record(self, record: JobRecord) -> JobRecord:
-        if not record.data:  # there is none that could be shown: it was damaged
+        if not record.data:  # damaged, or empty
             return record
         failed = record.failed
         try:
@@ -160,7 +158,7 @@ class SealedLayout(NativeLayout):
         return structs.replace(record, data=data, failed=failed)
 
     def result(self, id: str) -> Call[Result | None]:
-        """Only what a job returned is sealed; why one failed is a message of the server's."""
+        """Open a return value. The message of a failed job is not sealed."""
         call = super().result(id)
 
         def read(reply: bytes | None) -> Result | None:
@@ -177,24 +175,24 @@ class SealedLayout(NativeLayout):
 
 
 def schedule_of_job(id: str) -> str:
-    """The schedule whose tick made a job of this id. No name of a schedule has an @ in it."""
+    """The name of the schedule that made a job with this id. Names of schedules contain no @."""
     return id.partition("@")[0]
 
 
-# A sealed record begins as every record does, for the scripts look there whether a schedule is declared in code.
+# A sealed record keeps its beginning in the clear, where the scripts see whether the schedule is declared in code.
 _SEALED_RECORD = re.compile(rb'(\{"version":\d+,"declared":(?:true|false),)"sealed":"([A-Za-z0-9+/=]+)"\}')
 _BODY = b'"data":'
 
 
 class SealedSchedules:
-    """Where a queue keeps its schedules, their records sealed if there are keys."""
+    """The stored schedules of a queue, with sealed records if the app has keys."""
 
     def __init__(self, book: ScheduleBook, queue: str, seal: Seal) -> None:
         self._book = book
         self._queue = queue
         self._seal = seal
 
-    # -- what goes in ------------------------------------------------------------------------------
+    # -- sealing -----------------------------------------------------------------------------------
 
     def put(
         self, name: str, present: bytes | None, record: bytes, next_tick: int | None, *, keep_tick: bool
@@ -225,7 +223,7 @@ class SealedSchedules:
         closed = self._seal.close(Purpose.SCHEDULE, self._queue, name, record)
         return begins + b'"sealed":"' + base64.b64encode(closed) + b'"}'
 
-    # -- what comes out ------------------------------------------------------------------------------
+    # -- opening -------------------------------------------------------------------------------------
 
     def named(self, names: Sequence[str]) -> Call[StoredSchedules]:
         return self._opening(self._book.named(names))
@@ -259,7 +257,7 @@ class SealedSchedules:
 
 
 def _decode(text: bytes) -> bytes:
-    """What a sealed record holds. The same bytes can be written as base64 in more than one way: only ours is taken."""
+    """Decode a sealed record. Accepts only the canonical base64 of the bytes, so that a record has one form."""
     try:
         sealed = base64.b64decode(text)
     except ValueError:

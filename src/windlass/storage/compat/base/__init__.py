@@ -1,4 +1,4 @@
-"""What the layouts of other systems have in common: a ledger beside their keys, and the scripts that drive them."""
+"""The common part of the layouts of other systems: a ledger beside their keys, and the scripts that use both."""
 
 from windlass.storage.compat.base.layout import ForeignLayout
 

@@ -1,6 +1,6 @@
-"""A layout that speaks the keys of another system. Each subclass says what its keys are and brings its own part in Lua.
+"""The base of the layouts that use the keys of another system. Each subclass has its own keys and Lua part.
 
-What such a layout cannot do is refused with `UnsupportedByLayout`, before anything is sent.
+Such a layout raises `UnsupportedByLayout` for what it cannot do, before it sends anything.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class ForeignLayout:
     name = ""
     can: frozenset[Capability] = frozenset()
     heartbeat: float | None = None
-    largest_turn = 500  # their keys allow less to be done in one command: 15 to 20 ms
-    rewinds = 0  # its keys have no number by which that could be seen
+    largest_turn = 500  # takes 15 to 20 ms, because their keys allow fewer jobs per command
+    rewinds = 0  # always 0: the keys have no step number
     audit_parts: tuple[str, ...] = ("runs", "held")
     leftover_parts: tuple[str, ...] = ()
     schedules: ScheduleBook | None = None
-    setting: Argument = ""  # what its part in Lua must know beside the keys
+    setting: Argument = ""  # a value for its part in Lua
 
     def __init_subclass__(cls) -> None:
         cls.can = CAPABILITIES[cls.name]
@@ -52,48 +52,48 @@ class ForeignLayout:
     def __init__(self, queue: str, *, max_dead: int = MAX_DEAD) -> None:
         if not isinstance(queue, str) or not _NAME.fullmatch(queue):
             raise InvalidName(
-                f"{queue!r} is no queue name for the layout {self.name!r}: use 1 to 128 characters, no spaces or braces"
+                f"{queue!r} is not a queue name for layout {self.name!r}. Use 1 to 128 characters, no spaces or braces"
             )
         self.queue = queue
         self.max_dead = max_dead
         self._keys = (*keys.ledger_keys(self.name, queue), *self.own_keys(), keys.ledger_key(self.name, queue, "held"))
         self._holders: set[str] = set()
 
-    # -- what a subclass says --------------------------------------------------------------------
+    # -- for subclasses --------------------------------------------------------------------------
 
     @property
     def peek(self) -> tuple[str, ...] | None:
-        """See `Layout`. A list is waited at by moving its next element to where it is."""
+        """See `Layout`. Moving the next element of a list to its own place waits for one and changes nothing."""
         place = self.waits_at()
         return ("BLMOVE", place, place, "RIGHT", "RIGHT") if place else None
 
     def waits_at(self) -> str | None:
-        """The list whose right end is taken next, if there is one."""
+        """The list from whose right end jobs are taken, if the layout has one."""
         return None
 
     def own_keys(self) -> tuple[str, ...]:
-        """The keys of the queue, in the order in which its part in Lua expects them."""
+        """The keys of the queue, in the order that its part in Lua expects."""
         raise NotImplementedError
 
     def encode(self, job: NewJob) -> bytes:
-        """A payload as the other system wants it."""
+        """Convert a payload to the form that the other system stores."""
         return job.data
 
     def decode(self, data: bytes) -> bytes:
-        """The payload in what the other system has."""
+        """Extract the payload from the form that the other system stores."""
         return data
 
     def id_of(self, job: NewJob) -> str:
-        """What a job is called once it is there."""
+        """The id of a job in the queue."""
         return job.id
 
     @property
     def peer_cancel_channel(self) -> str | None:
-        """Where its peers say what they cancelled, if they do."""
+        """The channel on which its peers publish cancellations, if they do."""
         return None
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
-        """What was said there: what this holder runs of it is cancelled."""
+        """Cancel the runs of this holder that a message on `peer_cancel_channel` names."""
         raise NotImplementedError
 
     # -- putting jobs on the queue ---------------------------------------------------------------
@@ -112,7 +112,7 @@ class ForeignLayout:
         if not job.fresh:
             self._need(Capability.IDS, "enqueue with an id")
         if job.updates:
-            self._need(Capability.UPDATE, "enqueue that changes a job which is there")
+            self._need(Capability.UPDATE, "enqueue that updates an existing job")
         if change.when is not None:
             self._need(Capability.RUN_TIME, "enqueue with a run time")
         if change.priority != 5:
@@ -142,7 +142,7 @@ class ForeignLayout:
         return structs.replace(call, undo=self._give_back) if want else call
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
-        """The verb, and its three arguments."""
+        """Pack the verb and its three arguments."""
         match outcome:
             case Completed(result=result, children=children):
                 if children:
@@ -172,7 +172,7 @@ class ForeignLayout:
         leases = tuple(
             self._read_lease(int(base) + place, id, payload, meta, holder)
             for place, (id, payload, meta) in enumerate(zip(ids, data, metas, strict=True), 1)
-            if payload is not None  # an empty place in a repeated answer: not ours any more
+            if payload is not None  # the answer to a retry: this lease was lost meanwhile
         )
         settled = tuple(digit == ord("1") for digit in flags)
         return Turn(settled, leases, None if wait < 0 else wait / 1000, recovered, lost=lost == 1)
@@ -220,7 +220,7 @@ class ForeignLayout:
         return self._write("cancel", "cancel", [int(running), *ids], _read_digits)
 
     def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
-        self._need(Capability.DEAD, "bring a job back")
+        self._need(Capability.DEAD, "revive a job")
         return self._write("revive", "revive", list(ids), _read_digits)
 
     def pause(self, paused: bool) -> Call[bool]:
@@ -282,20 +282,20 @@ class ForeignLayout:
             died_at=float(died_at) / 1000 if died_at else None,
         )
 
-    # -- coming and going ------------------------------------------------------------------------
+    # -- waiters, holders and callers ------------------------------------------------------------
 
     def probe(self) -> Call[float | None] | None:
         return None
 
     def leave(self, waiter: str) -> Call[bool]:
-        return self._goodbye([], [])  # who waits is not registered: all hear of new work
+        return self._goodbye([], [])  # waiters are not registered: all hear of new work
 
     def retire(self, holder: str) -> Call[bool]:
         self._holders.discard(holder)
         return self._goodbye([holder], [])
 
     def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
-        # Lossy callers stay in the ledger: it forgets them by itself.
+        # Lossy callers stay in the ledger, which drops them after a while.
         return self._goodbye(sorted(self._holders), callers) if callers or self._holders else None
 
     def _goodbye(self, holders: Sequence[str], callers: Sequence[str]) -> Call[bool]:
@@ -311,10 +311,10 @@ class ForeignLayout:
     def cancel_channel(self, holder: str) -> str:
         return keys.cancel_channel(holder)
 
-    # -- what none of them has -------------------------------------------------------------------
+    # -- not supported by any of them ------------------------------------------------------------
 
     def unpark(self, tasks: Sequence[str]) -> Call[int]:
-        raise AssertionError("nothing is ever parked here")
+        raise AssertionError("only native queues park jobs")
 
     def outbox(self, limit: int, sent: Sequence[int] = (), after: int = 0) -> Call[list[Parcel]]:
         self._cannot(Capability.HAND_OVER, "hand a job over")
@@ -367,5 +367,5 @@ def _read_cursor(state: State, cursor: str) -> int:
     except (ValueError, TypeError):
         kind, offset = b"", b""
     if kind != state.encode() or not offset.isdigit():
-        raise InvalidOption(f"that is no cursor for {state} jobs: pass what page.cursor was, for the same state")
+        raise InvalidOption(f"invalid cursor for {state} jobs. Pass page.cursor of the page before, of the same state")
     return int(offset)

@@ -1,6 +1,6 @@
 """The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs.
 
-The two verbs of an audit have a part more between them, of the ledger and of the layout: what is compared with what.
+The verbs `audit` and `inspect` also have the drift.lua of the ledger and of the layout, which compare the keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AUDITS = ("audit", "inspect")
 
 @cache
 def script(layout: str, verb: str) -> Script:
-    """One verb of one layout, its own or one that all have: a constant text with one hash."""
+    """The script for a verb of a layout, either its own or the common one: a constant text with one hash."""
     folder = files(f"windlass.storage.compat.{layout}")
     source = folder / f"{verb}.lua"
     shebang, _, body = (source if source.is_file() else _FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")

@@ -1,14 +1,14 @@
 -- hworker's own part; layout.py has its key map. The token of a run is the whole text of the job.
 
 local JOBS, PROGRESS, BROKEN, FAILED = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local TIMEOUT = 120000 -- ms in progress after which a job counts as abandoned
-local MOST = 1000
-local PAGES = 10 -- of running jobs that one sweep looks at
-local SORTED = 10000 -- running or broken jobs, at most, that are listed in order
-local LONGEST_ID = 512
+local TIMEOUT_MS = 120000 -- a job that is longer in progress counts as abandoned; as in layout.py
+local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
+local MAX_PAGES = 10 -- pages of running jobs that one sweep checks
+local MAX_SORTED = 10000 -- more running or broken jobs than this are listed unsorted
+local MAX_ID_BYTES = 512
 expect('list', JOBS, FAILED)
 expect('hash', PROGRESS, BROKEN)
-layout.sweep_every = TIMEOUT / 10
+layout.sweep_every = TIMEOUT_MS / 10
 
 -- Times -------------------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ local function write_time(us)
   )
 end
 
--- In ms since 1970, or nil when it is none. Peers write as many digits of a second as they have.
+-- A time in ms since 1970, or nil if the text is no time. Peers write any number of digits behind the second.
 local function read_time(text)
   local year, month, day, hour, minute, second, fraction, zone =
     string.match(text, '^"?(%d%d%d%d)%-(%d%d)%-(%d%d)[T ](%d%d):(%d%d):(%d%d)%.?(%d*) ?([^"]*)"?$')
@@ -52,7 +52,7 @@ end
 
 -- Texts -------------------------------------------------------------------------------------------------------------
 
--- The string that a text has in the first place of its array, and where it ends. Nothing behind it is looked at.
+-- The first element of the array in a text, if it is a string, and its end. Does not parse the rest.
 local function read_id(text)
   local _, opening = string.find(text, '^%s*%[%s*"')
   local at = opening and string.find(text, '["\\]', opening + 1)
@@ -78,24 +78,24 @@ local function is_utf8(text)
   return not string.find(text, '[\128-\255]')
 end
 
--- By what users call a text: the id in its array if they can write it, else a name made from all of it.
+-- The id that users see: the id in the array if it is a valid id, else a hash of the whole text.
 local function public_id(text)
   local id = read_id(text)
-  if id and id ~= '' and #id <= LONGEST_ID and is_utf8(id) then return id end
+  if id and id ~= '' and #id <= MAX_ID_BYTES and is_utf8(id) then return id end
   return 'sha1:' .. redis.sha1hex(text)
 end
 
-local reader -- of our own, for its settings: those of the common one are everybody's
+local json_reader -- an own instance: the settings of the shared one apply to all scripts
 
--- Whether a text is a JSON array of a string and something. An object is no array, nor is an empty one: neither has
--- anything at the number 1. The reader takes a zero byte for the end of the text, so there must be none.
+-- Whether a text is a JSON array of a string and one more element. An object or an empty array has no element 1. The reader
+-- stops at a zero byte, so the text must not have one.
 local function is_job(text)
   if string.find(text, '%z') or not string.find(text, '%]%s*$') then return false end
-  if not reader then
-    reader = cjson.new()
-    reader.decode_invalid_numbers(false)
+  if not json_reader then
+    json_reader = cjson.new()
+    json_reader.decode_invalid_numbers(false)
   end
-  local fine, found = pcall(reader.decode, text)
+  local fine, found = pcall(json_reader.decode, text)
   if fine then return type(found) == 'table' and type(found[1]) == 'string' and #found == 2 end
   if not string.find(tostring(found), 'too many nested', 1, true) then return false end
   local id, last = read_id(text)
@@ -106,7 +106,7 @@ end
 
 function layout.add(_, text)
   call('LPUSH', JOBS, text)
-  came = came + 1
+  made_ready = made_ready + 1
   return 'a'
 end
 
@@ -114,36 +114,36 @@ local function put_aside(text)
   call('HSET', BROKEN, text, write_time(now_us))
 end
 
--- When a job must have begun for the monitors of peers to leave it alone until then.
+-- The begin time to write so that the monitors of peers leave the job alone until `ends`.
 local function beginning(ends)
-  return math.max(now_us, (ends - TIMEOUT) * 1000)
+  return math.max(now_us, (ends - TIMEOUT_MS) * 1000)
 end
 
--- Peers see this time; by our copy of it we see whether one of them has the job now.
+-- Writes the begin time for peers, and a copy in the ledger: if they differ later, a peer has the job.
 local function sign(text, began, copy)
   local value = write_time(began)
   call('HSET', PROGRESS, text, value)
   call('HSET', RUNS, copy, value)
 end
 
--- Where that copy is. Texts may be long: it is found out once.
+-- The field of that copy, hashed once per run because texts may be long.
 local function copy_of(run)
-  run.copy = run.copy or note(run.token)
+  run.copy = run.copy or note_field(run.token)
   return run.copy
 end
 
-local looks = MOST -- at texts that are none, in one call
+local looks_left = MAX_ITEMS -- undecodable texts that this call may still put aside
 
 function layout.take(_, ends)
-  while looks > 0 do
+  while looks_left > 0 do
     local text = call('RPOP', JOBS)
     if not text then return nil end
     if is_job(text) then
-      sign(text, beginning(ends), note(text))
+      sign(text, beginning(ends), note_field(text))
       return text
     end
     put_aside(text)
-    looks = looks - 1
+    looks_left = looks_left - 1
   end
   return nil
 end
@@ -171,12 +171,12 @@ end
 
 local function to_front(text)
   call('RPUSH', JOBS, text)
-  came = came + 1
+  made_ready = made_ready + 1
 end
 
 local function to_back(text)
   call('LPUSH', JOBS, text)
-  came = came + 1
+  made_ready = made_ready + 1
 end
 
 function layout.release(run)
@@ -191,14 +191,14 @@ function layout.retry(run)
   to_back(run.token)
 end
 
--- No crash is counted here, so a job may crash for ever: at the front it would be all that is ever run.
+-- Crashes are not counted here. At the front, a job that always crashes would block all others, so it goes to the back.
 layout.crash = layout.retry
 
 function layout.fail(run)
   call('HDEL', PROGRESS, run.token)
-  local most = tonumber(SETTING)
+  local max_dead = tonumber(SETTING)
   call('LPUSH', FAILED, run.token)
-  if most > 0 then call('LTRIM', FAILED, 0, most - 1) else call('DEL', FAILED) end
+  if max_dead > 0 then call('LTRIM', FAILED, 0, max_dead - 1) else call('DEL', FAILED) end
 end
 
 function layout.broken(run)
@@ -208,23 +208,23 @@ end
 
 layout.unknown = layout.broken
 
--- The monitor: what is in progress for too long goes to the front, the oldest foremost. A sweep of its own accord looks
--- at a bounded number and goes on from there the next time; one that is asked for looks until it has its fill.
+-- The monitor: jobs that are in progress for too long go to the front, the oldest first. A regular sweep checks a bounded
+-- number of jobs and continues there the next time. With `asked`, it checks until it has found MAX_ITEMS.
 function layout.sweep(asked)
   local cursor = not asked and call('HGET', STATE, 'monitor') or '0'
   local overdue, pages = {}, 0
   repeat
-    local found = call('HSCAN', PROGRESS, cursor, 'COUNT', MOST)
+    local found = call('HSCAN', PROGRESS, cursor, 'COUNT', MAX_ITEMS)
     cursor, pages = found[1], pages + 1
     for i = 1, #found[2], 2 do
       local text, began = found[2][i], read_time(found[2][i + 1])
       if not began then
         call('HSET', PROGRESS, text, write_time(now_us))
-      elseif now - began > TIMEOUT then
+      elseif now - began > TIMEOUT_MS then
         overdue[#overdue + 1] = { text = text, began = began }
       end
     end
-  until cursor == '0' or #overdue >= MOST or (pages == PAGES and not asked)
+  until cursor == '0' or #overdue >= MAX_ITEMS or (pages == MAX_PAGES and not asked)
   if cursor == '0' then
     call('HDEL', STATE, 'monitor')
   else
@@ -244,11 +244,11 @@ end
 
 -- Orders ------------------------------------------------------------------------------------------------------------
 
--- Shows all of a hash, page by page, until it has seen enough: texts may be long, and many. One may come twice.
+-- Calls `has_enough` for the fields of a hash, page by page, until it returns true. A field may come twice.
 local function walk(key, has_enough)
   local cursor = '0'
   repeat
-    local found = call('HSCAN', key, cursor, 'COUNT', MOST)
+    local found = call('HSCAN', key, cursor, 'COUNT', MAX_ITEMS)
     cursor = found[1]
     for i = 1, #found[2], 2 do
       if has_enough(found[2][i], found[2][i + 1]) then return end
@@ -256,20 +256,20 @@ local function walk(key, has_enough)
   until cursor == '0'
 end
 
-local dead_records -- public id that is asked for → texts of dead and broken jobs; found out once in a call
+local dead_records -- public id in ARGV → texts of dead and broken jobs; read once in a call
 
 local function texts_of(id)
   if not dead_records then
     dead_records = {}
     for at = 4, #ARGV do dead_records[ARGV[at]] = {} end
-    local function look_at(text)
+    local function collect(text)
       local texts = dead_records[public_id(text)]
       if texts then texts[#texts + 1] = text end
     end
-    for at = 0, call('LLEN', FAILED) - 1, MOST do
-      for _, text in ipairs(call('LRANGE', FAILED, at, at + MOST - 1)) do look_at(text) end
+    for at = 0, call('LLEN', FAILED) - 1, MAX_ITEMS do
+      for _, text in ipairs(call('LRANGE', FAILED, at, at + MAX_ITEMS - 1)) do collect(text) end
     end
-    walk(BROKEN, look_at)
+    walk(BROKEN, collect)
   end
   return dead_records[id]
 end
@@ -286,11 +286,11 @@ function layout.revive(id)
 end
 
 local function purge_list(key)
-  return #(call('RPOP', key, MOST) or {}), call('LLEN', key)
+  return #(call('RPOP', key, MAX_ITEMS) or {}), call('LLEN', key)
 end
 
 local function purge_hash(key)
-  local texts = call('HRANDFIELD', key, MOST)
+  local texts = call('HRANDFIELD', key, MAX_ITEMS)
   if #texts > 0 then call('HDEL', key, unpack(texts)) end
   return #texts, call('HLEN', key)
 end
@@ -319,19 +319,19 @@ function layout.counts()
   return { call('LLEN', JOBS), 0, 0, call('HLEN', PROGRESS), call('LLEN', FAILED), call('HLEN', BROKEN) }
 end
 
--- Some texts of a hash with their times. A hash has no order of its own: for one by time all of it is read, and where
--- that is too much they are listed as they come.
+-- A page of texts of a hash with their times. Sorting by time means reading the whole hash; a hash with more than MAX_SORTED
+-- fields is listed in the order of the server.
 local function by_time(key, latest_first, offset, limit)
   local dated, passed_over = {}, 0
-  local function put_down(text, time) dated[#dated + 1] = { text = text, time = read_time(time) or 0 } end
-  if call('HLEN', key) > SORTED then
+  local function add_entry(text, time) dated[#dated + 1] = { text = text, time = read_time(time) or 0 } end
+  if call('HLEN', key) > MAX_SORTED then
     walk(key, function(text, time)
-      if passed_over == offset then put_down(text, time) else passed_over = passed_over + 1 end
+      if passed_over == offset then add_entry(text, time) else passed_over = passed_over + 1 end
       return #dated == limit
     end)
     return dated
   end
-  walk(key, put_down)
+  walk(key, add_entry)
   table.sort(dated, function(a, b)
     if a.time ~= b.time then return (a.time > b.time) == latest_first end
     return a.text < b.text
@@ -340,12 +340,12 @@ local function by_time(key, latest_first, offset, limit)
 end
 
 local function describe_leased(text)
-  local fence = call('HGET', RUNS, pointer(text))
+  local fence = call('HGET', RUNS, fence_field(text))
   local run = fence and run_of(fence)
   return row('leased', public_id(text), text, run and { holder = run.holder, fence = run.fence })
 end
 
--- Ready as they will be taken, leased as they began, dead and broken the latest first.
+-- Ready jobs in the order in which they will be taken, leased ones by begin time, dead and broken ones latest first.
 function layout.list(state, offset, limit)
   local rows = {}
   if state == 'ready' then

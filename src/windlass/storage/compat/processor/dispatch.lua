@@ -1,24 +1,24 @@
 #!lua flags=allow-oom
--- Gives the next jobs to idle workers, each one, and takes those off the idle. A worker whose last word is older than one
--- tick gets none.
+-- Dispatches one job to each idle worker and marks the workers as busy. Skips a worker whose last sign of life is older than
+-- one tick.
 --
--- ARGV     [4…] workers, in the order in which they are served
+-- ARGV     [4…] workers, in the order in which they get jobs
 -- returns  for each job: { worker, uuid, JSON text, when it was dispatched, priority }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
-local MOST_BYTES = 8 * 1024 * 1024
+local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
 
 local function reply(worker, id, text)
   return { worker, id, field(id, 'json'), text, priority_of(id) }
 end
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local rows = {}
   for _, each in ipairs(cmsgpack.unpack(replayed)) do
     local worker, id, text = unpack(each)
-    if standing(id, worker) == 'dispatched' then rows[#rows + 1] = reply(worker, id, text) end
+    if state_of(id, worker) == 'dispatched' then rows[#rows + 1] = reply(worker, id, text) end
   end
   return rows
 end
@@ -27,8 +27,8 @@ local rows, answer, bytes = {}, {}, 0
 for at = 4, #ARGV do
   local worker = ARGV[at]
   local seen = call('ZSCORE', LAST_SEEN, worker)
-  if seen and tonumber(seen) * 1000 >= now - TICK and call('SISMEMBER', IDLE, worker) == 1 then
-    local id = bytes < MOST_BYTES and next_job()
+  if seen and tonumber(seen) * 1000 >= now - TICK_MS and call('SISMEMBER', IDLE, worker) == 1 then
+    local id = bytes < MAX_REPLY_BYTES and next_job()
     if not id then break end
     local text = iso(now)
     call('SMOVE', IDLE, BUSY, worker)
@@ -42,6 +42,6 @@ for at = 4, #ARGV do
 end
 if #rows > 0 then
   keep_workers()
-  close(cmsgpack.pack(answer))
+  commit_op(cmsgpack.pack(answer))
 end
 return rows

@@ -1,40 +1,39 @@
-"""The layout of Processor Job Queue: jobs are hashes named by their uuid alone, and a queue is a suffix of its keys.
+"""The layout of Processor Job Queue: a job is a hash whose key is just its uuid, and a queue is a suffix of its keys.
 
 | key | type | holds |
 |---|---|---|
 | `<uuid>` | hash | a job: `json` (its payload, one JSON object), then `dispatched_at`, `started_at`, `worker_uuid`, \
-`finished_at` as it goes on (times as ISO 8601 in UTC); `priority` where it is not 5 |
-| `jobs_queued:<queue>` | list | uuids that wait; pushed left, taken from the right |
+`finished_at` (times as ISO 8601 in UTC); `priority` if it is not 5 |
+| `jobs_queued:<queue>` | list | waiting uuids; pushed left, taken from the right |
 | `jobs_queued_<0…9>:<queue>` | list | the same for the priorities other than 5 |
-| `jobs_dispatched:<queue>` | sorted set | uuids that a worker was assigned and has not accepted → when |
+| `jobs_dispatched:<queue>` | sorted set | uuids dispatched to a worker that has not accepted them yet → when |
 | `jobs_processing:<queue>` | sorted set | uuids that a worker has accepted → its last sign of life |
-| `jobs_progress:<queue>` | sorted set | the same uuids → how far they are, 0 to 1 |
-| `jobs_finished:<queue>` | sorted set | uuids that are done → when |
-| `workers_last_seen:<queue>` | sorted set | workers → when they were last heard of |
+| `jobs_progress:<queue>` | sorted set | the same uuids → progress, 0 to 1 |
+| `jobs_finished:<queue>` | sorted set | finished uuids → when |
+| `workers_last_seen:<queue>` | sorted set | workers → last sign of life |
 | `workers_idle:<queue>`, `workers_busy:<queue>` | set | workers |
 
-Scores that are times are seconds since 1970. A worker or job of which nothing was heard for 9 s (three ticks) is lost.
+Scores that are times are seconds since 1970. A worker or job without a sign of life for 9 s (three ticks) is lost.
 
-Decided where the document leaves it open:
+Decisions where the document is open:
 
 * A lease of a Windlass worker is dispatched and accepted in one step; the worker is the lease's holder. Such workers
-  are never in `workers_idle`: they ask for jobs, and a service that assigned one to them would not be heard.
-* A lease that is not 9 s long is written as if its last sign had come earlier or later, so that for peers, too, it
-  ends when it ends.
-* What is lost returns to the front, in its old order: jobs of lost workers, and what was not accepted in time. A
-  worker that says it is idle has dropped its job; that returns when nothing was heard of it for 9 s. A job that was
-  retried, or that crashed its process, goes to the back.
-* An assignment that is not accepted yet keeps its worker busy, even if it says that it is idle: the two messages may
-  have crossed.
-* The published service puts the text of `job_accepted` in place of `json`. Here that stays as it was added, for the
-  job may have to be assigned again; only `job_finished` puts its own there.
-* Finished jobs are kept as peers may want to read them: the last `max_dead` of them and up to a tenth more,
-  for a day. With 0 nothing is kept. What a peer adds again is none of them any more.
-* There is no place for what failed: `fail` finishes the job, and the worker logs why.
-* A uuid may be any text that is no name of another key, and is one job on the whole server: added again, it is kept as
-  it is, in whatever queue, until it is finished.
-* The lists of other priorities than 5 are not known to peers of another make. What those put back waits at 5 for once.
-* `uuid`, `queue_name` and `priority` are put into a payload that lacks them, and taken out again for who leases it.
+  are never in `workers_idle`: they lease jobs by themselves and would not hear a service that dispatches to them.
+* For a lease that is not 9 s long, an earlier or later sign of life is written, so that peers see the same end.
+* Lost jobs return to the front, in their old order: jobs of lost workers, and jobs that were not accepted in time. A
+  worker that reports idle has dropped its job, which returns after 9 s without a sign of life. A job that was retried,
+  or that crashed its process, goes to the back.
+* A dispatched job that is not accepted yet keeps its worker busy, even if it reports idle: the two messages may have
+  crossed.
+* The published service replaces `json` by the text of `job_accepted`. Windlass keeps the original, because the job may
+  have to be dispatched again; only `job_finished` replaces it.
+* Finished jobs are kept for a day, in case peers read them: the last `max_dead` and up to a tenth more. With 0
+  none are kept. A job that a peer adds again is not finished any more.
+* There is no place for failed jobs: `fail` finishes the job, and the worker logs the error.
+* A uuid may be any text that is not the name of another key. It is one job on the whole server: adding it again, to any
+  queue, changes nothing until it is finished.
+* Peers of another system do not know the lists of the other priorities. A job that they put back waits at priority 5.
+* `uuid`, `queue_name` and `priority` are inserted into a payload that lacks them, and removed again for a lease.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ from windlass.storage.port import Argument, Call
 from windlass.values.job import NewJob, Page, State
 from windlass.values.validation import MAX_DEAD
 
-TICK = 3.0  # seconds
-LOST_AFTER = 3 * TICK
+TICK_S = 3.0  # seconds
+LOST_AFTER_S = 3 * TICK_S
 Listing = Literal["queued", "dispatched", "processing", "workers"]
 
-# Where a page of jobs may begin; see page.lua.
+# The valid positions of a cursor; see page.lua.
 _POSITIONS = {
     State.READY: re.compile(rb"(?:[1-9]|10) .+", re.DOTALL),
     State.LEASED: re.compile(rb"[12] [0-9.e+]+ .+", re.DOTALL),  # the server writes some scores with an exponent
 }
 _RESERVED = re.compile(r"(jobs|workers)_[a-z_0-9]+:|windlass:")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-# A space that no encoder writes there tells what was put in from what was given.
+# Inserted fields follow a space that no encoder writes there, so that they can be told from given ones.
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _LONGEST_PUT_IN = 6000  # bytes: an id and a name, with every character escaped
 _PUT_IN = re.compile(
@@ -72,7 +71,7 @@ _PUT_IN = re.compile(
 
 
 class Dispatched(msgspec.Struct, frozen=True):
-    """A job that was assigned to a worker: what it is, and when that was (ISO 8601)."""
+    """A job that was dispatched to a worker, and the time of that (ISO 8601)."""
 
     worker: str
     id: str
@@ -85,7 +84,7 @@ class ProcessorLayout(ForeignLayout):
     """One queue of Processor Job Queue."""
 
     name = "processor"
-    heartbeat: float | None = LOST_AFTER
+    heartbeat: float | None = LOST_AFTER_S
     audit_parts: tuple[str, ...] = (
         "jobs",
         "queued",
@@ -118,12 +117,15 @@ class ProcessorLayout(ForeignLayout):
 
     def encode(self, job: NewJob) -> bytes:
         if _RESERVED.match(job.id):
-            raise InvalidId(f"{job.id!r} could be the name of another key: give the job another id, or none")
+            raise InvalidId(
+                f"id {job.id!r} may be the name of another key (queue {self.queue!r}). Use another id, or none"
+            )
         try:
-            fields = _FIELDS.decode(job.data.decode())  # as text: what is passed over must be UTF-8, too
+            fields = _FIELDS.decode(job.data.decode())  # as text, so that skipped parts are checked to be UTF-8, too
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InvalidPayload(
-                f"data on queue {self.queue!r} ({self.name}) must be a JSON object: give enqueue_json a dict ({error})"
+                f"job {job.id!r} for queue {self.queue!r}: layout 'processor' needs a JSON object, and this payload is "
+                f"not ({error}). Pass a dict to enqueue_json"
             ) from None
         put_in: list[bytes] = []
         wanted = {"uuid": job.id, "queue_name": self.queue, "priority": job.change.priority}
@@ -132,8 +134,9 @@ class ProcessorLayout(ForeignLayout):
                 put_in.append(b'"%s":%s' % (name.encode(), msgspec.json.encode(value)))
             elif _value(fields[name]) != value:
                 raise InvalidPayload(
-                    f"its {name} is {bytes(fields[name]).decode(errors='replace')} and that of the job is {value!r}: "
-                    "leave it out of the data, or make them the same"
+                    f"job {job.id!r} for queue {self.queue!r}: field {name} of the data is "
+                    f"{bytes(fields[name]).decode(errors='replace')}, but the job's is {value!r}. Remove the field, or "
+                    "make them equal"
                 )
         if not put_in:
             return job.data
@@ -152,7 +155,7 @@ class ProcessorLayout(ForeignLayout):
         position = b"" if cursor is None else _read_cursor(state, cursor)
         return self._read("page", "jobs", [state.value, position, limit], read)
 
-    # -- for a service, which has a name: workers that speak through messages -------------------------
+    # -- for a service (`service` is its name) whose workers communicate by messages ------------------
 
     def hail(
         self,
@@ -164,12 +167,12 @@ class ProcessorLayout(ForeignLayout):
         progress: float | None = None,
         service: str = "",
     ) -> Call[bool]:
-        """A worker's word, so many ms ago: idle, or busy with a job. False when it does not count; see hail.lua."""
+        """Record a worker's message of `ago` ms ago: idle, or busy with a job. False if ignored; see hail.lua."""
         said = ["busy" if busy else "idle", job or "", "" if progress is None else repr(float(progress)), service]
         return self._write("hail", "hear a worker", [worker, ago, *said], lambda reply: reply == 1)
 
     def dispatch(self, workers: Sequence[str]) -> Call[list[Dispatched]]:
-        """Assign the next jobs to those of these workers that are idle."""
+        """Dispatch the next jobs to the idle ones of these workers."""
 
         def read(reply: list[Any]) -> list[Dispatched]:
             return [
@@ -180,7 +183,7 @@ class ProcessorLayout(ForeignLayout):
         return self._write("dispatch", "dispatch", list(workers), read)
 
     def accept(self, worker: str, ago: int, job: str, started_at: str, service: str = "") -> Call[bool]:
-        """A worker accepts what was dispatched to it."""
+        """A worker accepts the job that was dispatched to it."""
         return self._write("accept", "accept", [worker, ago, job, started_at, service], lambda reply: reply == 1)
 
     def finish(self, worker: str, ago: int, job: str, finished_at: str, json: bytes, service: str = "") -> Call[bool]:
@@ -189,11 +192,11 @@ class ProcessorLayout(ForeignLayout):
         return self._write("finish", "finish", args, lambda reply: reply == 1)
 
     def forget(self, worker: str, service: str) -> Call[bool]:
-        """A worker is known no more, if it has no job and nobody heard of it since this service did."""
+        """Remove a worker, if it has no job and no other service heard of it since."""
         return self._write("forget", "forget a worker", [worker, service], lambda reply: reply == 1)
 
     def look(self, what: Listing) -> Call[tuple[int, list[list[Any]]]]:
-        """How many there are, and some of them with what is known; see look.lua."""
+        """List jobs or workers: the total, and the first entries; see look.lua."""
         return self._read("look", "list", [what], lambda reply: (int(reply[0]), reply[1]))
 
 
@@ -208,7 +211,7 @@ def _read_cursor(state: State, cursor: str) -> bytes:
         kind = position = b""
     pattern = _POSITIONS.get(state)
     if kind != state.encode() or pattern is None or not pattern.fullmatch(position):
-        raise InvalidOption(f"that is no cursor for {state} jobs: pass what page.cursor was, for the same state")
+        raise InvalidOption(f"invalid cursor for {state} jobs. Pass page.cursor of the page before, of the same state")
     return position
 
 

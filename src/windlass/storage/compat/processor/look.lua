@@ -1,22 +1,23 @@
 #!lua flags=no-writes
--- What the service answers to a list request.
+-- Answers a list request of the service.
 --
 -- ARGV     [2] "queued", "dispatched", "processing" or "workers"
--- returns  { how many there are, then some of them: { uuid, priority } · { uuid, worker, score } ·
+-- returns  { total, the first entries: { uuid, priority } · { uuid, worker, score } ·
 --            { uuid, worker, score, progress } · { worker, "idle", "busy" or "other", score } }
+-- errors   WRONGTYPE
 
 SETTING = ARGV[1]
 local what, found = ARGV[2], {}
 
 local function each_of(key, describe)
-  local entries = call('ZRANGE', key, 0, MOST - 1, 'WITHSCORES')
+  local entries = call('ZRANGE', key, 0, MAX_ITEMS - 1, 'WITHSCORES')
   for i = 1, #entries, 2 do found[#found + 1] = describe(entries[i], entries[i + 1]) end
   return { call('ZCARD', key), found }
 end
 
 if what == 'queued' then
   for i = 1, #LISTS do
-    local ids = #found < MOST and call('LRANGE', LISTS[i], #found - MOST, -1) or {}
+    local ids = #found < MAX_ITEMS and call('LRANGE', LISTS[i], #found - MAX_ITEMS, -1) or {}
     for at = #ids, 1, -1 do found[#found + 1] = { ids[at], i - 1 } end
   end
   return { layout.counts()[1], found }
@@ -29,5 +30,5 @@ elseif what == 'processing' then
 end
 return each_of(LAST_SEEN, function(worker, score)
   local state = call('SISMEMBER', IDLE, worker) == 1 and 'idle' or call('SISMEMBER', BUSY, worker) == 1 and 'busy'
-  return { worker, state or 'other', score } -- a Windlass worker, which asks for jobs by itself
+  return { worker, state or 'other', score } -- "other": a Windlass worker, which leases jobs by itself
 end)

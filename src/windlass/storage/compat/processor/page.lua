@@ -1,14 +1,15 @@
 #!lua flags=no-writes
--- Some jobs of one state: those that wait as they will be taken, those that run by their last sign of life.
+-- One page of the jobs of a state: ready ones in the order in which they will be taken, leased ones by their last sign of life.
 --
--- ARGV     [2] state  [3] "" to begin, else what the page before returned  [4] how many at most
--- returns  { where the next page begins or "", rows }
+-- ARGV     [2] state  [3] cursor: "" to begin, else as the page before returned it  [4] rows at most
+-- returns  { cursor of the next page or "", rows }
+-- errors   WRONGTYPE
 --
--- While one reads, others push and take, so a place is told by what was seen last: in a list by some uuids, for the last of
--- them may be gone by then (when all are, so is all before them); in a sorted set by score and member.
+-- Jobs come and go between two pages, so a cursor names the last entries seen. In a list these are several uuids, because
+-- some may be gone (if all are gone, so are all entries before them). In a sorted set it is score and member.
 
 SETTING = ARGV[1]
-local WITNESSES = 10
+local MAX_ANCHORS = 10 -- uuids in a cursor: that all of them go between two pages is unlikely
 local state, cursor, limit = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local rows, following = {}, ''
 
@@ -30,7 +31,7 @@ local function page_of_lists()
       rows[#rows + 1] = row('ready', ids[at], field(ids[at], 'json') or '', { meta = meta_of(ids[at]) })
     end
     if #ids > 0 then
-      following = i .. ' ' .. table.concat(ids, '\0', 1, math.min(#ids, WITNESSES))
+      following = i .. ' ' .. table.concat(ids, '\0', 1, math.min(#ids, MAX_ANCHORS))
     end
   end
 end

@@ -1,30 +1,30 @@
 -- Processor Job Queue's own part; layout.py has its key map. The token of a run is the job's uuid.
 --
--- In STATE it notes: `busy:<worker>`, how many jobs a worker processes; `assigned:<worker>`, the job that was dispatched
--- to it and that it has not accepted yet; `heard:<worker>`, which service heard of it last, and its last sign of life then;
--- `looked`, how far those that wait were looked at. SETTING is how many finished jobs are kept.
+-- Fields of STATE: `busy:<worker>`, number of jobs that a worker processes; `assigned:<worker>`, the job that was dispatched
+-- to it and that it has not accepted yet; `heard:<worker>`, the service that heard of it last and the sign of life then;
+-- `looked`, position up to which waiting jobs were checked. SETTING is the number of finished jobs to keep.
 
 local QUEUED, DISPATCHED, PROCESSING, PROGRESS, FINISHED = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local LAST_SEEN, IDLE, BUSY = KEYS[9], KEYS[10], KEYS[11]
 local LISTS = { KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], QUEUED, KEYS[17], KEYS[18], KEYS[19], KEYS[20] }
 local PLAIN = 5
-local TICK, LOST = 3000, 9000 -- ms
-local MOST = 1000
-local FEW = 5 -- uuids that are looked for one by one; to find more, a list is read as a whole
-local LONGEST_READ = 100000 -- entries of a list
+local TICK_MS, LOST_AFTER_MS = 3000, 9000 -- as its document says
+local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
+local MAX_SINGLE_LOOKUPS = 5 -- more uuids than this are searched in one read of the list
+local MAX_SCANNED = 100000 -- a longer list is not searched: that would block the server for too long
 expect('list', unpack(LISTS))
 expect('zset', DISPATCHED, PROCESSING, PROGRESS, FINISHED, LAST_SEEN)
 expect('set', IDLE, BUSY)
 layout.sweep_every = 1000
 
--- Scores are seconds. A double has room for microseconds, by which jobs of one moment keep their order.
+-- A score in seconds. The microseconds keep jobs of one moment in order.
 local function seconds(us)
   return string.format('%.6f', us / 1000000)
 end
 
--- A time in ms as its peers write it. The years are counted from March on, so that a leap day is the last of its year.
+-- A time in ms as its peers write it. Counts years from March, so that a leap day is the last day of its year.
 local function iso(ms)
-  local day = math.floor(ms / DAY) + 719468 -- since the first of March in the year 0
+  local day = math.floor(ms / DAY_MS) + 719468 -- since the first of March in the year 0
   local era = math.floor(day / 146097)
   day = day - era * 146097
   local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
@@ -33,12 +33,12 @@ local function iso(ms)
   day = day - math.floor((153 * month + 2) / 5) + 1
   month = month < 10 and month + 3 or month - 9
   year = year + era * 400 + (month <= 2 and 1 or 0)
-  local rest = ms % DAY
+  local rest = ms % DAY_MS
   return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03dZ', year, month, day, math.floor(rest / 3600000),
     math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
 end
 
--- A field of a job; none where the key is no hash, which is not ours to mend.
+-- A field of a job; nil if the key is no hash, because then it belongs to another program.
 local function field(id, name)
   local found = redis.pcall('HGET', id, name)
   return type(found) == 'string' and found or nil
@@ -55,16 +55,16 @@ local function meta_of(id)
   return struct.pack('>BBBI4I4I4I4I8I8I8', 2, 0, priority, 10, 3, 0, 0, 2000, 300000, 0)
 end
 
--- All entries about workers are renewed every few seconds, so what is left of them may go by itself.
+-- Lets the keys about workers expire; live workers renew them every few seconds.
 local function keep_workers()
-  for _, key in ipairs({ LAST_SEEN, IDLE, BUSY }) do call('PEXPIRE', key, DAY) end
+  for _, key in ipairs({ LAST_SEEN, IDLE, BUSY }) do call('PEXPIRE', key, DAY_MS) end
 end
 
--- Peers call a worker lost, and its jobs with it, LOST ms after the last sign. A lease of another length is written as if
--- the sign had come earlier or later, so that it ends for all at the same time.
-local moved = 0
+-- Peers declare a worker and its jobs lost LOST_AFTER_MS after its last sign of life. For a lease of another length, the sign
+-- of life is written earlier or later, so that the lease ends at the same time for all.
+local moves = 0
 local function sign(ends)
-  return (ends - LOST) * 1000 + now_us % 1000
+  return (ends - LOST_AFTER_MS) * 1000 + now_us % 1000
 end
 
 -- -- jobs ------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ end
 function layout.check(id)
   expect('hash', id)
   if call('EXISTS', id) == 1 and call('HEXISTS', id, 'json') == 0 then
-    error(redis.error_reply('WRONGTYPE ' .. id .. ' is no job'))
+    error(redis.error_reply('WRONGTYPE ' .. id .. ' has no field json: it is not a job of this layout'))
   end
 end
 
@@ -86,12 +86,12 @@ function layout.add(id, data, change)
   call('HSET', id, 'json', data)
   if priority ~= PLAIN then call('HSET', id, 'priority', priority) end
   call('LPUSH', LISTS[priority + 1], id)
-  came = came + 1
+  made_ready = made_ready + 1
   return 'a'
 end
 
--- A peer may add a job again that is finished: then it is not any more, and must not go as one.
-local function call_back(id)
+-- Clears the finished state of a job that a peer has added again, so that it does not expire.
+local function reopen(id)
   call('ZREM', FINISHED, id)
   if field(id, 'finished_at') and call('HEXISTS', id, 'json') == 1 then
     call('HDEL', id, 'finished_at')
@@ -99,10 +99,10 @@ local function call_back(id)
   end
 end
 
--- The next job, off its list. A uuid without a job is dropped, and so is a second entry of one that somebody has.
+-- Takes the next job off its list. Drops a uuid without a job, and a second entry of a job that is taken already.
 local first = 1
 local function next_job()
-  for _ = 1, MOST do
+  for _ = 1, MAX_ITEMS do
     local id
     while not id do
       if first > #LISTS then return nil end
@@ -110,7 +110,7 @@ local function next_job()
       if not id then first = first + 1 end
     end
     if field(id, 'json') and not call('ZSCORE', PROCESSING, id) and not call('ZSCORE', DISPATCHED, id) then
-      call_back(id)
+      reopen(id)
       return id
     end
   end
@@ -129,7 +129,7 @@ local function start(id, worker, at, started_at)
   keep_workers()
 end
 
--- Nobody has the job any more; whether a worker had accepted it.
+-- Removes a job from its worker.
 local function leave(id)
   local worker = field(id, 'worker_uuid') or ''
   local processed = call('ZREM', PROCESSING, id) == 1
@@ -147,13 +147,13 @@ local function put_back(id, side)
   if not field(id, 'json') then return end
   call('HDEL', id, 'dispatched_at', 'started_at', 'worker_uuid')
   call(side, LISTS[priority_of(id) + 1], id)
-  came = came + 1
+  made_ready = made_ready + 1
 end
 
--- Which of these wait in the list where peers put jobs. To look for one is to walk through all of it.
+-- Which of these ids wait in the list to which peers push. Searching an id means walking through the list.
 local function waiting_among(ids)
   local found = {}
-  if #ids <= FEW then
+  if #ids <= MAX_SINGLE_LOOKUPS then
     for _, id in ipairs(ids) do found[id] = call('LPOS', QUEUED, id) end
   else
     for _, id in ipairs(call('LRANGE', QUEUED, 0, -1)) do found[id] = true end
@@ -161,19 +161,19 @@ local function waiting_among(ids)
   return found
 end
 
--- Its peers keep what is finished for ever; here it is the last of them, for a day. They go some at a time, and none while
--- so many wait that it takes long to see whether one was added again.
-local function drop_finished(most)
-  local beyond = call('ZCARD', FINISHED) - most
-  if beyond <= math.min(most / 10, MOST) then beyond = 0 end
-  beyond = math.min(MOST, math.max(beyond, call('ZCOUNT', FINISHED, '-inf', seconds(now_us - DAY * 1000))))
-  if beyond == 0 or call('LLEN', QUEUED) > LONGEST_READ then return end
-  local ids = call('ZRANGE', FINISHED, 0, beyond - 1)
+-- Drops old finished jobs, which its peers would keep forever: the last ones stay for a day. Drops a bounded number at a time,
+-- and none while so many jobs wait that checking whether one was added again would take too long.
+local function drop_finished(max_finished)
+  local excess = call('ZCARD', FINISHED) - max_finished
+  if excess <= math.min(max_finished / 10, MAX_ITEMS) then excess = 0 end
+  excess = math.min(MAX_ITEMS, math.max(excess, call('ZCOUNT', FINISHED, '-inf', seconds(now_us - DAY_MS * 1000))))
+  if excess == 0 or call('LLEN', QUEUED) > MAX_SCANNED then return end
+  local ids = call('ZRANGE', FINISHED, 0, excess - 1)
   local waits = waiting_among(ids)
   for _, id in ipairs(ids) do
     call('ZREM', FINISHED, id)
     if waits[id] or call('ZSCORE', PROCESSING, id) or call('ZSCORE', DISPATCHED, id) then
-      call_back(id)
+      reopen(id)
     elseif field(id, 'finished_at') and field(id, 'json') then
       call('DEL', id)
     end
@@ -182,40 +182,40 @@ end
 
 local function finish(id, at, finished_at, json)
   leave(id)
-  local most = tonumber(SETTING)
-  if most == 0 then
+  local max_finished = tonumber(SETTING)
+  if max_finished == 0 then
     call('DEL', id)
     return
   end
   call('HSET', id, 'finished_at', finished_at)
   if json then call('HSET', id, 'json', json) end
-  call('PEXPIRE', id, DAY)
+  call('PEXPIRE', id, DAY_MS)
   call('ZADD', FINISHED, seconds(at), id)
-  call('PEXPIRE', FINISHED, DAY)
-  drop_finished(most)
+  call('PEXPIRE', FINISHED, DAY_MS)
+  drop_finished(max_finished)
 end
 
--- Some of those that wait are looked at, others each time, from where they are added on: what peers added again stays.
-local function call_some_back()
+-- Checks some waiting jobs, others at each call, and reopens finished ones that peers have added again.
+local function reopen_some()
   local from = tonumber(call('HGET', STATE, 'looked') or 0)
-  local ids = call('LRANGE', QUEUED, from, from + MOST - 1)
-  for _, id in ipairs(ids) do call_back(id) end
-  if #ids == MOST then
-    call('HSET', STATE, 'looked', from + MOST)
+  local ids = call('LRANGE', QUEUED, from, from + MAX_ITEMS - 1)
+  for _, id in ipairs(ids) do reopen(id) end
+  if #ids == MAX_ITEMS then
+    call('HSET', STATE, 'looked', from + MAX_ITEMS)
   elseif from > 0 then
     call('HDEL', STATE, 'looked')
   end
 end
 
--- -- what the verbs ask for ------------------------------------------------------------------------
+-- -- functions that the scripts call ---------------------------------------------------------------
 
 function layout.take(holder, ends)
   local id = next_job()
   if not id then return nil end
-  moved = moved + 1
+  moves = moves + 1
   local text = iso(now)
   call('HSET', id, 'dispatched_at', text)
-  start(id, holder, sign(ends) + moved, text)
+  start(id, holder, sign(ends) + moves, text)
   return id
 end
 
@@ -228,10 +228,10 @@ function layout.holds(run)
     and field(run.token, 'json')
 end
 
--- The jobs of a holder come here the latest first.
+-- A holder's jobs are extended latest first, so each gets a slightly earlier score.
 function layout.extend(run, ends, never_less)
-  moved = moved + 1
-  local score = seconds(sign(ends) - moved)
+  moves = moves + 1
+  local score = seconds(sign(ends) - moves)
   if never_less then
     call('ZADD', PROCESSING, 'XX', 'GT', score, run.token)
   else
@@ -252,13 +252,13 @@ function layout.retire(holder)
   call('HDEL', STATE, 'busy:' .. holder, 'assigned:' .. holder, 'heard:' .. holder)
 end
 
-local function tell_progress(id, value)
+local function set_progress(id, value)
   call('ZADD', PROGRESS, 'XX', value, id)
-  if call('HEXISTS', RUNS, pointer(id)) == 1 then call('HSET', RUNS, note(id), 1) end
+  if call('HEXISTS', RUNS, fence_field(id)) == 1 then call('HSET', RUNS, note_field(id), 1) end
 end
 
 function layout.progress(run, value)
-  tell_progress(run.token, value)
+  set_progress(run.token, value)
   call('ZADD', PROCESSING, 'XX', 'GT', seconds(now_us), run.token)
   call('ZADD', LAST_SEEN, 'GT', seconds(now_us), run.holder)
 end
@@ -280,23 +280,23 @@ layout.crash, layout.unknown, layout.broken = layout.retry, layout.retry, layout
 layout.fail = layout.complete
 
 local function forget_run(id)
-  local fence = call('HGET', RUNS, pointer(id))
+  local fence = call('HGET', RUNS, fence_field(id))
   if fence then forget({ fence = fence, token = id }) end
 end
 
--- What was dispatched and not accepted, workers that were not seen, and what they, or peers of another make, were processing.
--- A worker that says it is idle has dropped what it was processing. The latest first: the first is in front in the end.
+-- Takes back jobs that were dispatched and not accepted in time, drops lost workers, and takes back the jobs that lost or idle
+-- workers were processing (an idle worker has dropped its job). The latest first, so that the earliest ends in front.
 function layout.sweep()
-  call_some_back()
-  local back, limit = 0, seconds((now - LOST) * 1000)
-  for _, id in ipairs(call('ZRANGE', DISPATCHED, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST)) do
+  reopen_some()
+  local back, limit = 0, seconds((now - LOST_AFTER_MS) * 1000)
+  for _, id in ipairs(call('ZRANGE', DISPATCHED, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MAX_ITEMS)) do
     put_back(id, 'RPUSH')
     back = back + 1
   end
-  for _, worker in ipairs(call('ZRANGE', LAST_SEEN, '-inf', limit, 'BYSCORE', 'LIMIT', 0, MOST)) do
+  for _, worker in ipairs(call('ZRANGE', LAST_SEEN, '-inf', limit, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS)) do
     if not is_known(worker) then dismiss(worker) end
   end
-  for _, id in ipairs(call('ZRANGE', PROCESSING, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST)) do
+  for _, id in ipairs(call('ZRANGE', PROCESSING, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MAX_ITEMS)) do
     local worker = field(id, 'worker_uuid') or ''
     if not call('ZSCORE', LAST_SEEN, worker) or call('SISMEMBER', IDLE, worker) == 1 then
       forget_run(id)
@@ -308,7 +308,7 @@ function layout.sweep()
 end
 
 function layout.cancel(id)
-  for _, list in ipairs({ LISTS[priority_of(id) + 1], QUEUED }) do -- peers put all back to one list
+  for _, list in ipairs({ LISTS[priority_of(id) + 1], QUEUED }) do -- peers put every job back into QUEUED
     if call('LREM', list, 0, id) > 0 then return field(id, 'json') ~= nil and call('DEL', id) == 1 end
   end
   return false
@@ -320,10 +320,10 @@ function layout.counts()
   return { ready, 0, 0, call('ZCARD', PROCESSING) + call('ZCARD', DISPATCHED), 0, 0 }
 end
 
--- Peers see a progress of 0 from the first on. Of a run of ours it is noted whether it was told.
+-- Peers expect a progress of 0 from the beginning. A note in the ledger says whether a Windlass run has reported any.
 local function describe_leased(id)
-  local fence = call('HGET', RUNS, pointer(id)) or nil
-  local told = not fence or call('HEXISTS', RUNS, note(id)) == 1
+  local fence = call('HGET', RUNS, fence_field(id)) or nil
+  local told = not fence or call('HEXISTS', RUNS, note_field(id)) == 1
   return row('leased', id, field(id, 'json') or '', {
     meta = meta_of(id),
     holder = field(id, 'worker_uuid'),
@@ -342,7 +342,7 @@ function layout.find(id)
   return nil
 end
 
--- A key that is named there and is no job is somebody's.
+-- Deletes jobs. A key of the same name that is no job belongs to another program and stays.
 local function drop_all(ids)
   local gone = 0
   for _, id in ipairs(ids) do
@@ -353,7 +353,7 @@ local function drop_all(ids)
 end
 
 function layout.purge(state)
-  local gone, left, room = 0, 0, MOST
+  local gone, left, room = 0, 0, MAX_ITEMS
   if state == 'all' or state == 'ready' then
     for _, list in ipairs(LISTS) do
       local ids = room > 0 and call('RPOP', list, room) or {}
@@ -364,22 +364,22 @@ function layout.purge(state)
   end
   if state == 'all' then
     for _, key in ipairs({ PROCESSING, DISPATCHED }) do
-      gone = gone + drop_all(call('ZRANGE', key, 0, MOST - 1))
+      gone = gone + drop_all(call('ZRANGE', key, 0, MAX_ITEMS - 1))
       left = left + call('ZCARD', key)
     end
     if left == 0 then
-      drop_all(call('ZRANGE', FINISHED, 0, MOST - 1))
-      call('DEL', FINISHED) -- more than that goes by itself, within a day
+      drop_all(call('ZRANGE', FINISHED, 0, MAX_ITEMS - 1))
+      call('DEL', FINISHED) -- the hashes of the others expire within a day
     end
   end
   return gone, left
 end
 
--- -- what the service asks for: workers that speak through messages ----------------------------------
+-- -- functions for the service, whose workers communicate by messages ---------------------------------
 
--- A worker was heard of by a service, at that time in ms. Whether it still counts as alive.
-local function hear(worker, at, service)
-  local ends = at + LOST
+-- Records that a service heard of a worker at `at` (ms). Returns whether the worker still counts as alive.
+local function record_sign_of_life(worker, at, service)
+  local ends = at + LOST_AFTER_MS
   if ends <= now then return false end
   call('ZADD', HOLDERS, 'GT', whole(ends), worker)
   layout.beat(worker, ends)
@@ -387,9 +387,9 @@ local function hear(worker, at, service)
   return true
 end
 
--- "processing" or "dispatched" when the job is this worker's. One that a peer dispatched has no mark of whose it is: such a
--- job is whoever's accepts it.
-local function standing(id, worker)
+-- "processing" or "dispatched" if the worker has the job, else nil. A job that a peer dispatched has no mark of its worker:
+-- the first worker that accepts it has it.
+local function state_of(id, worker)
   local whose = field(id, 'worker_uuid')
   if not field(id, 'json') then return nil end
   if call('ZSCORE', PROCESSING, id) then return whose == worker and 'processing' or nil end

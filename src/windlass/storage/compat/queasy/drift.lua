@@ -1,14 +1,14 @@
--- What does not fit in a Queasy queue, beside its ledger; each part there is twice, for jobs and for failures.
+-- Inconsistencies of a Queasy queue beside its ledger. Each part exists twice, for jobs and for failure jobs.
 --
---   jobs                    a hash in no index → it waits, or it has stalled; a job that is blocked by none → waits
---   waiting, fail_waiting   an entry with no hash → dropped; one that runs too and is not blocked → blocked
---   active, fail_active     an entry with no hash → dropped, and what it blocks waits; one of a worker that has it no more → dropped
+--   jobs                    hash in no index → waiting, or stalled; blocked without a running job → waiting
+--   waiting, fail_waiting   entry without a hash → dropped; running too and not blocked → blocked
+--   active, fail_active     entry without a hash → dropped, and the job it blocks waits; locked by another worker → dropped
 
 local function compare_waiting_hash(queue, id, key)
   local score = score_of(queue, id)
   local runs = is_hash(active_job(queue, id))
   if score and (score >= 0 or runs) then return end
-  if not find(score and 'blocked by nothing' or 'in no index', queue.prefix .. id) then return end
+  if not report(score and 'blocked by nothing' or 'in no index', queue.prefix .. id) then return end
   if not score then call('ZADD', queue.waiting, read_run_at(key), id) end
   if runs then
     add_to_waiting(queue, id, run_time(call('ZSCORE', queue.waiting, id)), true)
@@ -22,7 +22,7 @@ local function compare_active_hash(queue, id, key)
   for _, member in ipairs(call('ZRANGE', queue.active, 0, -1)) do
     if string.sub(member, 1, #id + 1) == id .. ':' and split(queue, member) == id then return end
   end
-  if find('no worker has it', queue.prefix .. id) then on_stall(queue, id, 'stalled') end
+  if report('no worker', queue.prefix .. id) then on_stall(queue, id, 'stalled') end
 end
 
 function compare.jobs(cursor)
@@ -45,10 +45,10 @@ local function compare_waiting(queue, cursor)
   local found = call('ZSCAN', queue.waiting, cursor, 'COUNT', 200)
   for i = 1, #found[2], 2 do
     local id, score = found[2][i], tonumber(found[2][i + 1])
-    if score == tonumber(NOBODY) then -- a placeholder, see layout.py
+    if score == tonumber(PLACEHOLDER_SCORE) then -- a placeholder, see layout.py
     elseif not is_hash(waiting_job(queue, id)) then
-      if find('no job', queue.prefix .. id) then call('ZREM', queue.waiting, id) end
-    elseif score > 1 and is_hash(active_job(queue, id)) and find('runs too', queue.prefix .. id) then
+      if report('no job', queue.prefix .. id) then call('ZREM', queue.waiting, id) end
+    elseif score > 1 and is_hash(active_job(queue, id)) and report('running too', queue.prefix .. id) then
       add_to_waiting(queue, id, run_time(score), true)
     end
   end
@@ -62,14 +62,14 @@ local function compare_active(queue, cursor)
     local id, worker = split(queue, member)
     local key = active_job(queue, id)
     if not is_hash(key) then
-      if find('no job', queue.prefix .. id) then
+      if report('no job', queue.prefix .. id) then
         call('ZREM', queue.active, member)
         unblock(queue, id)
       end
     else
       local locked_by = call('HGET', key, 'lockedBy')
       if locked_by and locked_by ~= worker and call('ZSCORE', queue.active, id .. ':' .. locked_by)
-        and find('another has it', queue.prefix .. id) then
+        and report('locked by another worker', queue.prefix .. id) then
         call('ZREM', queue.active, member)
       end
     end

@@ -1,12 +1,12 @@
-"""The layout of Queasy: scheduled, retried, singleton jobs. The braces are part of a key: a queue is one cluster slot.
+"""The layout of Queasy: scheduled, retried, singleton jobs. The braces keep a queue in one cluster slot.
 
 | key | type | holds |
 |---|---|---|
-| `{<queue>}:waiting` | zset | id → run time in ms since 1970; of a blocked job with a minus |
+| `{<queue>}:waiting` | zset | id → run time in ms since 1970; negative for a blocked job |
 | `{<queue>}:waiting_job:<id>` | hash | the job, see below |
-| `{<queue>}:active` | zset | `<id>:<worker>` → when its next heartbeat is due at the latest, in ms |
-| `{<queue>}:active_job:<id>` | hash | the job that runs |
-| `{<queue>}-fail:…` | the same four | jobs for failure handlers, under the ids of the jobs that failed |
+| `{<queue>}:active` | zset | `<id>:<worker>` → deadline of its next heartbeat, in ms |
+| `{<queue>}:active_job:<id>` | hash | the running job |
+| `{<queue>}-fail:…` | the same four | jobs for failure handlers, under the ids of the failed jobs |
 
 | field of a hash | |
 |---|---|
@@ -15,35 +15,34 @@
 | `failureCount`, `stallCount` | |
 | `lockedBy` | while it runs: the worker |
 | `updateData`, `updateRunAt` and so on, `resetCounts` | while blocked: how to merge it if the running job comes back |
-| `error` | of a failure: a JSON object with `name` ("Error" or "StallError"), `message` and `reason` |
-| `job` | of a failure, ours: a JSON object with limits and counts of the job that failed, and `failedAt` |
-| `limited` | ours: limits were given with the job, also where they are the plain ones |
-| `note` | ours: what was last said of it |
+| `error` | of a failure job: a JSON object with `name` ("Error" or "StallError"), `message` and `reason` |
+| `job` | of a failure job, Windlass only: a JSON object with limits and counts of the failed job, and `failedAt` |
+| `limited` | Windlass only: the job was enqueued with limits, even if they are the plain ones |
+| `note` | Windlass only: the last message |
 
-Decided where the document leaves it open:
+Decisions where the document is open:
 
-* A run time of 0 has no sign, so a blocked job with it has the score -1. The -0 that a peer writes lies there as 0:
-  we do not take such a job while one of its id is active, and give it the score -1 when we meet it.
-* What was blocked by a job that is done gets its own run time, whatever its `updateRunAt`: as listed, addToWaiting
-  would leave it blocked for ever where that is false or "ifEarlier".
-* A third job of an id changes the one that is blocked: what either of them updates is updated, to what the last one
-  says.
-* `runAt` in the hash follows the score. Jobs are taken by run time, and by id where that is the same: those of run
-  time 0 have no other order.
-* A job that stalled, or whose process crashed, comes back at once and at its old place, with the run time it had. So
-  does one that is given back, uncharged. A crash counts as a stall.
-* Whether a failed attempt is followed by another is decided before it is settled, by the limits that came with the
-  lease.
-* What cannot be decoded, or whose task nobody here knows, is put aside for five minutes, uncharged: there is no place
-  for it.
-* Failure handlers are known by `{<queue>}-fail:waiting`, and an empty sorted set does not exist. So a worker that has
-  one puts a placeholder there, `windlass:<worker>`, with the score -9007199254740991, from which nobody takes a job.
-  It goes with the worker. Without a handler anywhere a job that failed is gone.
-* A failure has the limits of the handler that was registered last, or those of a handler that says nothing where only
-  peers have one. It goes to workers with a handler, before other jobs. We call it `failure-<id>`. One that fails for
-  good itself, or that no handler wants, is gone.
-* A worker's heartbeat is for all its jobs at once. One that a peer took back meanwhile is stopped as if it were
-  cancelled.
+* A run time of 0 has no sign, so a blocked job with it has the score -1. The server stores the -0 of a peer as 0:
+  Windlass does not lease such a job while one with its id is active, and changes its score to -1.
+* A blocked job gets its own run time when the running job ends, whatever its `updateRunAt`: the document's addToWaiting
+  would leave it blocked forever if that is false or "ifEarlier".
+* A third job with an id changes the blocked one: a field is updated if either of them updates it, to the value of the
+  last one.
+* `runAt` in the hash follows the score. Jobs are taken by run time, then by id: jobs with run time 0 have no other
+  order.
+* A stalled or crashed job comes back at once, at its old place and with its old run time. So does a released job,
+  uncharged. A crash counts as a stall.
+* The worker decides whether a failed attempt is followed by another, by the limits that came with the lease.
+* A job that cannot be decoded, or whose task is unknown, is retried in five minutes, uncharged, because the keys
+  have no place for it.
+* `{<queue>}-fail:waiting` shows that a queue has failure handlers, and an empty sorted set does not exist. So a worker
+  with a handler puts a placeholder there, `windlass:<worker>`, with the score -9007199254740991, which is never leased.
+  It is removed with the worker. Without any handler a failed job is deleted.
+* A failure job has the limits of the handler that was registered last, or the default ones if only peers have a
+  handler. Workers with a handler lease it before other jobs. Its id is `failure-<id>`. It is deleted if it fails for
+  good itself, or if no handler takes it.
+* A worker's heartbeat extends all its jobs at once. A job that a peer took back meanwhile is stopped like a cancelled
+  one.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ class QueasyLayout(ForeignLayout):
             msgspec.json.decode(job.data)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:  # text that is not UTF-8 is a ValueError
             raise InvalidPayload(
-                f"job {job.id!r} for queue {self.queue!r}: in the layout 'queasy' data is JSON, and this is none "
-                f"({error}); use enqueue_json, or json.dumps(…).encode()"
+                f"job {job.id!r} for queue {self.queue!r}: layout 'queasy' needs JSON, and this payload is not "
+                f"({error}). Use enqueue_json, or json.dumps(…).encode()"
             ) from None
         return job.data
 
@@ -115,9 +114,7 @@ class QueasyLayout(ForeignLayout):
 
     def _check_holder(self, holder: str | None) -> None:
         if holder and ":" in holder:
-            raise InvalidName(
-                f"{holder!r} is no holder name for the layout 'queasy': its peers write a colon before it"
-            )
+            raise InvalidName(f"invalid holder name {holder!r} for layout 'queasy'. Use a name without a colon")
 
     def failure(self, lease: Lease) -> JobRecord:
         job, error, data = _read_failure(lease.data)
@@ -130,7 +127,7 @@ class QueasyLayout(ForeignLayout):
             _whole(job, "maxBackoff", round(lease.limits.max_backoff * 1000)) / 1000,
         )
         died_at = _whole(job, "failedAt", 0)
-        # The attempt that was the end is in no count of the hash, as the document has it.
+        # The counts in the hash do not include the last attempt, as in the document.
         return JobRecord(
             queue=self.queue,
             id=lease.id.removeprefix(_FAILURE),
@@ -146,7 +143,7 @@ class QueasyLayout(ForeignLayout):
 
 
 def _read_failure(record: bytes) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """The job that failed and its error, as far as whoever wrote them did so, and its data."""
+    """The fields of the failed job and its error, as far as they were written, and its data."""
     if len(record) < _LENGTHS.size:
         return {}, {}, record
     job, error = _LENGTHS.unpack_from(record)

@@ -1,13 +1,13 @@
--- Queasy's own part; layout.py has its key map and what was decided. The functions that its document names are named here as
--- there. The token of a run is "j" and the id of a job, or "f" and the id of a failure.
+-- Queasy's own part; layout.py has its key map and the decisions. Functions that Queasy's document names have the same names
+-- here. The token of a run is "j" and the id of a job, or "f" and the id of a failure job.
 
 local JOBS = { waiting = KEYS[4], active = KEYS[5], mark = 'j', prefix = '' }
 local FAILURES = { waiting = KEYS[6], active = KEYS[7], mark = 'f', prefix = 'failure-' }
 local QUEUES = { FAILURES, JOBS } -- in the order in which jobs are taken from them
-local MOST = 1000
-local SOON = 1000 -- ms: who waits looks that often unasked
-local AGAIN = 300000 -- ms until a job that could not be run here is given out again
-local NOBODY = '-9007199254740991' -- the score of a placeholder: no run time is as late as that
+local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
+local POLL_MS = 1000 -- a waiter polls at least that often, so only run times within it need a wake-up
+local PARK_MS = 300000 -- 5 min until a job that could not run here is tried again
+local PLACEHOLDER_SCORE = '-9007199254740991' -- lower than the score of any blocked job
 local LIMITED, FAILURE_JOB = 4, 2
 expect('zset', JOBS.waiting, JOBS.active, FAILURES.waiting, FAILURES.active)
 layout.sweep_every = 1000
@@ -21,7 +21,7 @@ local function place_of(run)
   return queue, string.sub(run.token, 2)
 end
 
--- A failure has the id of its job, in a queue of its own; we call it by another name, for both may be there at once.
+-- A failure job has the id of the failed job, in a queue of its own. Users see another name, because both may exist at once.
 local function places_named(name)
   local places = { { queue = JOBS, id = name } }
   if string.sub(name, 1, #FAILURES.prefix) == FAILURES.prefix then
@@ -31,12 +31,12 @@ local function places_named(name)
 end
 
 ---------------------------------------------------------------------------------------------------
--- What a hash says
+-- Reading hashes
 
--- Numbers that peers wrote may be anything; in a META record there is room for so many.
-local function number(text, default, most)
+-- A number that a peer wrote, limited to the range that META has room for.
+local function number(text, default, maximum)
   local found = tonumber(text) or default
-  return math.floor(math.max(0, math.min(found, most)))
+  return math.floor(math.max(0, math.min(found, maximum)))
 end
 
 local COUNTS = { 'maxFailures', 'maxStalls', 'minBackoff', 'maxBackoff', 'failureCount', 'stallCount' }
@@ -45,8 +45,8 @@ local PLAIN = { maxFailures = 10, maxStalls = 3, minBackoff = 2000, maxBackoff =
 local function read_counts(key)
   local found, counts = call('HMGET', key, unpack(COUNTS)), {}
   for i, field in ipairs(COUNTS) do
-    local most = string.find(field, 'Backoff') and 2 ^ 53 or 2 ^ 32 - 1
-    counts[field] = number(found[i], PLAIN[field], most)
+    local maximum = string.find(field, 'Backoff') and 2 ^ 53 or 2 ^ 32 - 1
+    counts[field] = number(found[i], PLAIN[field], maximum)
   end
   return counts
 end
@@ -56,7 +56,8 @@ local function pack_counts(c, marks)
     c.minBackoff, c.maxBackoff, 0)
 end
 
--- Limits that were given count for more than those of a task. Plain ones are what a producer writes who gives none.
+-- The META record of a job. Limits other than the plain ones were given with the job and override those of its task: a
+-- producer without limits writes the plain ones.
 local function read_meta(key, marks)
   local c = read_counts(key)
   local limited = call('HGET', key, 'limited')
@@ -72,7 +73,7 @@ local function run_time(score)
   return at > 1 and at or 0
 end
 
--- What a peer wrote into a hash may be no number, and no score can be made of that.
+-- The run time in a hash; 0 if a peer wrote no number.
 local function read_run_at(key)
   local found = tonumber(call('HGET', key, 'runAt'))
   return found and found >= 0 and found or 0
@@ -95,7 +96,7 @@ local FLAGS = {
   'updateRunAt',
 }
 
--- A flag that is not there has the default of the document.
+-- Whether a flag is set; a missing flag has the default of Queasy's document.
 local function is_set(c, flag)
   local said = c[flag]
   if said == nil and flag == 'resetCounts' then said = c.updateData end
@@ -114,14 +115,14 @@ local function read_flags(key)
   return c
 end
 
-local function agree(old, new, mode)
+local function merge_run_at(old, new, mode)
   if mode == 'false' then return old end
   if mode == 'ifLater' then return math.max(old, new) end
   if mode == 'ifEarlier' then return math.min(old, new) end
   return new
 end
 
--- Several changes that wait behind one job are one: what any of them updates is updated, to what the last of them says.
+-- Merges the flags of several changes that wait behind one job: a field is updated if any of them updates it.
 local function fold_flags(old, c)
   local folded = {}
   for _, flag in ipairs(FLAGS) do
@@ -137,18 +138,18 @@ local function fold_flags(old, c)
   return folded
 end
 
--- addToWaiting, with the run time agreed on.
+-- addToWaiting, with the merged run time.
 local function add_to_waiting(queue, id, run_at, is_blocked)
   call('ZADD', queue.waiting, is_blocked and -math.max(run_at, 1) or run_at, id)
-  if not is_blocked and run_at <= now + SOON then came = came + 1 end
+  if not is_blocked and run_at <= now + POLL_MS then made_ready = made_ready + 1 end
 end
 
--- `before` is the score of the job that waits under this id, if one does; `c` has the fields and flags of a hash, and `runAt`.
+-- `before` is the score of the waiting job with this id, if any; `c` has the fields and flags of a hash, and `runAt`.
 local function upsert_job(queue, id, c, before, is_blocked)
   local key = waiting_job(queue, id)
   local set = is_blocked and fold_flags(before and read_flags(key), c) or {}
-  if not before then call('DEL', key) end -- a hash without an entry is no job
-  local run_at = before and agree(run_time(before), c.runAt, c.updateRunAt) or c.runAt
+  if not before then call('DEL', key) end -- a hash without an index entry is no job
+  local run_at = before and merge_run_at(run_time(before), c.runAt, c.updateRunAt) or c.runAt
   local function put(field, value)
     set[#set + 1] = field
     set[#set + 1] = value
@@ -169,7 +170,7 @@ local function upsert_job(queue, id, c, before, is_blocked)
   add_to_waiting(queue, id, run_at, is_blocked)
 end
 
--- The end of clearActive: what waited behind a job is one of its own, due when it says itself, whatever it would have updated.
+-- The end of clearActive: the blocked job becomes a job of its own with its own run time, whatever its updateRunAt.
 local function unblock(queue, id)
   local score = score_of(queue, id)
   if not score then
@@ -205,7 +206,7 @@ end
 ---------------------------------------------------------------------------------------------------
 -- Failed for good
 
--- Peers who know of no limits for failures get those of a failure handler that says nothing (declaration.py).
+-- The limits of failure jobs; without a registered handler those of a handler without options (declaration.py).
 local function failure_limits()
   local text = call('HGET', STATE, 'failure_handler')
   if not text then return 100, 3, 2000, 3600000 end
@@ -228,7 +229,7 @@ local function on_failure(queue, id, reason, message)
   clear_active(queue, id)
 end
 
--- What the end of one attempt of clearStall is, and that of a crash: back at its old place, or the end.
+-- Ends a stalled or crashed attempt, as clearStall does: the job goes back to its old place, or fails for good.
 local function on_stall(queue, id, reason, message)
   local key = active_job(queue, id)
   if not is_hash(key) then return unblock(queue, id) end
@@ -285,10 +286,10 @@ function layout.add(id, data, text)
 end
 
 local function take_from(queue, holder, ends)
-  for _ = 1, MOST do
+  for _ = 1, MAX_ITEMS do
     local id, score = unpack(call('ZRANGE', queue.waiting, 0, now, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
     if not id then return nil end
-    if is_hash(active_job(queue, id)) then -- a peer wrote the -0 of a blocked job with the run time 0, which has no sign
+    if is_hash(active_job(queue, id)) then -- blocked: a peer wrote -0 for the run time 0, and the server stored 0
       add_to_waiting(queue, id, run_time(score), true)
     else
       call('ZREM', queue.waiting, id)
@@ -307,14 +308,15 @@ local function placeholder(holder)
   return 'windlass:' .. holder
 end
 
--- Failures go to those who have a handler: who has none would have to drop them. A raw lease is for anything there is.
-local function catches(holder)
-  if is_raw(holder) then return call('ZCOUNT', FAILURES.waiting, NOBODY, NOBODY) > 0 end
+-- Whether a holder takes failure jobs: only a worker with a failure handler does, others would drop them. A raw lease takes
+-- them if any worker has a handler.
+local function takes_failures(holder)
+  if is_raw(holder) then return call('ZCOUNT', FAILURES.waiting, PLACEHOLDER_SCORE, PLACEHOLDER_SCORE) > 0 end
   return call('ZSCORE', FAILURES.waiting, placeholder(holder))
 end
 
 function layout.take(holder, ends)
-  return catches(holder) and take_from(FAILURES, holder, ends) or take_from(JOBS, holder, ends)
+  return takes_failures(holder) and take_from(FAILURES, holder, ends) or take_from(JOBS, holder, ends)
 end
 
 function layout.describe(run)
@@ -341,7 +343,7 @@ function layout.extend(run, ends, never_less)
   end
 end
 
--- A peer has taken a job away: its worker stops it as one that was cancelled.
+-- A peer took the job of this run: its worker stops the attempt like a cancelled one.
 function layout.lost(run)
   local queue, id = place_of(run)
   drop_run(run, queue.prefix .. id)
@@ -356,7 +358,7 @@ end
 local function put_aside(run, message)
   local queue, id, key = leave_active(run)
   if is_hash(key) then call('HSET', key, 'note', message) end
-  do_retry(queue, id, now + AGAIN)
+  do_retry(queue, id, now + PARK_MS)
 end
 
 function layout.complete(run)
@@ -368,7 +370,7 @@ function layout.release(run)
   do_retry(queue, id, is_hash(key) and read_run_at(key))
 end
 
--- Whether there is another try was decided before, by the limits that came with the lease.
+-- The worker has already decided, by the limits that came with the lease, that there is another attempt.
 function layout.retry(run, kind, ms, message)
   local queue, id, key = leave_active(run)
   if is_hash(key) then
@@ -394,9 +396,9 @@ function layout.stall(run)
 end
 
 function layout.broken(run, _, _, message) put_aside(run, message) end
-function layout.unknown(run, _, _, task) put_aside(run, 'no worker that saw it knows the task ' .. task) end
+function layout.unknown(run, _, _, task) put_aside(run, 'no worker has registered the task ' .. task) end
 
--- A failure that no handler wants is gone; a job that is none has failed.
+-- A failure job that no handler takes is dropped; any other job has failed.
 function layout.unhandled(run)
   local queue, id = leave_active(run)
   on_failure(queue, id, 'failed', '')
@@ -405,7 +407,7 @@ end
 ---------------------------------------------------------------------------------------------------
 -- Upkeep
 
--- Names of peers may have colons, as ids may: the hash tells where the id ends.
+-- Splits a member into id and worker. Both may contain colons; the existing hash shows where the id ends.
 local function split(queue, member)
   local last = string.match(member, '^(.*):')
   local id = last
@@ -415,16 +417,16 @@ local function split(queue, member)
 end
 
 local function fence_of(queue, id, worker)
-  local fence = call('HGET', RUNS, pointer(queue.mark .. id))
+  local fence = call('HGET', RUNS, fence_field(queue.mark .. id))
   local run = fence and run_of(fence)
   return run and run.holder == worker and fence
 end
 
--- clearStall. What a worker of ours holds lives as long as the worker, also where it was leased for less.
+-- clearStall. A job of a live Windlass worker lasts as long as the worker, even if its lease was shorter.
 function layout.sweep()
   local taken_back = 0
   for _, queue in ipairs(QUEUES) do
-    for _, member in ipairs(call('ZRANGE', queue.active, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST)) do
+    for _, member in ipairs(call('ZRANGE', queue.active, '-inf', now, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS)) do
       local id, worker = split(queue, member)
       local fence = fence_of(queue, id, worker)
       local ends = fence and tonumber(call('ZSCORE', HOLDERS, worker))
@@ -438,7 +440,7 @@ function layout.sweep()
       end
     end
   end
-  for _, member in ipairs(call('ZRANGE', FAILURES.waiting, NOBODY, NOBODY, 'BYSCORE', 'LIMIT', 0, MOST)) do
+  for _, member in ipairs(call('ZRANGE', FAILURES.waiting, PLACEHOLDER_SCORE, PLACEHOLDER_SCORE, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS)) do
     local holder = string.match(member, '^windlass:(.*)$')
     if holder and not call('ZSCORE', HOLDERS, holder) then call('ZREM', FAILURES.waiting, member) end
   end
@@ -447,7 +449,7 @@ end
 
 function layout.beat(holder, _, _, limits)
   if limits and limits ~= '' then
-    call('ZADD', FAILURES.waiting, 'NX', NOBODY, placeholder(holder))
+    call('ZADD', FAILURES.waiting, 'NX', PLACEHOLDER_SCORE, placeholder(holder))
     call('HSET', STATE, 'failure_handler', limits)
   end
   return true
@@ -481,7 +483,7 @@ function layout.cancel(name)
 end
 
 local RANGES = {
-  ready = { 0, now }, scheduled = { '(' .. whole(now), '+inf' }, blocked = { '(' .. NOBODY, '(0' }, all = { '-inf', '+inf' },
+  ready = { 0, now }, scheduled = { '(' .. whole(now), '+inf' }, blocked = { '(' .. PLACEHOLDER_SCORE, '(0' }, all = { '-inf', '+inf' },
 }
 
 local function count(queue, state)
@@ -556,14 +558,14 @@ end
 function layout.purge(state)
   local gone, left = 0, 0
   if not RANGES[state] then return gone, left end
-  if state == 'all' then call('ZREMRANGEBYSCORE', FAILURES.waiting, NOBODY, NOBODY) end
+  if state == 'all' then call('ZREMRANGEBYSCORE', FAILURES.waiting, PLACEHOLDER_SCORE, PLACEHOLDER_SCORE) end
   for _, queue in ipairs(QUEUES) do
     local low, high = unpack(RANGES[state])
-    for _, id in ipairs(call('ZRANGE', queue.waiting, low, high, 'BYSCORE', 'LIMIT', 0, MOST)) do
+    for _, id in ipairs(call('ZRANGE', queue.waiting, low, high, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS)) do
       gone = gone + call('ZREM', queue.waiting, id)
       call('DEL', waiting_job(queue, id))
     end
-    for _, member in ipairs(state == 'all' and call('ZRANGE', queue.active, 0, MOST - 1) or {}) do
+    for _, member in ipairs(state == 'all' and call('ZRANGE', queue.active, 0, MAX_ITEMS - 1) or {}) do
       call('DEL', active_job(queue, (split(queue, member))))
       gone = gone + call('ZREM', queue.active, member)
     end

@@ -2,35 +2,34 @@
 
 | key | type | holds |
 |---|---|---|
-| `<prefix>:queue` | list | ids that wait; pushed left, leased from the right |
-| `<prefix>:processing` | list | ids that are worked on, or were abandoned |
-| `<prefix>:item:<id>` | string | the data, as given; an item is there as long as this key is |
-| `<prefix>:lease:<id>` | string, expires | the session that works on it, 32 hex digits: the document's key |
+| `<prefix>:queue` | list | waiting ids; pushed left, leased from the right |
+| `<prefix>:processing` | list | ids that are leased, or were abandoned |
+| `<prefix>:item:<id>` | string | the data; an item exists as long as this key does |
+| `<prefix>:lease:<id>` | string, expires | the session that has the lease, 32 hex digits: the document's key |
 | `<prefix>:leased_by_session:<id>` | string, expires | the same: the key of the packages 0.1.x |
-| `<prefix>:cleaning` | list | ids in the hands of a cleaner of the packages 0.1.x; we only mend it |
+| `<prefix>:cleaning` | list | ids that a cleaner of the packages 0.1.x is handling; Windlass only repairs it |
 
-The packages that can be installed (0.1.x) differ from the document, and from the later sources, in two things: the
-name of the lease key, and what decides who completed an item: that it was still in `processing`, instead of its data.
-Neither sort of peer looks at the other's lease. So that both can work beside us, a lease of ours is in both keys,
-either key counts as a lease, and an item is ours to settle only while neither key is another's, its data is there and
-it is in `processing`.
+The published packages (0.1.x) differ from the document, and from the later sources, in two things: the name of the
+lease key, and the test whether an item can be completed: its entry in `processing` instead of its data. Neither kind of
+peer reads the other's lease. To work beside both, Windlass writes its leases to both keys and respects either key. It
+settles an item only while neither key belongs to another session, the data exists and the id is in `processing`.
 
-Decided where the document leaves it open:
+Decisions where the document is open:
 
-* An id that is there already is kept as it is, and the receipt says so (`kept`).
-* A lease that was lost settles nothing: `complete` is true once for an item, for who still holds it.
-* An abandoned item returns to the back (the document: "to the end of the main queue"); one that is given back by its
-  own worker returns to the front.
-* The published clients move an item to `processing` and set its lease a moment later. The sweep of a turn therefore
-  takes an item without a lease back only when it finds it so for a second; `clean()` does at once.
-* An id in the queue that has a lease was added twice, or a cleaner took it back too early. It is not leased again but
-  put to `processing`, where who works on it can complete it, and from where it comes back when that lease ends.
-  A purge of what waits does the same: its data and its lease belong to who works on it.
-* A cleaner of the packages that dies leaves ids in `cleaning`. The sweep takes back what is nowhere else, and takes
-  away what is done, which the next such cleaner would put on the queue again.
-* A lease of ours that ran out unnoticed is good again when the item was meanwhile taken back, leased and given up by
-  others, and no Windlass program saw anything of it: `complete` is then true for us, and still only once.
-* There is no place for what failed: `fail` completes the item, as the document advises, and the worker logs why.
+* An enqueue with an existing id changes nothing, and the receipt says so (`kept`).
+* A lost lease settles nothing: `complete` is true once per item, for the session that still has the lease.
+* An abandoned item returns to the back (the document: "to the end of the main queue"); an item that its own worker
+  releases returns to the front.
+* The published clients move an item to `processing` and set its lease a moment later. So the sweep of a turn takes an
+  item back only after it had no lease for a second; `clean()` does at once.
+* An id in the queue with a lease was added twice, or a cleaner took it back too early. It is not leased again but moved
+  to `processing`, where its worker can complete it; it comes back when that lease ends. A purge of waiting jobs
+  does the same, because data and lease belong to that worker.
+* A cleaner of the packages that dies leaves ids in `cleaning`. The sweep takes back ids that are nowhere else, and
+  removes finished ones, which the next such cleaner would put into the queue again.
+* An expired lease of Windlass becomes valid again if other programs took the item back, leased and abandoned it, and no
+  Windlass program saw that: `complete` is then true for Windlass, and still only once.
+* There is no place for failed items: `fail` completes the item, as the document advises, and the worker logs the error.
 """
 
 from __future__ import annotations

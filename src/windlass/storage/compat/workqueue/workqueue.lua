@@ -2,22 +2,22 @@
 
 local QUEUE, PROCESSING, CLEANING = KEYS[4], KEYS[5], KEYS[6]
 local PREFIX = string.sub(QUEUE, 1, -6)
-local MOST = 1000
-local FEW = 20 -- ids that are looked for one by one; to find more, a list is read as a whole
+local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
+local MAX_SINGLE_LOOKUPS = 20 -- more ids than this are searched in one walk through the list
 expect('list', QUEUE, PROCESSING, CLEANING)
 layout.sweep_every = 1000
 layout.returns_to_back = true
 
 local function item(id) return PREFIX .. 'item:' .. id end
--- What is no string is no item: reading it would stop a script half-way.
+-- A key that is no string is no item: reading it would stop a script half-way.
 local function exists(id) return call('TYPE', item(id)).ok == 'string' end
 
--- The document's key, and that of the packages 0.1.x. Each sort of peer knows only its own: ours is in both, and we
--- heed both.
+-- The lease keys of the document and of the packages 0.1.x. Each kind of peer knows only its own, so Windlass writes and
+-- respects both.
 local function leases(id) return PREFIX .. 'lease:' .. id, PREFIX .. 'leased_by_session:' .. id end
 local function is_leased(id) return call('EXISTS', leases(id)) > 0 end
 
--- Its peers name their sessions by a UUID in hex.
+-- A session id in the form that peers use: a UUID in hex.
 local function session(holder)
   return string.sub(redis.sha1hex(holder), 1, 32)
 end
@@ -27,19 +27,19 @@ function layout.check(id) expect('string', item(id)) end
 function layout.add(id, data)
   if call('SETNX', item(id), data) == 0 then return 'k' end
   call('LPUSH', QUEUE, id)
-  came = came + 1
+  made_ready = made_ready + 1
   return 'a'
 end
 
 function layout.take(holder, ends)
-  for _ = 1, MOST do
+  for _ = 1, MAX_ITEMS do
     local id = call('LMOVE', QUEUE, PROCESSING, 'RIGHT', 'LEFT')
     if not id then return nil end
-    if not exists(id) then -- that is no item
+    if not exists(id) then
       call('LREM', PROCESSING, 0, id)
     elseif is_leased(id) then
-      -- Added twice, or taken back by a cleaner that saw no lease yet. Who works on it can complete it only where it is
-      -- in `processing`, so there it stays; the sweep has it when that lease ends.
+      -- Added twice, or taken back by a cleaner before its lease was set. Its worker can complete it only while it is in
+      -- `processing`, so it stays there until that lease ends and a sweep takes it back.
       call('LREM', PROCESSING, 0, id)
       call('LPUSH', PROCESSING, id)
     else
@@ -54,12 +54,12 @@ function layout.describe(run)
   return run.token, call('GET', item(run.token)) or '', ''
 end
 
--- Who completes an item is decided by its data, says the document; by `processing`, say the packages 0.1.x.
+-- Whether an item can be completed: the document requires its data, the packages 0.1.x its entry in `processing`.
 local function is_in_work(id)
   return exists(id) and call('LPOS', PROCESSING, id)
 end
 
--- A lease that ran out is still ours while nobody has taken the item back.
+-- An expired lease still counts until another program takes the item back.
 function layout.holds(run)
   local mine, found = session(run.holder), call('MGET', leases(run.token))
   return (not found[1] or found[1] == mine) and (not found[2] or found[2] == mine) and is_in_work(run.token)
@@ -86,13 +86,13 @@ end
 function layout.release(run)
   leave_processing(run.token)
   call('RPUSH', QUEUE, run.token)
-  came = came + 1
+  made_ready = made_ready + 1
 end
 
 function layout.retry(run)
   leave_processing(run.token)
   call('LPUSH', QUEUE, run.token)
-  came = came + 1
+  made_ready = made_ready + 1
 end
 
 layout.stall, layout.crash, layout.unknown, layout.broken = layout.retry, layout.retry, layout.retry, layout.retry
@@ -104,16 +104,15 @@ local function set_of(ids)
   return set
 end
 
--- Those of some ids that are not in a list, each once. To look for one is to walk through the list, so many are looked
--- for in one walk.
+-- The ids that are not in a list, each once. Searching an id means walking through the list, so many ids share one walk.
 local function unlisted(key, ids)
   local listed, rest = {}, {}
-  if #ids <= FEW then
+  if #ids <= MAX_SINGLE_LOOKUPS then
     for _, id in ipairs(ids) do listed[id] = call('LPOS', key, id) end
   else
     local wanted = set_of(ids)
-    for at = 0, call('LLEN', key) - 1, MOST do
-      for _, id in ipairs(call('LRANGE', key, at, at + MOST - 1)) do
+    for at = 0, call('LLEN', key) - 1, MAX_ITEMS do
+      for _, id in ipairs(call('LRANGE', key, at, at + MAX_ITEMS - 1)) do
         if wanted[id] then listed[id] = true end
       end
     end
@@ -127,28 +126,28 @@ local function unlisted(key, ids)
   return rest
 end
 
--- All entries of some ids leave a list. To remove one is to walk through the list; for many, all entries go round once,
--- from its left end to its right, but for these.
+-- Removes all entries of some ids from a list. Removing an id means walking through the list, so for many ids this rotates
+-- the list once, from its left end to its right, and leaves these out.
 local function take_out(key, ids)
-  if #ids <= FEW then
+  if #ids <= MAX_SINGLE_LOOKUPS then
     for _, id in ipairs(ids) do call('LREM', key, 0, id) end
     return
   end
-  local goes, ahead = set_of(ids), call('LLEN', key)
+  local removed, ahead = set_of(ids), call('LLEN', key)
   while ahead > 0 do
-    local entries, stay = call('LPOP', key, math.min(ahead, MOST)), {}
+    local entries, kept = call('LPOP', key, math.min(ahead, MAX_ITEMS)), {}
     for _, id in ipairs(entries) do
-      if not goes[id] then stay[#stay + 1] = id end
+      if not removed[id] then kept[#kept + 1] = id end
     end
-    if #stay > 0 then call('RPUSH', key, unpack(stay)) end
+    if #kept > 0 then call('RPUSH', key, unpack(kept)) end
     ahead = ahead - #entries
   end
 end
 
--- What comes back is nobody's. Else a fence of ours that had it could settle it once a peer has moved it to
--- `processing`, in the moment before the peer's lease is there.
+-- Forgets the run of an item that is taken back. Otherwise its old fence could settle the item after a peer has moved it to
+-- `processing` and before the peer's lease is set.
 local function disown(id)
-  local fence = call('HGET', RUNS, pointer(id))
+  local fence = call('HGET', RUNS, fence_field(id))
   local text = fence and call('HGET', RUNS, fence)
   if not text then return end
   local run = read_run(fence, text)
@@ -156,19 +155,19 @@ local function disown(id)
   if is_raw(run.holder) then dismiss(run.holder) end
 end
 
--- Those of some abandoned ids that do not wait already go to the back; how many.
+-- Puts abandoned ids that do not wait already to the back. Returns how many.
 local function bring_back(ids)
   for _, id in ipairs(ids) do disown(id) end
   local back = unlisted(QUEUE, ids)
   for _, id in ipairs(back) do call('LPUSH', QUEUE, id) end
-  came = came + #back
+  made_ready = made_ready + #back
   return #back
 end
 
--- Light clean. An item without a lease may be one that a peer is just about to lease, and one in `cleaning` may be in
--- the hands of a peer's cleaner: it is taken back when it has been so for a second; from `processing` at once when
--- somebody asks. Who asks has as many looked at as it takes to bring some back, and asks again until none comes; else
--- it is some at a time, the oldest first, and others when there is nothing left to decide about them.
+-- Light clean. A peer may be about to lease an item without a lease, and a peer's cleaner may be handling an item in
+-- `cleaning`, so an item is taken back once it has been so for a second; with `asked`, from `processing` at once. With
+-- `asked`, this checks entries until it has taken some back, and the caller repeats until none comes. Otherwise it checks a
+-- bounded number, the oldest first, and moves on when it has decided about all of them.
 function layout.sweep(asked)
   local before, waiting = cmsgpack.unpack(call('HGET', STATE, 'bare') or '\128'), {}
   local function is_due(id)
@@ -180,35 +179,35 @@ function layout.sweep(asked)
 
   local offset, length = asked and 0 or tonumber(call('HGET', STATE, 'looked') or 0), call('LLEN', PROCESSING)
   if offset >= length then offset = 0 end
-  local some = asked and math.max(length, 1) or MOST
+  local some = asked and math.max(length, 1) or MAX_ITEMS
   local ids = call('LRANGE', PROCESSING, -offset - some, -offset - 1)
   local at, gone, taken_back = #ids, 0, 0
-  repeat -- the oldest first, so that they are in their old order at the back
-    local out, due = {}, {}
-    while at > 0 and #due < MOST do
+  repeat -- the oldest first, so that they keep their order at the back
+    local gone_ids, due = {}, {}
+    while at > 0 and #due < MAX_ITEMS do
       local id = ids[at]
       local lives = exists(id)
       if not lives or not is_leased(id) and (asked or is_due(id)) then
-        out[#out + 1] = id
+        gone_ids[#gone_ids + 1] = id
         due[#due + 1] = lives and id or nil
       end
       at = at - 1
     end
-    take_out(PROCESSING, out)
-    gone = gone + #out
+    take_out(PROCESSING, gone_ids)
+    gone = gone + #gone_ids
     taken_back = bring_back(due)
   until at == 0 or taken_back > 0
   local passed = asked and 0 or math.max(0, offset + #ids - gone)
 
-  local out, due = {}, {}
-  for _, id in ipairs(call('LRANGE', CLEANING, 0, MOST - 1)) do
+  local gone_ids, due = {}, {}
+  for _, id in ipairs(call('LRANGE', CLEANING, 0, MAX_ITEMS - 1)) do
     local lives = exists(id)
-    if not lives or is_due(id) then -- of what is done too: its cleaner would bring it back
-      out[#out + 1] = id
+    if not lives or is_due(id) then -- finished ids too: the peer's cleaner would put them back into the queue
+      gone_ids[#gone_ids + 1] = id
       due[#due + 1] = lives and not is_leased(id) and id or nil
     end
   end
-  take_out(CLEANING, out)
+  take_out(CLEANING, gone_ids)
   taken_back = taken_back + bring_back(unlisted(PROCESSING, due))
   call('HSET', STATE, 'bare', cmsgpack.pack(waiting), 'looked', next(waiting) and offset or passed)
   return taken_back
@@ -224,7 +223,7 @@ function layout.counts()
 end
 
 local function describe_leased(id)
-  local fence = call('HGET', RUNS, pointer(id))
+  local fence = call('HGET', RUNS, fence_field(id))
   local run = fence and run_of(fence)
   return row('leased', id, call('GET', item(id)) or '', run and { holder = run.holder, fence = run.fence })
 end
@@ -235,7 +234,7 @@ function layout.find(id)
   return (is_leased(id) or call('LPOS', PROCESSING, id)) and describe_leased(id) or row('ready', id, data)
 end
 
--- From the right, where the next one is taken.
+-- From the right end, where the next item is taken.
 function layout.list(state, offset, limit)
   local rows = {}
   local key = (state == 'ready' and QUEUE) or (state == 'leased' and PROCESSING)
@@ -248,11 +247,11 @@ function layout.list(state, offset, limit)
   return rows
 end
 
--- A second entry of an item that is worked on is no item that waits; like `take` it leaves the item in `processing`.
+-- A second entry of a leased item is not a waiting item: like `take`, this leaves the item in `processing`.
 local function purge_ready()
   local gone = 0
   repeat
-    local ids = call('RPOP', QUEUE, MOST) or {}
+    local ids = call('RPOP', QUEUE, MAX_ITEMS) or {}
     for _, id in ipairs(ids) do
       if not is_leased(id) then
         gone = gone + call('DEL', item(id))
@@ -269,7 +268,7 @@ function layout.purge(state)
   if state ~= 'all' then return 0, 0 end
   local gone, left = 0, 0
   for _, key in ipairs({ QUEUE, PROCESSING, CLEANING }) do
-    for _, id in ipairs(call('RPOP', key, MOST) or {}) do
+    for _, id in ipairs(call('RPOP', key, MAX_ITEMS) or {}) do
       gone = gone + call('DEL', item(id))
       call('DEL', leases(id))
     end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- A peer cancelled a task: what one worker of ours runs of it is cancelled, and the worker told as always.
+-- A peer cancelled a task: cancels the runs of that task on one Windlass worker and tells the worker.
 --
 -- ARGV     [4] worker  [5] the task  [6] its MD5
--- returns  1 when it runs one that was not cancelled before, else 0
+-- returns  1 if the worker has such a run that was not cancelled before, else 0
 -- errors   STALEOP
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then return type(replayed) == 'table' and replayed or tonumber(replayed) end
 local told = 0
 if call('EXISTS', echo(ARGV[5])) == 0 then
@@ -16,7 +16,7 @@ if call('EXISTS', echo(ARGV[5])) == 0 then
       told = 1
     end
   end
-  if told == 1 then call('DEL', unique_task(ARGV[6])) end -- now, for its attempt may never end
+  if told == 1 then call('DEL', unique_task(ARGV[6])) end -- now, because the attempt may never end
 end
-close(whole(told))
+commit_op(whole(told))
 return told

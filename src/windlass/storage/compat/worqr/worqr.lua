@@ -1,16 +1,16 @@
--- Worqr's own part; layout.py has its key map. The token of a run is its process id: the queue, "_", a UUID. Ours begin
--- with the SHA-1 of the task, so TOKENS, a sorted set of them with all scores 0, tells who of us works on a task.
+-- Worqr's own part; layout.py has its key map. The token of a run is its process id: the queue, "_", a UUID. A UUID made by
+-- Windlass begins with the SHA-1 of the task, so TOKENS, a sorted set of them with all scores 0, finds the runs of a task.
 --
--- KEYS   [4…8] of its peers  [9] TOKENS  then what its peers know of each worker that the call is for: its queues, its timer
+-- KEYS   [4…8] Worqr's keys  [9] TOKENS  then for each worker of this call its workingQueues and workerTimers
 
 local QUEUE, PROCESSES, WORKERS, EXPIRING, PERMANENT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local TOKENS = KEYS[9]
 local PREFIX = string.match(WORKERS, '^(.*):workers$')
 local NAME = string.sub(QUEUE, #PREFIX + #':queues:' + 1)
-local room = 1000 -- tasks that this call may still take back
-local LONGEST_ID = 512
-local MOST = 1000
-local ECHO = 3000 -- ms in which we may hear what we said ourselves
+local room = 1000 -- tasks that this call may still take back: keeps it at a few milliseconds
+local MAX_ID_BYTES = 512
+local MAX_ITEMS = 1000
+local ECHO_TTL_MS = 3000 -- a published cancellation reaches our own workers within this time
 expect('list', QUEUE)
 expect('set', PROCESSES, WORKERS, EXPIRING, PERMANENT)
 expect('zset', TOKENS)
@@ -32,7 +32,7 @@ end
 
 -- -- ids ---------------------------------------------------------------------------------------------
 
--- All of Unicode, and nothing else: Python decodes the same.
+-- The multi-byte sequences of valid UTF-8, the same that Python accepts.
 local SEQUENCES = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
@@ -47,9 +47,9 @@ local function is_text(data)
   return not string.find(data, '[\128-\255]')
 end
 
--- A task has no id: it is called what it says, where that can be a name.
+-- A task has no id of its own: its id is its text, or its hash if the text cannot be an id.
 local function id_of(task)
-  if #task >= 1 and #task <= LONGEST_ID and is_text(task) then return task end
+  if #task >= 1 and #task <= MAX_ID_BYTES and is_text(task) then return task end
   return 'sha1:' .. redis.sha1hex(task)
 end
 
@@ -57,7 +57,7 @@ local function is_hash(id)
   return #id == 45 and string.find(id, '^sha1:[0-9a-f]+$')
 end
 
--- The task of this id that waits. One that is known by its hash is looked for all through the queue.
+-- The waiting task with this id. For a hash, this walks through the whole queue.
 local function waiting_task(id)
   if call('LPOS', QUEUE, id) then return id end
   for first = 0, is_hash(id) and call('LLEN', QUEUE) - 1 or -1, 100 do
@@ -68,7 +68,7 @@ local function waiting_task(id)
   return nil
 end
 
--- The task of this id, if it is what a process works on.
+-- The task of a process, if it has this id.
 local function task_in(token, id)
   local key = process(token)
   if not holds_a('list', key) then return nil end
@@ -77,7 +77,7 @@ local function task_in(token, id)
   return task and id_of(task) == id and task or nil
 end
 
--- How the process ids of our own begin for a task of this SHA-1: a UUID, all but its last part.
+-- The common prefix of Windlass's process ids for a task with this SHA-1: the queue and a UUID without its last part.
 local function beginning(sha1)
   local parts = {
     string.sub(sha1, 1, 8), string.sub(sha1, 9, 12), '4' .. string.sub(sha1, 13, 15), 'a' .. string.sub(sha1, 16, 18), '',
@@ -85,18 +85,18 @@ local function beginning(sha1)
   return NAME .. '_' .. table.concat(parts, '-')
 end
 
-local function first_first(a, b)
+local function oldest_first(a, b)
   return tonumber(a.fence or 'inf') < tonumber(b.fence or 'inf')
 end
 
--- All that works on a task of this id: our own runs in their order, then the processes of others as { token = … }; and
--- the task. Of ours there is an index; of others each one is looked at.
+-- The runs of a task with this id: Windlass's runs in order, then other processes as { token = … }. Also returns the task.
+-- TOKENS indexes Windlass's runs; the other processes are checked one by one.
 local function works_on(id)
   local found, task = {}, nil
   local function look(tokens)
     for _, token in ipairs(tokens) do
       local one = task_in(token, id)
-      local fence = one and call('HGET', RUNS, pointer(token))
+      local fence = one and call('HGET', RUNS, fence_field(token))
       local text = fence and call('HGET', RUNS, fence)
       if one then
         task = one
@@ -109,11 +109,11 @@ local function works_on(id)
     look(call('ZRANGE', TOKENS, '[' .. from, '(' .. from .. 'g', 'BYLEX'))
   end
   look(call('ZDIFF', 2, PROCESSES, TOKENS))
-  table.sort(found, first_first)
+  table.sort(found, oldest_first)
   return found, task
 end
 
--- All that is worked on: our own runs in their order, then the processes of others as { token = … }.
+-- All running tasks: Windlass's runs in order, then other processes as { token = … }.
 local function processes()
   local found, ours = {}, {}
   local runs = all_runs()
@@ -135,17 +135,17 @@ function layout.knows(worker)
   return call('EXISTS', timer(worker)) == 1
 end
 
--- The index goes by itself some time after the last run of ours.
+-- TOKENS expires some time after the last run of Windlass.
 local function keep_tokens(ends)
-  local ms = whole(math.max(DAY, 2 * (ends - now)))
+  local ms = whole(math.max(DAY_MS, 2 * (ends - now)))
   call('PEXPIRE', TOKENS, ms, 'NX')
   call('PEXPIRE', TOKENS, ms, 'GT')
 end
 
--- Registers a worker that begins, or prolongs the time of one that is known; it is never shortened.
-local beaten = {} -- in this call
+-- Registers a new worker, or extends the timer of a known one; never shortens it.
+local renewed = {} -- in this call
 function layout.beat(worker, ends, register)
-  if beaten[worker] then return true end
+  if renewed[worker] then return true end
   if register then
     call('SADD', WORKERS, worker)
     call('SADD', EXPIRING, worker)
@@ -153,7 +153,7 @@ function layout.beat(worker, ends, register)
   end
   keep_tokens(ends)
   if call('PTTL', timer(worker)) < ends - now then call('SET', timer(worker), 'RUN', 'PX', whole(ends - now)) end
-  beaten[worker] = true
+  renewed[worker] = true
   return true
 end
 
@@ -162,8 +162,8 @@ local function remove_worker(worker)
   if holds_a('string', timer(worker)) then call('DEL', timer(worker)) end
 end
 
--- Stops work on this queue; a worker without any queue is none any more. Where its queues should be and something else
--- is, nobody knows which they are: it stays until somebody has mended that.
+-- Removes the queue from a worker, and the worker with its last queue. If workingQueues has a wrong type, its queues are
+-- unknown, so the worker stays until the key is repaired.
 function layout.retire(worker)
   local key = working_queues(worker)
   if holds_a('set', key) then call('SREM', key, NAME) end
@@ -174,7 +174,7 @@ end
 
 function layout.add(_, task)
   call('LPUSH', QUEUE, task)
-  came = came + 1
+  made_ready = made_ready + 1
   return 'a'
 end
 
@@ -182,7 +182,7 @@ function layout.announce(count)
   call('PUBLISH', channel('work'), count)
 end
 
--- Process ids are random to the peers; the number of the last lease makes ours unique.
+-- Process ids look random to peers. The last fence in the seed makes them unique.
 local made = 0
 local function new_token(sha1)
   repeat
@@ -193,7 +193,7 @@ local function new_token(sha1)
   until false
 end
 
--- A task is the same whatever its process is called: a suspect stays one.
+-- Identifies the task of a run whatever its process id, so that a suspect stays a suspect.
 function layout.same(run)
   return string.sub(run.token, 1, -13)
 end
@@ -215,12 +215,12 @@ function layout.describe(run)
   return id_of(task), task, ''
 end
 
--- Who takes a task back takes it out of its process.
+-- Whoever takes a task back removes it from its process.
 function layout.holds(run)
   return holds_a('list', process(run.token))
 end
 
--- A peer that fails a worker may forget a process that was begun meanwhile: it is put on the list again.
+-- A peer that fails a worker may drop a process that has just begun, so every beat lists it again.
 function layout.extend(run)
   call('SADD', PROCESSES, run.token)
 end
@@ -232,22 +232,22 @@ end
 
 local function end_process(token)
   unlist(token)
-  call('HDEL', RUNS, suspicion({ token = token }))
+  call('HDEL', RUNS, suspect_field({ token = token }))
   return holds_a('list', process(token)) and call('DEL', process(token)) or 0
 end
 
--- To the front is to the right, where the next one is taken.
+-- RIGHT is the front, where the next task is taken.
 local function put_back(token, side)
-  while call('LMOVE', process(token), QUEUE, 'LEFT', side) do came = came + 1 end
+  while call('LMOVE', process(token), QUEUE, 'LEFT', side) do made_ready = made_ready + 1 end
   unlist(token)
 end
 
--- A peer took it back.
+-- A peer took the task of this run back.
 function layout.lost(run)
   call('ZREM', TOKENS, run.token)
 end
 
--- Finish. `hash` is the MD5 of the task, which only Python can make, and "t" if it is text or "b" for other bytes.
+-- `hash` is the MD5 of the task (Lua has none here), then "t" for text or "b" for other bytes.
 function layout.complete(run, _, _, hash)
   local task = call('LINDEX', process(run.token), 0)
   end_process(run.token)
@@ -276,20 +276,20 @@ layout.fail, layout.crash, layout.unknown, layout.broken = layout.complete, layo
 
 -- -- failing workers ---------------------------------------------------------------------------------
 
--- Does something as if this call were for another queue: a dead worker may have served several.
-local function visit(queue, work, ...)
-  local mine = { STATE, RUNS, HOLDERS, HELD, TOKENS, QUEUE, PROCESSES, NAME, came }
+-- Runs a function with the keys of another queue, because a dead worker may have served several queues.
+local function with_queue(queue, work, ...)
+  local mine = { STATE, RUNS, HOLDERS, HELD, TOKENS, QUEUE, PROCESSES, NAME, made_ready }
   local ledger = 'windlass:{' .. queue .. '}:worqr:'
   STATE, RUNS, HOLDERS, HELD = ledger .. 'state', ledger .. 'runs', ledger .. 'holders', ledger .. 'held'
   TOKENS = ledger .. 'tokens'
   QUEUE, PROCESSES = PREFIX .. ':queues:' .. queue, PREFIX .. ':workingProcesses:' .. queue
-  NAME, came = queue, 0
+  NAME, made_ready = queue, 0
   work(...)
-  if came > 0 then layout.announce(came) end
-  STATE, RUNS, HOLDERS, HELD, TOKENS, QUEUE, PROCESSES, NAME, came = unpack(mine)
+  if made_ready > 0 then layout.announce(made_ready) end
+  STATE, RUNS, HOLDERS, HELD, TOKENS, QUEUE, PROCESSES, NAME, made_ready = unpack(mine)
 end
 
--- Nothing must fail in the midst of it: a queue whose keys hold something else is left alone.
+-- Whether all keys of the queue have the right type. If not, recover skips the queue, because it must not fail half-way.
 local function is_sound()
   local kinds = {
     [QUEUE] = 'list', [PROCESSES] = 'set', [RUNS] = 'hash', [HOLDERS] = 'zset', [HELD] = 'zset', [TOKENS] = 'zset',
@@ -300,27 +300,27 @@ local function is_sound()
   return true
 end
 
--- What dead workers left on a queue comes back. Of a worker that the ledger knows these are its own runs. Of another
--- nobody knows which processes it had: all come back that are none of ours, as its own package does it. If it is too much
--- for one call the workers stay on the list of the dead.
+-- Takes back the tasks of dead workers on a queue. For a worker in the ledger these are its own runs. The processes of another
+-- worker are unknown: like Worqr itself, take back all processes that are not Windlass's. If there are too many for one call,
+-- the workers stay listed as dead.
 local function recover(dead)
   if not is_sound() then return 0 end
-  local before, theirs, strangers = came, {}, false
+  local before, lost_runs, has_foreign_worker = made_ready, {}, false
   for worker in pairs(dead) do
     local runs = runs_of(worker)
-    for _, run in ipairs(runs) do theirs[#theirs + 1] = run end
-    strangers = strangers or (#runs == 0 and not call('ZSCORE', HOLDERS, worker))
+    for _, run in ipairs(runs) do lost_runs[#lost_runs + 1] = run end
+    has_foreign_worker = has_foreign_worker or (#runs == 0 and not call('ZSCORE', HOLDERS, worker))
   end
-  table.sort(theirs, latest_first)
-  for _, run in ipairs(theirs) do
-    if room == 0 then return came - before end
+  table.sort(lost_runs, latest_first)
+  for _, run in ipairs(lost_runs) do
+    if room == 0 then return made_ready - before end
     room = room - 1
     forget(run)
     if layout.holds(run) then layout.stall(run) else layout.lost(run) end
   end
-  for _, token in ipairs(strangers and call('SMEMBERS', PROCESSES) or {}) do
-    if call('HEXISTS', RUNS, pointer(token)) == 0 and layout.holds({ token = token }) then
-      if room == 0 then return came - before end
+  for _, token in ipairs(has_foreign_worker and call('SMEMBERS', PROCESSES) or {}) do
+    if call('HEXISTS', RUNS, fence_field(token)) == 0 and layout.holds({ token = token }) then
+      if room == 0 then return made_ready - before end
       room = room - 1
       put_back(token, 'RIGHT')
     end
@@ -329,10 +329,10 @@ local function recover(dead)
     call('ZREM', HOLDERS, worker)
     call('SREM', working_queues(worker), NAME)
   end
-  return came - before
+  return made_ready - before
 end
 
--- An index entry of what a peer took back before its worker was lost: some are looked at now and then.
+-- Drops entries of TOKENS whose task a peer took back, from a bounded sample.
 local function prune_tokens()
   if call('ZCARD', TOKENS) <= call('ZCARD', HELD) then return end
   for _, token in ipairs(call('ZRANDMEMBER', TOKENS, 100)) do
@@ -340,8 +340,8 @@ local function prune_tokens()
   end
 end
 
--- Any peer recovers any other, on all queues that it worked on: on this one first, for its tasks are asked for. Where
--- very many are dead it is some of them, from another place on each time: those of a damaged queue stay dead.
+-- Every peer recovers every other, on all its queues, this queue first. If very many are dead, each sweep handles some of
+-- them and starts at another place, because workers of a damaged queue stay dead.
 function layout.sweep()
   prune_tokens()
   local dead, count, queues = {}, 0, { [NAME] = {} }
@@ -355,13 +355,13 @@ function layout.sweep()
         queues[queue] = queues[queue] or {}
         queues[queue][worker] = true
       end
-      if count == MOST then break end
+      if count == MAX_ITEMS then break end
     end
   end
   if not next(dead) then return 0 end
   local taken_back = recover(queues[NAME])
   for queue, workers in pairs(queues) do
-    if queue ~= NAME then visit(queue, recover, workers) end
+    if queue ~= NAME then with_queue(queue, recover, workers) end
   end
   for worker in pairs(dead) do
     if call('EXISTS', working_queues(worker)) == 0 then remove_worker(worker) end
@@ -371,12 +371,13 @@ end
 
 -- -- cancelling --------------------------------------------------------------------------------------
 
--- Our workers hear what we say to peers, too, and must not take it for another cancellation.
+-- Windlass workers also receive cancellations that Windlass publishes for peers. This key marks those, so that they are not
+-- obeyed a second time.
 local function echo(task)
   return 'windlass:{' .. NAME .. '}:worqr:cancelled:' .. redis.sha1hex(task)
 end
 
--- `order` is the MD5 of the id, for there is none here, and the id. That of a task whose id is a hash is not known.
+-- `order` is the MD5 of the id (Lua has none here), then the id. The MD5 of a task whose id is a hash is unknown.
 function layout.cancel(order, running)
   local md5, id = string.sub(order, 1, 32), string.sub(order, 33)
   local waiting = waiting_task(id)
@@ -391,7 +392,7 @@ function layout.cancel(order, running)
   if task == id and (running or #found == 0) then call('DEL', unique_task(md5)) end
   if running and (task or not is_hash(id)) then
     call('PUBLISH', channel('cancel'), task or id)
-    call('SET', echo(task or id), '', 'PX', ECHO)
+    call('SET', echo(task or id), '', 'PX', ECHO_TTL_MS)
   end
   return waiting ~= nil or told
 end
@@ -407,7 +408,7 @@ local function describe_leased(run)
   return row('leased', id_of(task), task, run)
 end
 
--- One that runs before one that waits: who asks for an id often wants to know where it is.
+-- A running task before a waiting one: callers mostly ask where a task runs.
 function layout.find(id)
   local found = works_on(id)
   if found[1] then return describe_leased(found[1]) end
@@ -434,10 +435,10 @@ function layout.purge(state)
     call('UNLINK', QUEUE)
   end
   if state == 'all' then
-    for _, token in ipairs(call('SRANDMEMBER', PROCESSES, MOST)) do gone = gone + end_process(token) end
+    for _, token in ipairs(call('SRANDMEMBER', PROCESSES, MAX_ITEMS)) do gone = gone + end_process(token) end
     left = call('SCARD', PROCESSES)
     if left == 0 then
-      for _, run in ipairs(all_runs()) do gone = gone + end_process(run.token) end -- what a peer forgot
+      for _, run in ipairs(all_runs()) do gone = gone + end_process(run.token) end -- runs that a peer took off the list
       call('DEL', TOKENS)
       call('PUBLISH', channel('delete'), '')
     end

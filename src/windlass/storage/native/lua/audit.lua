@@ -1,35 +1,35 @@
 #!lua flags=allow-oom
 -- uses operations meta leases changes watching wake waiting endings drift
--- One step of a deep clean: compares a bounded part of one key with the others and mends what does not fit; shared/drift.lua
--- says what that is. Each step is atomic and judges by what it sees then, so it is safe beside live workers.
+-- One step of a deep clean: compares a bounded part of one key with the other keys and repairs the problems that
+-- shared/drift.lua lists. Each step is atomic, so it is safe beside live workers.
 --
---   idle, state   and what only gathers there: waiters and callers that were not heard of for long → dropped
+--   idle, state   expired waiters and callers → dropped
 --
 -- ARGV     [4] the part's name, as above or in shared/drift.lua  [5] cursor: "0" to begin
--- returns  { the clock's reading, next cursor or "0", jobs looked at, things amiss, things mended, kind and id of some of them }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   return { reading(), unpack(cmsgpack.unpack(replayed)) }
 end
 measure_all()
-mends = true
+repairing = true
 
 SCANNED.idle, SCANNED.state = IDLE, STATE
 
 function compare.idle(waiter)
-  if tonumber(call('ZSCORE', IDLE, waiter)) < now and find('gone', waiter) then call('ZREM', IDLE, waiter) end
+  if tonumber(call('ZSCORE', IDLE, waiter)) < now and report('gone', waiter) then call('ZREM', IDLE, waiter) end
 end
 
 function compare.state(field)
   if string.sub(field, 1, 7) ~= 'caller:' or field == caller_field then return end
   local heard = string.match(call('HGET', STATE, field), '^%d+ (%d+)')
-  if (not heard or is_forgotten(field, heard)) and find('gone', field) then call('HDEL', STATE, field) end
+  if (not heard or is_forgotten(field, heard)) and report('gone', field) then call('HDEL', STATE, field) end
 end
 
-local answer = compare_some(ARGV[4], ARGV[5])
-if mended > 0 then close(cmsgpack.pack(answer)) end -- else nothing was changed, and a repeat is just another look
-wake(came)
+local answer = audit_step(ARGV[4], ARGV[5])
+if repaired > 0 then commit_op(cmsgpack.pack(answer)) end -- else nothing changed, and a retry may check again
+wake(made_ready)
 return { reading(), unpack(answer) }

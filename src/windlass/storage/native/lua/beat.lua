@@ -1,21 +1,21 @@
 #!lua flags=allow-oom
 -- uses operations
--- A named holder's sign of life: all that it holds is safe for another lease time. It is refreshed only if it
--- is still known; one that was called lost has lost all its jobs and must begin again.
+-- Heartbeat of a named holder: extends all its leases by one lease time. Only a known holder is refreshed: a holder that was
+-- declared lost has lost its jobs and must register again.
 --
--- ARGV     [4] holder  [5] lease time in ms  [6] "1" to be registered when not known
---          [7] "" or a META record: failures on this queue are to become jobs for a failure handler, with these limits
--- returns  { the clock's reading, "1" known before, "0" not, jobs whose task some worker did not know }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- ARGV     [4] holder  [5] lease time in ms  [6] "1" to register a holder that is not known
+--          [7] "" or a META record: limits of the failure jobs, which this queue creates from now on
+-- returns  { the clock's reading, "1" known before or "0" not, number of parked jobs }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed, 0 }
 end
 measure('ZCARD', HOLDERS, PARKED)
 
 local ends = tonumber(call('ZSCORE', HOLDERS, ARGV[4]) or nil)
-local known = ends and ends > 0 and '1' or '0' -- 0: it is being taken apart
+local known = ends and ends > 0 and '1' or '0' -- 0: a sweep is taking its jobs back
 if known == '1' or (ARGV[6] == '1' and not ends) then
   call('ZADD', HOLDERS, 'GT', lease_end(tonumber(ARGV[5])), ARGV[4])
 end
@@ -23,5 +23,5 @@ if ARGV[7] ~= '' and state.failure_handler ~= ARGV[7] then
   call('HSET', STATE, 'failure_handler', ARGV[7])
   state.failure_handler = ARGV[7]
 end
-close(known)
+commit_op(known)
 return { reading(), known, size[PARKED] }

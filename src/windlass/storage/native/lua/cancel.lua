@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- uses operations meta leases watching
--- Takes waiting jobs away; on request also tells those who run them to drop them. A running job that was
--- cancelled keeps its lease, so that nobody else starts the same id, but never comes back: however its
--- attempt ends, it is gone, and `extend` and `progress` answer 0 from now on.
+-- Removes waiting jobs and, on request, cancels running ones. A cancelled running job keeps its lease, so that no worker
+-- starts the same id. It is removed however its attempt ends, and `extend` and `progress` answer 0 from now on.
 --
 -- ARGV     [4] "1" to cancel running jobs too  [5…] ids
--- returns  { the clock's reading, a digit for each id: 0 nothing, 1 a waiting job was removed, 2 a running one was told, 3 both }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, a digit for each id: 0 no such job, 1 a waiting job was removed, 2 the holder of a running job
+--            was told, 3 both }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
@@ -38,11 +38,11 @@ for i = 5, #ARGV do
       call('HDEL', DATA, id)
       call('HDEL', META, id)
       call('HDEL', LAST_ERRORS, id)
-      tell(id, 'cancelled')
+      publish_event(id, 'cancelled')
     end
   end
   flags[#flags + 1] = string.format('%d', flag)
 end
 flags = table.concat(flags)
-close(flags)
+commit_op(flags)
 return { reading(), flags }

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- How many jobs there are in each state, all at one moment. What is due counts as ready, promoted or not.
+-- Counts the jobs of each state, all at one moment. A due job counts as ready, promoted or not.
 --
--- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" when paused, broken, parked (of the scheduled),
---            waiting for other queues, schedules, dead jobs that were dropped since the queue's state was made }
--- errors   WRONGTYPE
+-- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" if paused, broken, parked (part of scheduled),
+--            outbox, schedules, dead jobs dropped since the queue's state was created }
+-- errors   FORMAT, WRONGTYPE
 
 read_state()
 measure('ZCARD', READY, SCHEDULED, DEAD, HOLDERS, BROKEN, PARKED, OUTBOX)

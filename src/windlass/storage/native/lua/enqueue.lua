@@ -1,21 +1,21 @@
 #!lua
 -- uses operations wake
--- Adds jobs, or changes those whose ids are there already. Without `allow-oom`: a full server refuses
--- new jobs before anything is written, and goes on settling the old ones.
+-- Adds jobs, or changes the jobs that have these ids. Has no `allow-oom`: a full server refuses new jobs before anything is
+-- written, and still settles the old ones.
 --
--- ARGV     [4] "1" when every id was just made up by the caller and cannot be here yet; "2" when nothing is asked for either
---          [5…] for each job: id, data, and unless nothing is asked for its change (see CHANGE in shared/changes.lua).
+-- ARGV     [4] "0", or "1" if the caller has just generated every id (so none is in use), or "2" if the jobs are plain, too
+--          [5…] for each job: id, data and, except with "2", its change (see CHANGE in shared/changes.lua).
 --              Ids are distinct within one call.
--- KEYS     after the queue's own: results of earlier jobs of these ids, which are forgotten
+-- KEYS     after the queue's own: results of earlier jobs with these ids, which are deleted
 -- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 local fresh, plain = ARGV[4] ~= '0', ARGV[4] == '2'
-local crowded = false -- something may have to be known of other jobs
+local crowded = false -- the queue has scheduled or blocked jobs or META records, so plain jobs cannot take the short way
 if call('EXISTS', SCHEDULED, META, BLOCKED, IDLE) > 0 then
   measure('ZCARD', SCHEDULED, IDLE)
   measure('HLEN', META, BLOCKED)
@@ -27,7 +27,7 @@ if crowded or not plain then
   -- uses here meta changes waiting arrivals
   measure('ZCARD', READY)
   measure('HLEN', DATA, LEASES)
-  promote(MOST) -- before new jobs get their sequence: what was due earlier goes first
+  promote(MAX_ITEMS) -- before new jobs get their sequence, so that jobs that were due earlier go first
 
   local jobs = plain and 0 or (#ARGV - 4) / 3
   local scores, leases, metas = {}, {}, {}
@@ -46,7 +46,7 @@ if crowded or not plain then
       adds[#adds + 1] = id
       answer[i] = 'a'
     else
-      answer[i] = put(id, data, text, scores[i], leases[i], metas[i])
+      answer[i] = upsert(id, data, text, scores[i], leases[i], metas[i])
     end
     if answer[i] == 'a' then
       payloads[#payloads + 1] = id
@@ -67,17 +67,17 @@ end
 if #payloads > 0 then read('HSET', DATA, unpack(payloads)) end
 if #adds > 0 then
   local added = redis.pcall('ZADD', READY, unpack(adds))
-  if type(added) == 'table' then -- not measured before, and of a foreign type: nothing is to stay
+  if type(added) == 'table' then -- READY was not measured and has a wrong type: undo the write
     for i = 1, #payloads, 2 do call('HDEL', DATA, payloads[i]) end
     read('ZCARD', READY)
     error(added)
   end
-  came = came + #adds / 2
+  made_ready = made_ready + #adds / 2
 end
 
 if #KEYS > KEYS_OF_QUEUE then call('UNLINK', unpack(KEYS, KEYS_OF_QUEUE + 1)) end
 
 answer = table.concat(answer)
-close(answer)
-wake(came)
+commit_op(answer)
+wake(made_ready)
 return { reading(), answer }

@@ -1,13 +1,12 @@
 #!lua flags=allow-oom
 -- uses operations leases
--- Gives raw leases more time, counted from now. A job of a named holder lives by that holder's beat;
--- asking for more time for it is a beat.
+-- Extends raw leases, counted from now. For a job of a named holder it is a beat of that holder.
 --
 -- ARGV     [4] lease time in ms  [5] n, then n ids, then n fences
--- returns  { the clock's reading, a digit for each: 1 still ours, 0 not ours any more, or cancelled }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, a digit for each lease: 1 extended, 0 lost or cancelled }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
@@ -34,7 +33,7 @@ for i = 1, count do
       if ends and ends > 0 then
         call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), lease.holder)
       else
-        flags[i] = '0' -- its holder was lost, and this job is about to be taken back
+        flags[i] = '0' -- its holder was declared lost, and the next sweep takes the job back
       end
     end
   else
@@ -45,5 +44,5 @@ for holder in pairs(left) do
   if holder ~= raw_holder then drop_holder_if_done(holder) end
 end
 flags = table.concat(flags)
-close(flags)
+commit_op(flags)
 return { reading(), flags }

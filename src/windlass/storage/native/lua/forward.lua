@@ -1,12 +1,12 @@
 #!lua
 -- uses operations meta leases changes wake waiting arrivals
--- Takes in jobs from the outbox of another queue. The caller is that outbox and the numbers are its sequences, so whoever
--- brings a job, and however often, it arrives once.
+-- Takes in jobs from the outbox of another queue. The outbox is the caller and its sequences are the operation numbers, so a
+-- job arrives once, however often and by whichever worker it is sent.
 --
--- ARGV     [1] "from:" and the other queue  [2] the last sequence of this call
+-- ARGV     [1] "from:" and the other queue  [2] the last sequence of this call  [3] the caller's clock evidence
 --          [4…] for each job: sequence, id, data, change; in the order of their sequences
--- returns  { the clock's reading, jobs that were new }
--- errors   WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, number of new jobs }
+-- errors   FORMAT, WRONGTYPE; nothing is written then.
 
 caller_field = 'caller:' .. ARGV[1]
 local record = read_state(caller_field)
@@ -19,13 +19,13 @@ measure('HLEN', DATA, LEASES, META, BLOCKED)
 local new = 0
 for i = 4, #ARGV, 4 do
   if tonumber(ARGV[i]) > last then
-    arrive(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+    enqueue_one(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
     new = new + 1
   end
 end
 if new > 0 then
-  state.newcomer = true -- the state may have been about to end
-  close('')
-  wake(came)
+  state.newcomer = true -- makes commit_op remove an expiry that the last goodbye set
+  commit_op('')
+  wake(made_ready)
 end
 return { reading(), new }

@@ -1,10 +1,10 @@
 #!lua flags=no-writes
 -- uses meta rows
--- Everything about one job: the running or waiting one of this id, else the dead or broken one.
+-- Everything about one job: the running or waiting job with this id, else the dead or broken one.
 --
 -- ARGV     [1] id
 -- returns  a row (see shared/rows.lua), or an empty array
--- errors   WRONGTYPE
+-- errors   FORMAT, WRONGTYPE
 
 read_state()
 wall_clock()
@@ -17,5 +17,5 @@ if score then return ready_row(id, score) end
 local m = read_meta(read('HGET', META, id))
 local run_at = m.seq > 0 and read('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
 if run_at then return scheduled_row(id, run_at) end
-if read('HEXISTS', DEAD_RECORDS, id) == 1 then return grave_row(read('ZSCORE', BROKEN, id) and 'broken' or 'dead', id) end
+if read('HEXISTS', DEAD_RECORDS, id) == 1 then return dead_row(read('ZSCORE', BROKEN, id) and 'broken' or 'dead', id) end
 return {}

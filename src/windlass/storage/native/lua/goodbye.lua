@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
 -- uses leases
--- A client leaves: its callers end (their last answers will not be asked for again), its waiters are taken off the
--- list, and its holders that hold nothing are forgotten. When the queue is empty and nobody else has a caller, its state
--- goes too, and not one key is left; at once, or after a while if it remembers what came from other queues' outboxes.
+-- A client leaves. Deletes its callers (nobody asks for their answers again), its waiters and its holders that hold nothing.
+-- If the queue is empty and has no other callers, deletes the state too, so that no key is left. A state that remembers other
+-- queues' outboxes or late callers expires instead.
 --
--- ARGV     four times a number n and then n names: waiters, holders, callers, and callers on which a call may still arrive: of
---          these the last answer is kept for a while, marked by a 0 in front
--- returns  1 when the last key went, else 0
--- errors   WRONGTYPE; nothing is written then.
+-- ARGV     four lists, each a number n and then n names: waiters, holders, callers, and callers whose calls may still arrive:
+--          the last answer of those is kept for a while, marked by a leading 0
+-- returns  1 if the state was deleted or expires, else 0
+-- errors   FORMAT, WRONGTYPE; nothing is written then.
 
 measure('ZCARD', READY, SCHEDULED, HOLDERS, DEAD, BROKEN, IDLE, OUTBOX)
 measure('HLEN', LEASES, DATA, BLOCKED, SCHEDULES)
 measure('LLEN', INBOX)
 read_state()
 
-local OUTBOX_FORGOTTEN, CALLER_FORGOTTEN = 86400000, 600000 -- ms; as in operations.lua
+local SOURCE_TTL_MS, CALLER_TTL_MS = 86400000, 600000 -- as in operations.lua
 
 local at = 1
 local function names()
@@ -44,10 +44,10 @@ if used or call('HLEN', STATE) > 30 then return 0 end
 local remembers = 0 -- ms
 for _, field in ipairs(call('HKEYS', STATE)) do
   if string.sub(field, 1, 12) == 'caller:from:' then
-    remembers = OUTBOX_FORGOTTEN -- the outbox of another queue: no client, but it may send what it sent before
+    remembers = SOURCE_TTL_MS -- the outbox of another queue is no client, but may send its jobs again
   elseif string.sub(field, 1, 7) == 'caller:' then
     if string.sub(call('HGET', STATE, field), 1, 1) ~= '0' then return 0 end
-    remembers = math.max(remembers, CALLER_FORGOTTEN)
+    remembers = math.max(remembers, CALLER_TTL_MS)
   end
 end
 return remembers > 0 and call('PEXPIRE', STATE, remembers) or call('DEL', STATE)

@@ -1,19 +1,19 @@
 #!lua flags=no-writes
 -- uses rows
--- One page of the jobs of a state, in the order in which they come: ready and scheduled as they will run,
--- leased and blocked by holder, dead and broken latest first.
+-- One page of the jobs of a state: ready and scheduled in the order in which they will run, leased and blocked by holder,
+-- dead and broken latest first.
 --
--- ARGV     [1] state  [2] cursor: "" to begin, else what the page before returned  [3] rows at most
+-- ARGV     [1] state  [2] cursor: "" to begin, else as the page before returned it  [3] rows at most
 -- returns  { cursor of the next page or "", rows (see shared/rows.lua; blocked: the BLOCKED record as data) }
--- errors   WRONGTYPE
+-- errors   FORMAT, WRONGTYPE
 
 read_state()
 wall_clock()
 due = wall - state.skew
-local what, cursor, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local what, cursor, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local rows, following, full = {}, '', false
 
--- Compares as the server does, byte for byte (the language's own comparison follows a locale).
+-- Compares byte by byte like the server (Lua's own comparison follows the locale).
 local function before(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
@@ -22,7 +22,7 @@ local function before(one, other)
   return #one < #other
 end
 
--- How many members come before (score, member): itself it need not be there any more. A search by halves among equals.
+-- How many members come before (score, member), which itself may be gone. Binary search among the members with this score.
 local function rank_of(key, score, member)
   local low, high = read('ZCOUNT', key, '-inf', '(' .. score), read('ZCOUNT', key, '-inf', score)
   while low < high do
@@ -35,8 +35,8 @@ end
 local last_score, last_member = string.match(cursor, '^([^ ]+) (.*)$')
 
 if what == 'ready' then
-  local found = read('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-  full = #found == 2 * most
+  local found = read('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  full = #found == 2 * limit
   for i = 1, #found, 2 do
     rows[#rows + 1] = ready_row(found[i], found[i + 1])
     following = found[i + 1]
@@ -47,8 +47,8 @@ elseif what == 'scheduled' then
     from = rank_of(SCHEDULED, last_score, last_member)
     if read('ZSCORE', SCHEDULED, last_member) == last_score then from = from + 1 end
   end
-  local found = read('ZRANGE', SCHEDULED, from, from + most - 1, 'WITHSCORES')
-  full = #found == 2 * most
+  local found = read('ZRANGE', SCHEDULED, from, from + limit - 1, 'WITHSCORES')
+  full = #found == 2 * limit
   for i = 1, #found, 2 do
     rows[#rows + 1] = scheduled_row(string.sub(found[i], 9), found[i + 1])
     following = found[i + 1] .. ' ' .. found[i]
@@ -56,17 +56,18 @@ elseif what == 'scheduled' then
 elseif what == 'dead' or what == 'broken' then
   local key = what == 'dead' and DEAD or BROKEN
   local from = last_score and read('ZCARD', key) - rank_of(key, last_score, last_member) or 0
-  local found = read('ZRANGE', key, from, from + most - 1, 'REV', 'WITHSCORES')
-  full = #found == 2 * most
+  local found = read('ZRANGE', key, from, from + limit - 1, 'REV', 'WITHSCORES')
+  full = #found == 2 * limit
   for i = 1, #found, 2 do
-    local row = grave_row(what, found[i])
+    local row = dead_row(what, found[i])
     if row[3] then rows[#rows + 1] = row end
     following = found[i + 1] .. ' ' .. found[i]
   end
 else
-  -- What is blocked waits behind something leased, so both are read along the holders. A page may have few rows and yet a next one.
-  local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, most)
-  full = #found == most
+  -- Every blocked change waits behind a leased job, so both states are read along `held`. A page may have few rows, or none,
+  -- and still a next page.
+  local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, limit)
+  full = #found == limit
   for _, member in ipairs(found) do
     local id = string.sub(member, (string.find(member, '%z') or 0) + 1)
     local record = read('HGET', what == 'leased' and LEASES or BLOCKED, id)

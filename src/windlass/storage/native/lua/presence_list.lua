@@ -1,20 +1,20 @@
 #!lua flags=no-writes
--- The workers that gave a sign of life of late. One that seems to have done so in the future did it before the server's
--- clock was put back: it is shown again when it is heard of again.
+-- Lists the workers that sent a heartbeat recently. A heartbeat in the future was sent before the server's clock was set
+-- back: that worker appears again with its next heartbeat.
 --
 -- KEYS     [1] seen  [2] about
--- ARGV     [1] ms after which an entry that is not refreshed is gone
--- returns  { names, when each was last heard of (ms), what is told about each (or false), the server's time (ms) }
+-- ARGV     [1] ms after which an entry that is not refreshed is dropped
+-- returns  { names, time of each last heartbeat (ms), description of each (or false), the server's time (ms) }
 -- errors   WRONGTYPE
 
 local call = redis.call
-local MOST = 5000
+local MAX_ITEMS = 5000 -- workers in one reply: keeps it within a few milliseconds
 local seen, about, ms = KEYS[1], KEYS[2], tonumber(ARGV[1])
 
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local from, to = string.format('%.0f', now - ms), string.format('%.0f', now + ms)
-local found = call('ZRANGE', seen, from, to, 'BYSCORE', 'LIMIT', 0, MOST, 'WITHSCORES')
+local found = call('ZRANGE', seen, from, to, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS, 'WITHSCORES')
 local names, times = {}, {}
 for i = 1, #found, 2 do
   names[#names + 1] = found[i]

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- uses operations meta wake waiting
--- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, what is leased included. Schedules stay.
+-- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, including leased jobs. Keeps schedules.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, broken, or all
--- returns  { the clock's reading, jobs deleted, jobs of that state left }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, deleted jobs, remaining jobs of that state }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local deleted, left = string.match(replayed, '^(%d+) (%d+)$')
@@ -19,13 +19,13 @@ measure('LLEN', INBOX)
 local what = ARGV[4]
 if what == 'all' then
   local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD] + size[BROKEN] + size[OUTBOX]
-  local kept = {} -- what came from other queues' outboxes must not come again
+  local kept = {} -- the last sequences of other queues' outboxes: their jobs must not arrive twice
   for _, field in ipairs(call('HKEYS', STATE)) do
     if string.sub(field, 1, 12) == 'caller:from:' then kept[field] = call('HGET', STATE, field) end
   end
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD, BROKEN, DEAD_RECORDS,
     INBOX, IDLE, PARKED, OUTBOX, WATCHED)
-  -- Only the answer to this call is kept, for a repeat, and the number of steps; without a clock the queue counts as new.
+  -- The new state keeps only the answer to this call, for a retry, and the step number. Clock 0: the queue counts as new.
   state.step, state.seq, state.fence, state.paused, state.failure_handler = state.step + 1, 0, 0, false, false
   if state.epoch == 0 then state.epoch = wall_us end
   call('HSET', STATE, 'format', VERSION, 'core', write_core(0), caller_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
@@ -35,7 +35,7 @@ end
 
 local deleted, left = 0, 0
 
--- Deletes jobs that wait in an index.
+-- Deletes waiting jobs and their index entries.
 local function delete(key, members, ids)
   if #members == 0 then return end
   call('ZREM', key, unpack(members))
@@ -46,32 +46,32 @@ local function delete(key, members, ids)
 end
 
 if what == 'ready' then
-  -- What is due counts as ready.
+  -- Due jobs count as ready.
   local total = size[READY] + call('ZCOUNT', SCHEDULED, '-inf', due)
-  promote(MOST)
-  local ids = call('ZRANGE', READY, 0, MOST - 1)
+  promote(MAX_ITEMS)
+  local ids = call('ZRANGE', READY, 0, MAX_ITEMS - 1)
   delete(READY, ids, ids)
   left = total - deleted
 elseif what == 'scheduled' then
   local ahead = '(' .. string.format('%.0f', due)
   local total = call('ZCOUNT', SCHEDULED, ahead, '+inf')
-  local members, ids = call('ZRANGE', SCHEDULED, ahead, '+inf', 'BYSCORE', 'LIMIT', 0, MOST), {}
+  local members, ids = call('ZRANGE', SCHEDULED, ahead, '+inf', 'BYSCORE', 'LIMIT', 0, MAX_ITEMS), {}
   for i, member in ipairs(members) do ids[i] = string.sub(member, 9) end
   delete(SCHEDULED, members, ids)
   left = total - deleted
 elseif what == 'dead' or what == 'broken' then
   local key = what == 'dead' and DEAD or BROKEN
-  local ids = call('ZRANGE', key, 0, MOST - 1)
+  local ids = call('ZRANGE', key, 0, MAX_ITEMS - 1)
   if #ids > 0 then
     call('ZREM', key, unpack(ids))
     call('HDEL', DEAD_RECORDS, unpack(ids))
     deleted = #ids
   end
-  if what == 'dead' then call('HDEL', STATE, 'dropped') end -- who purges them has seen how many there were
+  if what == 'dead' then call('HDEL', STATE, 'dropped') end -- a purge resets the count
   left = size[key] - deleted
 else
   deleted = size[BLOCKED]
   call('UNLINK', BLOCKED)
 end
-close(string.format('%d %d', deleted, left))
+commit_op(string.format('%d %d', deleted, left))
 return { reading(), deleted, left }

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- What a finished job left behind.
+-- Reads the kept result of a finished job.
 --
 -- KEYS     after the queue's own: the result's key
--- returns  a letter (d done, f failed, c crashed) and the result or the message; or nothing
+-- returns  a letter (d done, f failed, c crashed) and the result or message; nil without a result
 -- errors   WRONGTYPE
 
 return read('GET', KEYS[KEYS_OF_QUEUE + 1])

@@ -1,19 +1,19 @@
 #!lua
 -- uses operations meta wake waiting
--- Brings dead or broken jobs back: ready, with all counts at zero. Without `allow-oom`: like new jobs they need room.
+-- Makes dead or broken jobs ready again, with all counts at zero. Has no `allow-oom`: they need memory like new jobs.
 --
 -- ARGV     [4…] ids
--- returns  { the clock's reading, a digit for each id: 1 it is back, 0 there is no such dead job, or its id is in use }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, a digit for each id: 1 revived, 0 no such dead job, or its id is in use }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
 measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
 measure('HLEN', DATA, META, DEAD_RECORDS)
 
-local HEAD = 9 -- reason and time
+local HEAD = 9 -- bytes of reason and time
 local flags = {}
 for i = 4, #ARGV do
   local id = ARGV[i]
@@ -33,6 +33,6 @@ for i = 4, #ARGV do
   end
 end
 flags = table.concat(flags)
-close(flags)
-wake(came)
+commit_op(flags)
+wake(made_ready)
 return { reading(), flags }

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Which commands this user may run. The server is asked what it would say, so that nothing forbidden is tried: each try would
--- be an entry in its ACL LOG.
+-- Which commands this user may run. Asks the server instead of trying them, because each refused try would be an entry in the
+-- ACL LOG.
 --
 -- ARGV     commands, their words separated by spaces
--- returns  for each "1", "0", or "" where the server has no such command
+-- returns  for each command "1" allowed, "0" forbidden, or "" unknown to the server
 
 local answers = {}
 for i, line in ipairs(ARGV) do

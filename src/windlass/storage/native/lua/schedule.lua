@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- uses operations schedules
--- Writes or deletes one schedule, if it is still what the caller read. What became of its ticks so far is kept.
+-- Writes or deletes one schedule, if it is still as the caller read it. Keeps the counts of its ticks.
 --
--- ARGV     [4] name  [5] what must be there: "" nothing, "*" anything, else the SHA-1 of the record
---          [6] the new record, "" to delete  [7] when it is due next in ms, "" never (it is paused)
---          [8] "1" when the next tick that is known already stays
--- returns  { the clock's reading, "1" done, "0" it is not there, or not as the caller read it }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- ARGV     [4] name  [5] expected record: "" none, "*" any or none, else its SHA-1
+--          [6] the new record, "" to delete  [7] time of the next tick in ms, "" for none (the schedule is paused)
+--          [8] "1" to keep a next tick that is already set
+-- returns  { the clock's reading, "1" done, "0" not there, or changed since the caller read it }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
@@ -19,7 +19,7 @@ local name, expected, record, next_tick = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local text = call('HGET', SCHEDULES, name)
 local s = split_schedule(text or '')
 local as_expected = expected == '*' or (expected == '' and not text) or (text and is_same(s, expected))
-local orphan = not text and call('ZSCORE', TICKS, name) -- a tick of nothing, to be deleted as well
+local orphan = not text and call('ZSCORE', TICKS, name) -- a tick without a schedule
 if not as_expected or (record == '' and not text and not orphan) then
   return { reading(), '0' }
 end
@@ -38,5 +38,5 @@ else
     call('ZADD', TICKS, next_tick, name)
   end
 end
-close('1')
+commit_op('1')
 return { reading(), '1' }

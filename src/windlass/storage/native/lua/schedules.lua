@@ -1,17 +1,17 @@
 #!lua flags=no-writes
 -- uses schedules
--- Reads schedules, with the time of the queue: by their names, all of them, or those that are due. Of those that are declared in
--- code (their record says so at its very beginning) only the ones that the caller declares count as due.
+-- Reads schedules and the queue's time: by their names, all of them, or the due ones. A schedule that is declared in code (the
+-- beginning of its record says so) counts as due only for a caller that declares it.
 --
--- ARGV     [1] the time the caller vouches for  [2] "named", "all" or "due"
+-- ARGV     [1] the caller's clock evidence  [2] "named", "all" or "due"
 --          named: [3…] names
 --          all:   [3] cursor, "0" to begin
---          due:   [3] how many of the due ones to pass over  [4…] names that the caller declares
+--          due:   [3] how many due ones to skip  [4…] names that the caller declares
 -- returns  { now in ms, rows: { name, record, next tick or "", fired, dropped, missed, last tick }, cursor of the next page or "",
 --            the first tick after now or "" }
--- errors   WRONGTYPE
+-- errors   FORMAT, WRONGTYPE
 
-local MOST_ROWS, MOST_BYTES = 100, 4 * 1024 * 1024
+local MAX_ROWS, MAX_REPLY_BYTES = 100, 4 * 1024 * 1024
 local DECLARED = '{"version":1,"declared":true,'
 
 read_state()
@@ -39,7 +39,7 @@ if ARGV[2] == 'named' then
 end
 
 if ARGV[2] == 'all' then
-  local page = call('HSCAN', SCHEDULES, ARGV[3], 'COUNT', MOST_ROWS)
+  local page = call('HSCAN', SCHEDULES, ARGV[3], 'COUNT', MAX_ROWS)
   for i = 1, #page[2], 2 do
     add(page[2][i], split_schedule(page[2][i + 1]), call('ZSCORE', TICKS, page[2][i]))
   end
@@ -49,7 +49,7 @@ end
 local ours = {}
 for i = 4, #ARGV do ours[ARGV[i]] = true end
 
--- The schedule of this name, if it is there and for the caller to tick.
+-- The schedule with this name, if it exists and the caller may fire it.
 local function mine(name)
   local text = call('HGET', SCHEDULES, name)
   if not text then return nil end
@@ -59,25 +59,25 @@ local function mine(name)
 end
 
 local from = tonumber(ARGV[3])
-local found = call('ZRANGE', TICKS, '-inf', due, 'BYSCORE', 'LIMIT', from, MOST, 'WITHSCORES')
-local cursor = #found == 2 * MOST and from + MOST or ''
+local found = call('ZRANGE', TICKS, '-inf', due, 'BYSCORE', 'LIMIT', from, MAX_ITEMS, 'WITHSCORES')
+local cursor = #found == 2 * MAX_ITEMS and from + MAX_ITEMS or ''
 for i = 1, #found, 2 do
   local s = mine(found[i])
   if s then add(found[i], s, found[i + 1]) end
-  if #rows == MOST_ROWS or bytes > MOST_BYTES then
+  if #rows == MAX_ROWS or bytes > MAX_REPLY_BYTES then
     cursor = from + (i + 1) / 2
     break
   end
 end
 
--- Too many others in front: then it is the last of those, a little early.
+-- If the first MAX_ROWS ticks all belong to other callers, the last of them is the answer, a little too early.
 local ahead = ''
-found = call('ZRANGE', TICKS, '(' .. string.format('%.0f', due), '+inf', 'BYSCORE', 'LIMIT', 0, MOST_ROWS, 'WITHSCORES')
+found = call('ZRANGE', TICKS, '(' .. string.format('%.0f', due), '+inf', 'BYSCORE', 'LIMIT', 0, MAX_ROWS, 'WITHSCORES')
 for i = 1, #found, 2 do
   if mine(found[i]) then
     ahead = found[i + 1]
     break
   end
-  if i + 1 == 2 * MOST_ROWS then ahead = found[i + 1] end
+  if i + 1 == 2 * MAX_ROWS then ahead = found[i + 1] end
 end
 return answer(tostring(cursor), ahead)

@@ -1,55 +1,55 @@
 #!lua flags=allow-oom
 -- uses operations leases watching wake
--- One turn of a worker's wheel in one step: settle what is done, take in what came from outside, promote
--- what is due, take back what was abandoned, lease the next jobs. Any part may be empty.
+-- A turn settles and leases in one step: settle outcomes, take in the inbox, promote due jobs, take jobs back from lost
+-- holders, lease the next jobs. Each part may be empty.
 --
 -- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] bound of the dead set
---          [8] waiter: "" or the name to wake when jobs come; registered while idle, taken off when jobs were leased
---          [9] "1": lease only if the holder is known, for one that was called lost must not come back by itself
+--          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
+--          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
 --          [10] n completed jobs, then n ids, each once, then the n fences (8 bytes each, big-endian) as one string
 --          […] m other outcomes, then for each: id, fence, verb, a, b, text:
---                d done, and something is to be kept or handed over: a 0, b ms to keep the result, text the result
+--                d done, with a result to keep or jobs to hand over: a 0, b ms to keep the result, text the result
 --                r retry: a and b kind of time and ms (see CHANGE), text the message
 --                f fail: a 0, b ms to keep the failure as result, text the message
---                l release · u unknown: text the task that nobody here knows
---                k broken (cannot be decoded): a 0, b how many broken jobs the queue may keep, text why. Where it keeps as
---                  many already, the job is released instead: it was never run, so it must not be dropped
---                c crash: a 0 when it is one of several suspects; when it certainly was this job 1, and added to it the ms to
---                  keep the failure as result; b the crashes that its task allows, for a job that has no limits of its own,
---                  or -1; text what was seen
---                x a failure that no handler here wants
+--                l release
+--                u unknown task: text the task's name
+--                k broken (cannot be decoded): a 0, b max_broken of the queue, text the reason. A queue with max_broken
+--                  broken jobs releases the job instead: it was never run, so it must not be dropped
+--                c crash: a 0 for one of several suspects, or 1 + ms to keep the failure as result for the certain
+--                  culprit; b the crashes that its task allows, for a job without its own limits, or -1; text the message
+--                x unhandled: a failure job that no handler takes
 --          […] k children, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
---              id, data, change. A child arrives only if its parent's outcome was still ours.
+--              id, data, change. A child is enqueued only if its parent's outcome was accepted.
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
--- returns  { the clock's reading, a digit for each outcome: 1 it was still ours, 0 it was not, 2 it was, and is released
---            because the queue keeps as many broken jobs as it may,
---            fence before the first lease, ids, data, META records, priorities (one if it is the same for all),
---            ms until something happens by itself or -1, jobs taken back from lost holders,
---            jobs that wait to be sent to other queues, ms until the next tick of a schedule or -1,
---            1 when nothing was leased because the holder is not known, how many wait to be woken,
---            and only where there were any: how many of the oldest dead jobs were dropped }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, a digit for each outcome: 0 refused (the lease was lost), 1 accepted, 2 accepted and
+--            released because the queue has max_broken broken jobs already,
+--            fence before the first lease, ids, data, META records, priorities (one if all are equal),
+--            ms until the next run time or end of a lease or -1, jobs taken back from lost holders,
+--            jobs in the outbox, ms until the next tick of a schedule or -1,
+--            1 if nothing was leased because the holder is not known, number of registered waiters,
+--            and only if not 0: how many of the oldest dead jobs were dropped }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
-local FIRST_PIECE = 16
+local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
+local FIRST_BATCH = 16 -- jobs that are read before their size is known
 
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
-local lease_ms, wanted, most_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local lease_ms, wanted, max_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local completed = tonumber(ARGV[10])
 local others_at = 12 + completed
 local others = tonumber(ARGV[others_at])
 
 local lost = 0
 local dropped = 0
-local replayed = open()
+local replayed = begin_op()
 
-local function hand_out(flags, base, ids, data, scores, wait, taken_back)
+local function turn_reply(flags, base, ids, data, scores, wait, taken_back)
   local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
-    -- Jobs are leased in this order. What is left of a repeated answer has gaps, of which nothing is known.
+    -- Jobs are leased in order of priority, so the first and the last tell. The answer to a repeat may have gaps.
     local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
@@ -70,14 +70,14 @@ if call('EXISTS', INBOX, DEAD, BROKEN, DEAD_RECORDS, PARKED, OUTBOX, WATCHED, TI
 end
 if replayed then
   if type(replayed) == 'table' then return replayed end
-  -- The answer names the fences that were given out; what is still held of them is the reply.
+  -- The recorded answer has the range of fences. The reply is the part of them that the holder still holds.
   local flags, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
   base, count = tonumber(base), tonumber(count)
   local ids, scores, data = {}, {}, {}
   if count > 0 then
     local found, members = 0, {}
-    repeat -- a worker may hold many times as many as it leases in one turn
-      members = held_by(holder, MOST, members[#members])
+    repeat -- a worker may hold many more jobs than it leases in one turn
+      members = held_by(holder, MAX_ITEMS, members[#members])
       local names = {}
       for i, member in ipairs(members) do names[i] = string.sub(member, #holder + 2) end
       for i, text in ipairs(#names > 0 and call('HMGET', LEASES, unpack(names)) or {}) do
@@ -88,14 +88,14 @@ if replayed then
           scores[lease.fence - base] = string.format('%.0f', lease.score)
         end
       end
-    until found == count or #members < MOST
-    -- The n-th id has the n-th fence: one that is not held any more leaves an empty place (no id is empty, so no data).
+    until found == count or #members < MAX_ITEMS
+    -- The n-th id has the n-th fence: a job that is not held any more leaves an empty id (which has no data).
     for i = 1, count do
       ids[i], scores[i] = ids[i] or '', scores[i] or '0'
     end
     data = call('HMGET', DATA, unpack(ids))
   end
-  return hand_out(flags, base, ids, data, scores, -1, tonumber(taken_back))
+  return turn_reply(flags, base, ids, data, scores, -1, tonumber(taken_back))
 end
 
 local changed = false
@@ -104,20 +104,20 @@ local changed = false
 -- Settle
 
 local flags = {}
-local touched = {} -- raw holders that may be done
+local settled_holders = {} -- their raw ones may hold nothing any more
 
-local done = {} -- ids of completed jobs that were still ours
+local done = {} -- ids of the completed jobs whose outcome was accepted
 if completed > 0 then
   done = { unpack(ARGV, 11, 10 + completed) }
   local fences = ARGV[11 + completed]
   local members, count = {}, 0
   local sub = string.sub
   for i, text in ipairs(call('HMGET', LEASES, unpack(done))) do
-    -- The packed fence is compared as it lies in the record: this loop is the hottest of all.
+    -- Compares the fences packed, without decoding the record: this is the hottest loop.
     if text and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i) then
       local id, owner = done[i], sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
       count = count + 1
-      flags[i], touched[owner] = '1', true
+      flags[i], settled_holders[owner] = '1', true
       done[count], members[count] = id, owner .. '\0' .. id
     else
       flags[i] = '0'
@@ -133,13 +133,13 @@ if completed > 0 then
     if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
     if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(done)) end
     if size[WATCHED] > 0 then
-      for _, id in ipairs(done) do tell(id, 'completed') end
+      for _, id in ipairs(done) do publish_event(id, 'completed') end
     end
   end
 end
 
 ---------------------------------------------------------------------------------------------------
--- What most turns need nothing of: with its functions, which the server would make anew for each of them
+-- The rare parts, with their functions: the server creates each function at every call that reaches it
 
 local taken_back = 0
 local being_swept = false
@@ -154,36 +154,36 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
   end
 
   if others > 0 then
-    local UNKNOWN_AGAIN = 300000 -- ms until a job whose task nobody knew is given out again without being asked for
+    local PARK_MS = 300000 -- 5 min until a parked job is tried again, if no worker asks for its task before
     local settle = {}
-    local kept = KEYS_OF_QUEUE -- results are kept under the keys behind the queue's own
+    local kept = KEYS_OF_QUEUE -- index of the last used result key, behind the queue's own keys
 
-    -- A result is kept: a letter for how it ended, then what came of it.
+    -- Stores a result: a letter for how the job ended, then the result or message.
     local function keep_result(letter, ms, text)
       if ms > 0 then call('SET', KEYS[kept], letter .. text, 'PX', ms) end
     end
 
     function settle.d(id, m, lease, a, ms, text)
-      tell(id, 'completed')
+      publish_event(id, 'completed')
       remove(id)
     end
 
     function settle.l(id, m, lease)
       put_back(id, m, 0, lease.score)
-      tell(id, 'released')
+      publish_event(id, 'released')
     end
 
     function settle.r(id, m, lease, kind, ms, message)
       m.failures = m.failures + 1
-      set_mark(m, SUSPECT, false) -- it came to an end by itself
+      set_mark(m, SUSPECT, false) -- the attempt ended without killing its process
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
-      tell(id, 'retried')
+      publish_event(id, 'retried')
     end
 
     function settle.f(id, m, lease, a, ms, message)
       m.failures = m.failures + 1
-      bury(id, m, FAILED, message, most_dead)
+      end_for_good(id, m, FAILED, message, max_dead)
     end
 
     function settle.k(id, m, lease, a, max_broken, message)
@@ -191,7 +191,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         settle.l(id, m, lease)
         return '2'
       end
-      bury(id, m, UNDECODABLE, message, most_dead)
+      end_for_good(id, m, UNDECODABLE, message, max_dead)
     end
 
     function settle.c(id, m, lease, alone, allowed, message)
@@ -199,61 +199,61 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       if alone == '0' then
         set_mark(m, SUSPECT, true)
         put_back(id, m, 0, lease.score)
-        tell(id, 'crashed')
+        publish_event(id, 'crashed')
         return
       end
       m.stalls = m.stalls + 1
       if allowed >= 0 and not marked(m, LIMITED) then m.max_stalls = allowed end
       if m.stalls >= m.max_stalls then
         keep_result('c', alone - 1, message)
-        bury(id, m, CRASHED, message, most_dead)
+        end_for_good(id, m, CRASHED, message, max_dead)
       else
         put_back(id, m, 0, lease.score)
-        tell(id, 'crashed')
+        publish_event(id, 'crashed')
       end
     end
 
     function settle.u(id, m, lease, a, b, task)
-      call('HSET', LAST_ERRORS, id, 'no worker that saw it knows the task ' .. task)
+      call('HSET', LAST_ERRORS, id, 'no worker has registered the task ' .. task)
       call('ZADD', PARKED, 0, task .. '\0' .. id)
-      call('PEXPIRE', PARKED, 2 * UNKNOWN_AGAIN)
-      put_back(id, m, due + UNKNOWN_AGAIN + PARKED_FRACTION)
-      tell(id, 'released')
+      call('PEXPIRE', PARKED, 2 * PARK_MS)
+      put_back(id, m, due + PARK_MS + PARKED_FRACTION)
+      publish_event(id, 'released')
     end
 
     function settle.x(id, m)
       if marked(m, FAILURE_JOB) then
-        bury_unhandled(id, most_dead)
-      else -- it tells of no other job: its data must not be read as if it did
-        bury(id, m, FAILED, '', most_dead)
+        keep_unhandled_failure(id, max_dead)
+      else -- not a failure job: its data has no dead record
+        end_for_good(id, m, FAILED, '', max_dead)
       end
     end
 
-    -- The lease on this job if it is the one with this fence.
+    -- The lease of a job, if it has this fence.
     local function owned(text, fence)
       local lease = text and read_lease(text)
       return lease and lease.fence == tonumber(fence) and lease
     end
 
-    local ours = {}
+    local accepted = {}
     for i = 1, others do
       local at = others_at + 6 * (i - 1)
       local id, fence, verb, a, b, text =
         ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
       local lease = owned(call('HGET', LEASES, id), fence)
       local ms = (verb == 'd' or verb == 'f') and b or verb == 'c' and a - 1 or 0
-      if ms > 0 then kept = kept + 1 end -- there is a key for it, needed or not
-      ours[i] = lease and true or false
+      if ms > 0 then kept = kept + 1 end -- the caller passes a key for it, used or not
+      accepted[i] = lease and true or false
       flags[completed + i] = lease and '1' or '0'
       if lease then
         changed = true
-        touched[lease.holder] = true
+        settled_holders[lease.holder] = true
         end_lease(id, lease)
         local m = read_meta(call('HGET', META, id))
         m.priority = priority_of(lease.score)
         if verb ~= 'c' then keep_result(verb, ms, text) end
         if lease.cancelled and verb ~= 'd' then
-          tell(id, 'cancelled')
+          publish_event(id, 'cancelled')
           remove(id)
         else
           flags[completed + i] = settle[verb](id, m, lease, a, b, text) or '1'
@@ -261,15 +261,16 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       end
     end
 
-    -- What finished jobs hand over: here at once, for other queues by way of the outbox.
+    -- Children of completed jobs: enqueued at once on this queue, put into the outbox for other queues.
     local at = others_at + 6 * others + 1
     for _ = 1, tonumber(ARGV[at] or 0) do
       local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
       at = at + 5
-      if ours[parent] and target == '' then
-        arrive(id, data, text)
-      elseif ours[parent] then
-        -- Numbered like fences: the other queue remembers the last number, also when this one begins anew.
+      if accepted[parent] and target == '' then
+        enqueue_one(id, data, text)
+      elseif accepted[parent] then
+        -- Numbered like fences, because the other queue remembers the last number even if this queue is deleted and
+        -- created again.
         local seq = math.max(state.fence, wall_us) + 1
         state.fence = seq
         call('ZADD', OUTBOX, seq, struct.pack('>I8BI2B', seq, #target, #id, #text) .. target .. id .. text .. data)
@@ -279,12 +280,12 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
   end
 
   -------------------------------------------------------------------------------------------------
-  -- Take in what was pushed by hand: each element of the inbox becomes a plain job
+  -- Take in the inbox: each element becomes a plain job
 
   if size[INBOX] > 0 then
     changed = true
-    -- The same as a client puts behind its data, by the one sum that is at hand here (see native/records.py).
-    local SEALED = '\137WLSEAL' -- what only begins as sealed payloads do is marked as not sealed (see sealing.py)
+    -- Appends the checksum that a client appends, with the only hash that Lua has here (see native/records.py).
+    local SEALED = '\137WLSEAL' -- an unsealed payload with this prefix is marked as not sealed (see sealing.py)
     local function add_sum(data)
       if string.sub(data, 1, #SEALED) == SEALED then data = SEALED .. '\0' .. data end
       local sum = string.gsub(string.sub(redis.sha1hex(data), 1, 8), '..', function(hex) return string.char(tonumber(hex, 16)) end)
@@ -295,61 +296,61 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       repeat id = 'inbox-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, id) == 0
       call('HSET', DATA, id, add_sum(data))
       call('ZADD', READY, 5 * PRIORITY_STEP + state.seq, id)
-      came = came + 1
+      made_ready = made_ready + 1
     end
   end
 
   -------------------------------------------------------------------------------------------------
-  -- Promote what is due
+  -- Promote due jobs
 
-  local before = came
-  promote(MOST)
-  changed = changed or came > before
+  local before = made_ready
+  promote(MAX_ITEMS)
+  changed = changed or made_ready > before
 
   -------------------------------------------------------------------------------------------------
-  -- Sweep: take back what lost holders held, to the front, in the old order. A holder with a name beats
-  -- regularly; after a silence of the whole queue it gets time to do so before it is called lost.
+  -- Sweep: take jobs back from lost holders, to the front, in the old order. A named holder beats regularly. After a
+  -- silence of the whole queue it gets a grace to beat before it counts as lost.
 
-  for _, lost in ipairs(lost_holders) do
-    local ended = tonumber(call('ZSCORE', HOLDERS, lost))
-    if is_raw(lost) or now >= state.grace or ended <= state.grace_from then
+  for _, lost_holder in ipairs(lost_holders) do
+    local ended = tonumber(call('ZSCORE', HOLDERS, lost_holder))
+    if is_raw(lost_holder) or now >= state.grace or ended <= state.grace_from then
       changed = true
-      local budget = MOST - taken_back
-      local members = budget > 0 and held_by(lost, budget) or {}
+      local budget = MAX_ITEMS - taken_back
+      local members = budget > 0 and held_by(lost_holder, budget) or {}
       for _, member in ipairs(members) do
-        local id = string.sub(member, #lost + 2)
+        local id = string.sub(member, #lost_holder + 2)
         local text = call('HGET', LEASES, id)
         local lease = text and read_lease(text)
-        if not lease or lease.holder ~= lost then
-          call('ZREM', HELD, member) -- an index entry with no lease behind it
+        if not lease or lease.holder ~= lost_holder then
+          call('ZREM', HELD, member) -- an index entry without a lease
         else
           end_lease(id, lease)
           local m = read_meta(call('HGET', META, id))
           m.priority = priority_of(lease.score)
           m.stalls = m.stalls + 1
           if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
-            tell(id, 'cancelled')
+            publish_event(id, 'cancelled')
             remove(id)
           elseif m.stalls > m.max_stalls then
-            bury(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, most_dead)
+            end_for_good(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, max_dead)
           else
             put_back(id, m, 0, lease.score)
-            tell(id, 'stalled')
+            publish_event(id, 'stalled')
           end
         end
         taken_back = taken_back + 1
       end
       if #members < budget then
-        call('ZREM', HOLDERS, lost)
+        call('ZREM', HOLDERS, lost_holder)
       else
-        call('ZADD', HOLDERS, 0, lost) -- more to take back: until then it is known as lost, and cannot come to life again
-        being_swept = being_swept or lost == holder
+        call('ZADD', HOLDERS, 0, lost_holder) -- more to take back: marked as lost until then, so that it cannot beat again
+        being_swept = being_swept or lost_holder == holder
       end
     end
   end
 end
 
-for name in pairs(touched) do drop_holder_if_done(name) end
+for name in pairs(settled_holders) do drop_holder_if_done(name) end
 
 ---------------------------------------------------------------------------------------------------
 -- Lease
@@ -359,9 +360,9 @@ local base = math.max(state.fence, wall_us)
 if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then
   lost = 1
 elseif not (state.paused or being_swept) then
-  -- The first few tell how large the jobs are; a reply is bounded in bytes as well as in number.
-  local bytes, piece = 0, FIRST_PIECE
-  while #ids < wanted and bytes < MOST_BYTES do
+  -- The first batch shows how large the jobs are; a reply is bounded in bytes as well as in number.
+  local bytes, piece = 0, FIRST_BATCH
+  while #ids < wanted and bytes < MAX_REPLY_BYTES do
     local asked = math.min(wanted - #ids, piece)
     local popped = call('ZPOPMIN', READY, asked)
     if #popped == 0 then break end
@@ -375,11 +376,11 @@ elseif not (state.paused or being_swept) then
         ids[taken], scores[taken], payloads[taken] = names[i], popped[2 * i], found[i]
         bytes = bytes + #found[i]
       else
-        call('HDEL', META, names[i]) -- an index entry with no job: let it go
+        call('HDEL', META, names[i]) -- an index entry without a job
       end
     end
     if #names < asked then break end
-    piece = math.max(1, math.min(MOST, math.floor((MOST_BYTES - bytes) * taken / (bytes + taken + 1))))
+    piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * taken / (bytes + taken + 1))))
   end
 end
 if #ids > 0 then
@@ -396,12 +397,12 @@ if #ids > 0 then
   call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), holder)
   state.fence = base + #ids
   if size[WATCHED] > 0 then
-    for _, id in ipairs(ids) do tell(id, 'started') end
+    for _, id in ipairs(ids) do publish_event(id, 'started') end
   end
 end
 
 ---------------------------------------------------------------------------------------------------
--- Idle: register to be woken, and say when to look again without being told
+-- Idle: register the waiter, and tell it when to poll without a wake-up
 
 local wait = -1
 if waiter ~= '' then
@@ -409,29 +410,30 @@ if waiter ~= '' then
     if size[IDLE] > 0 then call('ZREM', IDLE, waiter) end
   else
     local until_ms = tonumber(size[IDLE] > 0 and call('ZSCORE', IDLE, waiter) or 0) or 0
-    if until_ms < now + 45000 then -- a worker comes by every 28 s or sooner
+    if until_ms < now + 45000 then -- a worker polls at least every 28 s, so its registration of 60 s never ends
       call('ZREMRANGEBYSCORE', IDLE, '-inf', '(' .. string.format('%.0f', now))
       call('ZADD', IDLE, now + 60000, waiter)
-      call('PEXPIRE', IDLE, 120000) -- waiters that died are no reason to keep a key for ever
+      call('PEXPIRE', IDLE, 120000) -- the key goes two minutes after the last waiter died
     end
     if not state.paused then
       local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
-      local expiry = size[HELD] > 0 and call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2] -- else it has nothing to take back
+      local expiry = size[HELD] > 0 and call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2] -- nothing held: nothing to take back
       if first then wait = math.max(0, tonumber(first) - due) end
       if expiry then
         local left = tonumber(expiry) + 1 - now
-        if left <= 0 then left = math.max(50, state.grace - now) end -- lost already, but given grace
+        if left <= 0 then left = math.max(50, state.grace - now) end -- already late, but within the grace
         wait = (wait < 0 or left < wait) and left or wait
       end
     end
   end
 end
 
--- An idle look writes nothing; but while there are holders the clock is kept, so that a silence can be told from a quiet hour.
-if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= STEP_CAP) then
-  close(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
+-- An idle turn writes nothing, with two exceptions: a retry ("!"), whose first try may still arrive, and the clock while there
+-- are holders, so that a silence of all callers shows up.
+if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= MAX_STEP_MS) then
+  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
 end
 if not state.paused then
-  wake(came > #ids and math.min(came, call('ZCARD', READY)) or 0)
+  wake(made_ready > #ids and math.min(made_ready, call('ZCARD', READY)) or 0)
 end
-return hand_out(table.concat(flags), base, ids, payloads, scores, wait, taken_back)
+return turn_reply(table.concat(flags), base, ids, payloads, scores, wait, taken_back)

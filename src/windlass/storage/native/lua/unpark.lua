@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
 -- uses operations meta wake waiting
--- A worker that knows these tasks is here: gives out at once what others put aside because they did not know them.
+-- Makes parked jobs ready at once, because a worker that knows their tasks is here.
 --
 -- ARGV     [4…] names of tasks
--- returns  { the clock's reading, jobs given out }
--- errors   STALEOP, WRONGTYPE; nothing is written then.
+-- returns  { the clock's reading, jobs that became ready }
+-- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), tonumber(replayed) }
 end
 measure('ZCARD', READY, SCHEDULED, PARKED, IDLE)
 measure('HLEN', META, LAST_ERRORS)
 
-local budget = MOST
+local budget = MAX_ITEMS
 for i = 4, #ARGV do
   local members = budget > 0
       and call('ZRANGE', PARKED, '[' .. ARGV[i] .. '\0', '(' .. ARGV[i] .. '\1', 'BYLEX', 'LIMIT', 0, budget) or {}
@@ -22,7 +22,7 @@ for i = 4, #ARGV do
     local m = read_meta(call('HGET', META, id))
     local entry = m.seq > 0 and scheduled_member(m.seq, id)
     local run_at = tonumber(entry and call('ZSCORE', SCHEDULED, entry) or nil)
-    -- What was put aside may have been cancelled meanwhile, or got a run time of its own: then there is nothing to give out.
+    -- A parked job may have been cancelled or rescheduled meanwhile: then there is nothing to do.
     if run_at and run_at % 1 == PARKED_FRACTION then
       call('ZREM', SCHEDULED, entry)
       call('HDEL', LAST_ERRORS, id)
@@ -32,6 +32,6 @@ for i = 4, #ARGV do
   end
   budget = budget - #members
 end
-close(string.format('%d', came))
-wake(came)
-return { reading(), came }
+commit_op(string.format('%d', made_ready))
+wake(made_ready)
+return { reading(), made_ready }

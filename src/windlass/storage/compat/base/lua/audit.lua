@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- One step of a deep clean: compares a bounded part of the queue with the others, and mends what does not fit.
+-- One step of a deep clean: compares a bounded part of the queue with the other keys and repairs the problems it finds.
 --
--- ARGV     [4] the part: of drift.lua here or of the layout's own  [5] cursor, "0" at first
--- returns  { next cursor or "0", jobs looked at, things amiss, things mended, kind and id of some of them }
+-- ARGV     [4] the part: of drift.lua here or of the layout's drift.lua  [5] cursor, "0" to begin
+-- returns  { next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then return type(replayed) == 'table' and replayed or cmsgpack.unpack(replayed) end
-mends = true
-local answer = compare_some(ARGV[4], ARGV[5])
-if mended > 0 then close(cmsgpack.pack(answer)) end -- else nothing was changed, and a repeat is just another look
+repairing = true
+local answer = audit_step(ARGV[4], ARGV[5])
+if repaired > 0 then commit_op(cmsgpack.pack(answer)) end -- else nothing changed, and a retry may check again
 announce()
 return answer

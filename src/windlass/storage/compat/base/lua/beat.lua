@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
--- A holder's sign of life: all that it holds is safe for so long. What it does not hold any more is forgotten.
+-- Heartbeat of a holder: extends all its leases and forgets the runs it lost.
 --
--- ARGV     [4] holder  [5] ms  [6] "1" to make it known  [7] the limits of jobs for its failure handlers (META), or ""
--- layout   extend(run, until, never_less) · beat(holder, until, register, limits), where its peers want to know of workers
---          lost(run), where a peer can take away one job of a holder that lives
--- returns  1 when it was known, else 0
+-- ARGV     [4] holder  [5] lease time in ms  [6] "1" to register a holder that is not known
+--          [7] limits of the jobs for its failure handlers (META), or ""
+-- layout   extend(run, until, never_less) · beat(holder, until, register, limits), if its peers keep a list of workers
+--          lost(run), if a peer can take one job from a live holder
+-- returns  1 if the holder was known, else 0
 -- errors   STALEOP
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then return type(replayed) == 'table' and replayed or tonumber(replayed) end
 local holder, ends = ARGV[4], now + tonumber(ARGV[5])
 local register = ARGV[6] == '1'
@@ -16,6 +17,6 @@ if known or register then
   if layout.beat and not layout.beat(holder, ends, register, ARGV[7]) then known = false end
   if known or register then keep_alive(holder, ends) end
 end
-close(known and '1' or '0')
+commit_op(known and '1' or '0')
 keep_for(2 * tonumber(ARGV[5]))
 return known and 1 or 0

@@ -1,7 +1,9 @@
 #!lua flags=no-writes
--- How many jobs there are: { ready, scheduled, blocked, leased, dead, broken, holders }
+-- Counts the jobs of each state.
 --
--- layout   counts() → the first six
+-- layout   counts() → the first six numbers
+-- returns  { ready, scheduled, blocked, leased, dead, broken, holders }
+-- errors   WRONGTYPE
 
 SETTING = ARGV[1]
 local found = layout.counts()

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Gives leases more time, counted from now. For a job of a holder with a name it is a beat: all that it has gets the time.
+-- Extends leases, counted from now. For a job of a named holder it is a beat: it extends all leases of that holder.
 --
 -- ARGV     [4] lease time in ms  [5…] fences
--- layout   extend(run, until, never_less): with never_less, unless it has more time already
---          knows(holder), where its peers may have taken it for lost
--- returns  a digit for each: 1 extended, 0 it is not ours any more, or was cancelled
+-- layout   extend(run, until, never_less): with never_less it never shortens a lease
+--          knows(holder), if its peers may have declared the holder lost
+-- returns  a digit for each lease: 1 extended, 0 lost or cancelled
 -- errors   STALEOP
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then return replayed end
 local ends = now + tonumber(ARGV[4])
 local digits = {}
@@ -18,7 +18,7 @@ for at = 5, #ARGV do
   if run then
     layout.extend(run, deadline(run.holder, ends))
     if is_raw(run.holder) then
-      call('ZADD', HOLDERS, whole(ends), run.holder) -- it has this one job
+      call('ZADD', HOLDERS, whole(ends), run.holder) -- a raw holder has one job
     else
       keep_alive(run.holder, ends)
     end
@@ -26,6 +26,6 @@ for at = 5, #ARGV do
   end
 end
 digits = table.concat(digits)
-close(digits)
+commit_op(digits)
 keep_for(2 * tonumber(ARGV[4]))
 return digits

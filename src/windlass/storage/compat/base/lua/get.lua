@@ -3,7 +3,8 @@
 --
 -- ARGV     [2] id
 -- layout   find(id) → a row, or nil
--- returns  the row, or nothing
+-- returns  the row, or nil
+-- errors   WRONGTYPE
 
 SETTING = ARGV[1]
 return layout.find(ARGV[2]) or false

@@ -1,20 +1,21 @@
 #!lua flags=allow-oom
--- A client leaves: its callers end, and its holders that hold nothing are forgotten. With the last of all the ledger goes.
+-- A client leaves. Deletes its callers and its holders that hold nothing; the last client deletes the ledger.
 --
 -- ARGV     [2] n, then n holders  […] m, then m callers
--- layout   retire(holder), where its peers know of workers
--- returns  1 when the ledger went, else 0
+-- layout   retire(holder), if its peers keep a list of workers
+-- returns  1 if the ledger was deleted, else 0
+-- errors   WRONGTYPE
 
 SETTING = ARGV[1]
 local holders = tonumber(ARGV[2])
 for i = 1, holders do
   local holder = ARGV[2 + i]
-  -- A name that the ledger does not know may still have jobs by the layout's own keys: its peers find that out.
+  -- A holder that is not in the ledger may still have jobs in the layout's own keys: its peers recover those.
   if call('ZSCORE', HOLDERS, holder) and #runs_of(holder) == 0 then dismiss(holder) end
 end
 local callers = tonumber(ARGV[3 + holders])
 for i = 1, callers do call('HDEL', STATE, 'caller:' .. ARGV[3 + holders + i]) end
--- Who only waited in vain takes nothing along: what was noted of abandoned jobs must outlive it.
+-- A client without callers and holders keeps the state: its notes about abandoned jobs must outlive that client.
 if holders + callers == 0 or call('EXISTS', RUNS, HOLDERS) > 0 or call('HLEN', STATE) > 30 then return 0 end
 for _, field in ipairs(call('HKEYS', STATE)) do
   if string.sub(field, 1, 7) == 'caller:' then return 0 end

@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
--- Some of the jobs that one holder has, in the order in which they were leased.
+-- One page of the jobs of a holder, in the order in which they were leased.
 --
--- ARGV     [2] holder  [3] the fence after which to look, or ""  [4] how many at most
+-- ARGV     [2] holder  [3] read after this fence, or ""  [4] rows at most
+-- layout   holds(run) · describe(run)
 -- returns  { the last fence if there may be more, or "", rows }
+-- errors   WRONGTYPE
 
-local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
+local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
 
 SETTING = ARGV[1]
 local rows, bytes, last = {}, 0, ''
@@ -18,7 +20,7 @@ for i = #runs, 1, -1 do
     rows[#rows + 1] = row('leased', id, data, more)
     bytes = bytes + #data
   end
-  if bytes > MOST_BYTES then return { runs[i].fence, rows } end
+  if bytes > MAX_REPLY_BYTES then return { runs[i].fence, rows } end
 end
 if #members == tonumber(ARGV[4]) then last = string.match(members[#members], '%d+$') end
 return { last, rows }

@@ -1,9 +1,10 @@
 #!lua flags=no-writes
--- Some jobs of one state, in their order.
+-- One page of the jobs of a state, in their order.
 --
--- ARGV     [2] state  [3] how many are passed over  [4] how many at most
+-- ARGV     [2] state  [3] offset  [4] rows at most
 -- layout   list(state, offset, limit) → rows
 -- returns  rows
+-- errors   WRONGTYPE
 
 SETTING = ARGV[1]
 return layout.list(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]))

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Deletes jobs of one state, or of all and the ledger with them.
+-- Deletes the jobs of one state, or all jobs and the ledger.
 --
 -- ARGV     [4] state, or "all"
--- layout   purge(state) → deleted, left; a bounded number in one call
--- returns  { deleted, left }
+-- layout   purge(state) → deleted, remaining; a bounded number in one call
+-- returns  { deleted jobs, remaining jobs }
 -- errors   STALEOP
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local gone, left = string.match(replayed, '^(%d+) (%d+)$')
@@ -19,5 +19,5 @@ if ARGV[4] == 'all' and left == 0 then
     if is_raw(holder) then dismiss(holder) end
   end
 end
-close(gone .. ' ' .. left)
+commit_op(gone .. ' ' .. left)
 return { gone, left }

@@ -1,28 +1,28 @@
 #!lua flags=allow-oom
--- One turn of a worker's wheel in one step: settle what is done, take back what was abandoned, lease the next jobs.
+-- A turn settles and leases in one step: settle outcomes, take back abandoned jobs, lease the next jobs.
 --
 -- ARGV     [4] holder: a worker's name, or "" for raw leases (a holder of its own is made for each)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
---          [8] "1": sweep now, whenever it was done last
+--          [8] "1": sweep now, even if the last sweep was recent
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
--- layout   holds(run): nobody else has it or may take it · describe(run) → id, data, meta
---          take(holder, until) → token · stall(run) · sweep(asked) → how many came back
+-- layout   holds(run): the run still has its job · describe(run) → id, data, meta
+--          take(holder, until) → token · stall(run) · sweep(asked) → number of jobs taken back
 --          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text);
---          crash only where it certainly was this job: a is 1, b the crashes that its task allows, or -1
---          due() → ms until something happens by itself, or nil
---          settings: sweep_every in ms; returns_to_back: where stall(run) puts a job
--- returns  { a digit for each outcome: 1 it was still ours, fence before the first lease, ids, data, META records,
---            ms until something happens by itself or -1, jobs taken back, 1 when the holder is not known }
+--          crash is called only for the certain culprit: a is 1, b the crashes that its task allows, or -1
+--          due() → ms until the next run time, or nil
+--          settings: sweep_every in ms; returns_to_back: whether stall(run) puts a job to the back
+-- returns  { a digit for each outcome: 1 accepted, 0 refused (the lease was lost), fence before the first lease, ids, data,
+--            META records, ms until the next run time or end of a lease or -1, jobs taken back, 1 if the holder is not known }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
-local MOST_BYTES = 8 * 1024 * 1024 -- of payloads in one reply
-local SUSPECTED = 3600000 -- ms for which a job is suspected that nobody here sees the end of
-local MOST = 1000 -- jobs that are taken back from lost holders in one turn
+local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
+local SUSPECT_TTL_MS = 3600000 -- 1 h: a job stays a suspect that long if no Windlass worker sees its end
+local MAX_ITEMS = 1000 -- jobs that one turn takes back from lost holders: keeps it at a few milliseconds
 
 local holder = ARGV[4]
 local lease_ms, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])
 
-local replayed = open()
+local replayed = begin_op()
 if replayed then
   if type(replayed) == 'table' then return replayed end
   local flags, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
@@ -32,7 +32,7 @@ if replayed then
     if run then
       ids[i], data[i], metas[i] = describe(run)
     else
-      ids[i], data[i], metas[i] = '', false, '' -- not ours any more
+      ids[i], data[i], metas[i] = '', false, '' -- the lease was lost meanwhile
     end
   end
   return { flags, base, ids, data, metas, -1, tonumber(taken_back), 0 }
@@ -49,9 +49,9 @@ for at = 9, #ARGV, 5 do
     local verb = ARGV[at + 1]
     local crashed = verb == 'crash'
     if crashed then
-      call('HSET', RUNS, suspicion(run), whole(now + SUSPECTED))
+      call('HSET', RUNS, suspect_field(run), whole(now + SUSPECT_TTL_MS))
     elseif verb ~= 'release' then
-      call('HDEL', RUNS, suspicion(run)) -- it came to an end by itself
+      call('HDEL', RUNS, suspect_field(run)) -- the attempt ended without killing its process
     end
     if verb == 'release' or (crashed and ARGV[at + 2] == '0') then -- one of several suspects is charged nothing
       run.at = at
@@ -64,19 +64,19 @@ end
 table.sort(releases, latest_first) -- so that they are in front in their old order
 for _, run in ipairs(releases) do layout.release(run, 0, 0, ARGV[run.at + 4]) end
 
--- What lost holders had goes back, in the old order; then what the layout itself finds abandoned.
+-- Take jobs back: first those of lost holders, in their old order, then those that the layout itself finds abandoned.
 local taken_back = 0
-local lost = call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST)
+local lost = call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS)
 if #lost > 0 then
-  local theirs = {}
+  local lost_runs = {}
   for _, name in ipairs(lost) do
-    for _, run in ipairs(runs_of(name)) do theirs[#theirs + 1] = run end
+    for _, run in ipairs(runs_of(name)) do lost_runs[#lost_runs + 1] = run end
   end
-  table.sort(theirs, latest_first)
-  -- The first to be put back is the last to be taken where they go to the front, and the first where they go to the back.
-  local count = math.min(#theirs, MOST)
+  table.sort(lost_runs, latest_first)
+  -- Jobs that go to the front are put back latest first, jobs that go to the back earliest first: both keep their order.
+  local count = math.min(#lost_runs, MAX_ITEMS)
   for i = 1, count do
-    local run = theirs[layout.returns_to_back and #theirs + 1 - i or i]
+    local run = lost_runs[layout.returns_to_back and #lost_runs + 1 - i or i]
     local ours = layout.holds(run)
     forget(run)
     if ours then
@@ -84,7 +84,7 @@ if #lost > 0 then
       taken_back = taken_back + 1
     end
   end
-  if count == #theirs then -- else they are known as lost until the rest is back
+  if count == #lost_runs then -- else they stay lost until the next turn takes back the rest
     for _, name in ipairs(lost) do dismiss(name) end
   end
 end
@@ -92,19 +92,19 @@ local swept = tonumber(call('HGET', STATE, 'swept') or 0)
 if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
   taken_back = taken_back + layout.sweep(ARGV[8] == '1')
   call('HSET', STATE, 'swept', whole(now))
-  -- Marks of jobs that were cancelled, or ended by others: a bounded sample of them.
+  -- Drop expired suspect fields, from a bounded sample: their jobs were cancelled or ended by other programs.
   local some = call('HRANDFIELD', RUNS, 20, 'WITHVALUES')
   for i = 1, #some, 2 do
     if string.sub(some[i], 1, 1) == '?' and tonumber(some[i + 1]) <= now then call('HDEL', RUNS, some[i]) end
   end
-  keep_for(DAY) -- of a queue that is only looked at, nothing else would
+  keep_for(DAY_MS) -- commit_op does this only for turns that change something
 end
 
 local ids, data, metas = {}, {}, {}
 local base = math.max(tonumber(call('HGET', STATE, 'fence') or 0), now_us)
 local unknown = wanted > 0 and ARGV[7] == '1' and not is_known(holder)
 local bytes = 0
-while not unknown and #ids < wanted and bytes < MOST_BYTES do
+while not unknown and #ids < wanted and bytes < MAX_REPLY_BYTES do
   local fence = whole(base + #ids + 1)
   local name = holder ~= '' and holder or '.' .. fence
   local token = layout.take(name, deadline(name, now + lease_ms))
@@ -128,9 +128,9 @@ if first then
   wait = (wait < 0 or left < wait) and left or wait
 end
 
--- A look in vain writes nothing that must be remembered: repeated, it is just another look.
+-- An empty turn changes nothing, so a retry needs no recorded answer.
 if #flags > 0 or #ids > 0 or taken_back > 0 then
-  close(table.concat(flags) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
+  commit_op(table.concat(flags) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
   if #ids > 0 then keep_for(2 * lease_ms) end
 end
 announce()

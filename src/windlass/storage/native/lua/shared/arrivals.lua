@@ -1,7 +1,6 @@
--- What an enqueue does to the job that has this id, if there is one. Needs the sizes of READY, SCHEDULED, LEASES, DATA,
--- META and BLOCKED.
+-- Enqueueing a job whose id may be in use. Needs the sizes of READY, SCHEDULED, LEASES, DATA, META and BLOCKED.
 
--- A job that waits: change it in place.
+-- Changes a waiting job in place.
 local function update(id, data, c, score, meta_text)
   local m = read_meta(meta_text)
   if score then m.priority = math.floor(score / PRIORITY_STEP) end
@@ -23,8 +22,9 @@ local function update(id, data, c, score, meta_text)
   end
 end
 
--- A job that runs: what is asked for waits behind it. Several such changes are folded into one: what any of them updates
--- is updated, to what the last of them says. "If later" and "if earlier" compare with the run time that waits.
+-- Stores a change that waits behind the running job of the same id. Several changes are merged into one: a field is
+-- updated if any of them updates it, to the value of the last one. "If later" and "if earlier" compare with the run
+-- time of the blocked change.
 local function block(id, data, c)
   local text = call('HGET', BLOCKED, id)
   c.data = data
@@ -47,9 +47,9 @@ local function block(id, data, c)
   return 'b'
 end
 
--- Does what is asked for and tells what it did: a added, u updated, k kept, b blocked, m missing. What is there under the id
--- was looked up by the caller, who also stores the data of a job that was added.
-local function put(id, data, text, score, lease, meta)
+-- Applies one enqueue. Returns a added, u updated, k kept, b blocked, m missing. The caller passes the score, lease and
+-- META record it found under the id, and stores the data of a job that was added.
+local function upsert(id, data, text, score, lease, meta)
   local c = read_change(text)
   local here = score or (meta and read_meta(meta).seq > 0)
   if (here or lease) and has(c.flags, KEEP) then return 'k' end
@@ -64,9 +64,9 @@ local function put(id, data, text, score, lease, meta)
   return 'a'
 end
 
--- The same for one job by itself.
-local function arrive(id, data, text)
-  local letter = put(id, data, text, call('ZSCORE', READY, id), call('HGET', LEASES, id), call('HGET', META, id))
+-- Looks the id up, applies the enqueue and stores the data.
+local function enqueue_one(id, data, text)
+  local letter = upsert(id, data, text, call('ZSCORE', READY, id), call('HGET', LEASES, id), call('HGET', META, id))
   if letter == 'a' then call('HSET', DATA, id, data) end
   return letter
 end

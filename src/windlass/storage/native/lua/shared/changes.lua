@@ -1,5 +1,5 @@
--- CHANGE: what an enqueue asks for: priority, kind of time (0 now, 1 absolute, 2 from now), ms, max_failures,
--- max_stalls, min_backoff, max_backoff, flags. An empty text is a plain job. BLOCKED: the same, then the data.
+-- CHANGE, the options of one enqueue: priority, kind of time (0 now, 1 absolute, 2 from now), ms, max_failures,
+-- max_stalls, min_backoff, max_backoff, flags. An empty CHANGE means a plain job. BLOCKED: a CHANGE, then the data.
 local CHANGE_FORMAT = '>BBI8I4I4I8I8I2'
 local CHANGE_SIZE = 36
 local UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF = 1, 8, 16, 32, 64
@@ -44,7 +44,7 @@ local function change_run_at(old, new, mode)
   return old
 end
 
--- Applies a change to the counters and limits of a job, and to its run time (0 is now).
+-- Applies a change to the counters and limits of a job. Returns the new run time (0 is now).
 local function merge(m, run_at, c)
   if has(c.flags, UPDATE_MAX_FAILURES) then m.max_failures = c.max_failures end
   if has(c.flags, UPDATE_MAX_STALLS) then m.max_stalls = c.max_stalls end

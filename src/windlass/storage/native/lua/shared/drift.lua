@@ -1,39 +1,39 @@
--- What does not fit. A part of the queue is compared with the others, a bounded number of entries a call; what is amiss is
--- counted, named, and mended where it is to be. `audit` mends and `inspect` only looks: both judge by this one text.
+-- Inconsistencies between the keys of a queue. Each call compares a bounded number of entries of one part with the other
+-- keys, counts and names the problems, and repairs them for `audit`. `inspect` uses the same code and only reports.
 --
---   scheduled  an entry with no job, or that is not its job's place → dropped; one whose META record is lost → written anew
---   data       a job in no index            → ready, in the priority that is known of it
---   ready      an entry with no job         → dropped; one that is leased too → dropped here
---   leases     a lease on no job            → dropped; one that no holder holds → the job goes back to the front
---   held       an entry with no lease       → dropped; its holder unknown → made known, and lost at once
---   blocked    a successor of nothing       → becomes a job, or is merged into the one that waits
---   meta, progress, last_errors   entries that belong to nothing → dropped
---   dead, broken   an entry with no dead_record   → dropped; one whose dead_record says the other → moved there
---   dead_records     one that is in neither       → dropped
---   ticks      the next tick of no schedule → dropped
---   counters   `seq` behind the jobs that are ready → set to theirs; numbers of jobs and of entries that differ are told
+--   scheduled  entry without a job, or at the wrong place of its job → dropped; its META record lost → rewritten
+--   data       job in no index              → ready, with its known priority
+--   ready      entry without a job          → dropped; its job is leased too → dropped here
+--   leases     lease without a job          → dropped; in no holder's list → the job goes back to the front
+--   held       entry without a lease        → dropped; unknown holder → registered as already lost
+--   blocked    change behind no running job → becomes a job, or is merged into the waiting one
+--   meta, progress, last_errors   entry without a job or lease → dropped
+--   dead, broken   entry without a dead record → dropped; dead record of the other kind → moved there
+--   dead_records   record that is in neither   → dropped
+--   ticks      tick without a schedule      → dropped
+--   counters   `seq` behind the ready jobs  → raised; differing numbers of jobs and entries → only reported
 
-local EXAMPLES = 10 -- that one call names
-local mends = false
-local amiss, mended, named = 0, 0, {}
+local MAX_EXAMPLES = 10 -- problems that one call names: keeps the reply small
+local repairing = false
+local problems, repaired, examples = 0, 0, {}
 
--- Something is amiss. Whether it is to be mended, now.
-local function find(kind, id)
-  amiss = amiss + 1
-  if #named < 2 * EXAMPLES then
-    named[#named + 1] = kind
-    named[#named + 1] = id
+-- Counts and names a problem. Returns whether the caller must repair it.
+local function report(kind, id)
+  problems = problems + 1
+  if #examples < 2 * MAX_EXAMPLES then
+    examples[#examples + 1] = kind
+    examples[#examples + 1] = id
   end
-  if mends then mended = mended + 1 end
-  return mends
+  if repairing then repaired = repaired + 1 end
+  return repairing
 end
 
--- Something is amiss that is mended elsewhere, or nowhere.
-local function mention(kind, id)
-  local before = mends
-  mends = false
-  find(kind, id)
-  mends = before
+-- Counts and names a problem that nothing repairs here.
+local function report_only(kind, id)
+  local before = repairing
+  repairing = false
+  report(kind, id)
+  repairing = before
 end
 
 local function exists(id)
@@ -55,13 +55,13 @@ local compare = {}
 function compare.data(id)
   if is_leased(id) or call('ZSCORE', READY, id) then return end
   local member, m = scheduled_entry(id)
-  if not member and find('in no index', id) then place(id, m, 0) end
+  if not member and report('in no index', id) then place(id, m, 0) end
 end
 
 function compare.ready(id)
   local leased = is_leased(id)
   if exists(id) and not leased then return end
-  if find(leased and 'leased too' or 'no job', id) then
+  if report(leased and 'leased too' or 'no job', id) then
     call('ZREM', READY, id)
     if not leased then call('HDEL', META, id) end
   end
@@ -71,30 +71,30 @@ function compare.scheduled(member)
   local id = string.sub(member, 9)
   local kind = 'no job'
   if exists(id) then
-    kind = (is_leased(id) and 'leased too') or (call('ZSCORE', READY, id) and 'ready too') or 'not its place'
+    kind = (is_leased(id) and 'leased too') or (call('ZSCORE', READY, id) and 'ready too') or 'wrong place'
   end
-  if kind == 'not its place' then
+  if kind == 'wrong place' then
     local entry, m = scheduled_entry(id)
     if entry == member then return end
-    if not entry and #member > 8 then -- its record is lost, not its run time
-      if find('no record', id) then
+    if not entry and #member > 8 then -- the META record is lost, but the run time is known
+      if report('no record', id) then
         m.seq = struct.unpack('>I8', member)
         keep_meta(id, m, true)
       end
       return
     end
   end
-  if find(kind, id) then call('ZREM', SCHEDULED, member) end
+  if report(kind, id) then call('ZREM', SCHEDULED, member) end
 end
 
 function compare.leases(id)
   local lease = read_lease(call('HGET', LEASES, id))
   if not exists(id) then
-    if find('no job', id) then
+    if report('no job', id) then
       end_lease(id, lease)
       remove(id)
     end
-  elseif not call('ZSCORE', HELD, lease.holder .. '\0' .. id) and find('nobody holds it', id) then
+  elseif not call('ZSCORE', HELD, lease.holder .. '\0' .. id) and report('no holder', id) then
     end_lease(id, lease)
     local m = read_meta(call('HGET', META, id))
     m.priority = math.floor(lease.score / PRIORITY_STEP)
@@ -107,8 +107,8 @@ function compare.held(member)
   local holder, id = string.sub(member, 1, at - 1), string.sub(member, at + 1)
   local text = call('HGET', LEASES, id)
   if not text or read_lease(text).holder ~= holder then
-    if find('no lease', id) then call('ZREM', HELD, member) end
-  elseif not call('ZSCORE', HOLDERS, holder) and find('holder unknown', id) then
+    if report('no lease', id) then call('ZREM', HELD, member) end
+  elseif not call('ZSCORE', HOLDERS, holder) and report('holder unknown', id) then
     call('ZADD', HOLDERS, now, holder)
   end
 end
@@ -116,7 +116,7 @@ end
 function compare.blocked(id)
   if is_leased(id) then return end
   local waits = exists(id)
-  if not find(waits and 'behind a job that waits' or 'behind nothing', id) then return end
+  if not report(waits and 'its job is not running' or 'no running job', id) then return end
   if not waits then
     release_blocked(id, call('HGET', BLOCKED, id))
     return
@@ -131,51 +131,51 @@ function compare.blocked(id)
 end
 
 function compare.meta(id)
-  if not exists(id) and find('no job', id) then call('HDEL', META, id) end
+  if not exists(id) and report('no job', id) then call('HDEL', META, id) end
 end
 
 function compare.last_errors(id)
-  if not exists(id) and find('no job', id) then call('HDEL', LAST_ERRORS, id) end
+  if not exists(id) and report('no job', id) then call('HDEL', LAST_ERRORS, id) end
 end
 
 function compare.progress(id)
-  if not is_leased(id) and find('no lease', id) then call('HDEL', PROGRESS, id) end
+  if not is_leased(id) and report('no lease', id) then call('HDEL', PROGRESS, id) end
 end
 
--- Whose dead_record an id has: "dead" or "broken", if it has one.
-local function grave_of(id)
+-- The state that the dead record of an id says, "dead" or "broken"; nil without a record.
+local function dead_state_of(id)
   local text = call('HGET', DEAD_RECORDS, id)
   return text and (string.byte(text, 1) == UNDECODABLE and 'broken' or 'dead')
 end
 
-local function compare_buried(what, id)
-  local dead_record = grave_of(id)
+local function compare_dead_index(what, id)
+  local dead_record = dead_state_of(id)
   if dead_record == what then return end
   local key, other = unpack(what == 'dead' and { DEAD, BROKEN } or { BROKEN, DEAD })
-  if not find(dead_record and 'it is ' .. dead_record or 'no dead record', id) then return end
+  if not report(dead_record and 'it is ' .. dead_record or 'no dead record', id) then return end
   local score = call('ZSCORE', key, id)
   call('ZREM', key, id)
   if dead_record then call('ZADD', other, 'NX', score, id) end
 end
 
-function compare.dead(id) compare_buried('dead', id) end
-function compare.broken(id) compare_buried('broken', id) end
+function compare.dead(id) compare_dead_index('dead', id) end
+function compare.broken(id) compare_dead_index('broken', id) end
 
 function compare.dead_records(id)
   if call('ZSCORE', DEAD, id) or call('ZSCORE', BROKEN, id) then return end
-  if find('neither dead nor broken', id) then call('HDEL', DEAD_RECORDS, id) end
+  if report('neither dead nor broken', id) then call('HDEL', DEAD_RECORDS, id) end
 end
 
--- No job depends on what lies at `schedules`: if that is none of ours, it does not stop an audit.
+-- No job depends on the key `schedules`, so a wrong type there does not stop an audit.
 function compare.ticks(name)
-  if redis.pcall('HEXISTS', SCHEDULES, name) == 0 and find('no schedule', name) then call('ZREM', TICKS, name) end
+  if redis.pcall('HEXISTS', SCHEDULES, name) == 0 and report('no schedule', name) then call('ZREM', TICKS, name) end
 end
 
 local function compare_numbers(jobs, key_of_jobs, entries, where)
-  if jobs ~= entries then mention(key_of_jobs .. ' and ' .. where .. ' differ', jobs .. ' and ' .. entries) end
+  if jobs ~= entries then report_only(key_of_jobs .. ' and ' .. where .. ' differ', jobs .. ' and ' .. entries) end
 end
 
--- All at one moment. Every job is in one index, so there are as many of one as of the other.
+-- Compares all counts at one moment. Every job is in exactly one index, so the sums must agree.
 local function compare_counters()
   local highest = 0
   for priority = 0, 9 do
@@ -183,20 +183,20 @@ local function compare_counters()
       string.format('%.0f', priority * PRIORITY_STEP), 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
     if last[2] then highest = math.max(highest, tonumber(last[2]) % PRIORITY_STEP) end
   end
-  if highest > state.seq and find('seq is behind', string.format('%.0f', highest)) then state.seq = highest end
+  if highest > state.seq and report('seq is behind', string.format('%.0f', highest)) then state.seq = highest end
   local leased = call('HLEN', LEASES)
   compare_numbers(call('HLEN', DATA), 'data', call('ZCARD', READY) + call('ZCARD', SCHEDULED) + leased, 'its indexes')
   compare_numbers(leased, 'leases', call('ZCARD', HELD), 'held')
   compare_numbers(call('HLEN', DEAD_RECORDS), 'dead_records', call('ZCARD', DEAD) + call('ZCARD', BROKEN), 'the dead and broken')
 end
 
-local JOBS = { data = true, blocked = true, dead_records = true } -- parts of which each entry is a job
+local JOBS = { data = true, blocked = true, dead_records = true } -- parts whose entries are counted as jobs
 local SCANNED = {
   data = DATA, ready = READY, scheduled = SCHEDULED, leases = LEASES, held = HELD, blocked = BLOCKED,
   meta = META, progress = PROGRESS, last_errors = LAST_ERRORS, dead = DEAD, broken = BROKEN, dead_records = DEAD_RECORDS, ticks = TICKS,
 }
 
--- Some entries of a key. Payloads need not be read; servers that can leave them out do.
+-- Some entries of a key, and the step from one to the next. Skips the payloads where the server supports NOVALUES.
 local function scan(key, cursor)
   if call('TYPE', key).ok == 'zset' then return call('ZSCAN', key, cursor, 'COUNT', 200), 2 end
   local found = redis.pcall('HSCAN', key, cursor, 'COUNT', 100, 'NOVALUES')
@@ -204,20 +204,20 @@ local function scan(key, cursor)
   return found, 1
 end
 
--- A key of a foreign type stops a script while nothing is written.
+-- Reads the sizes of all keys, so a key of a wrong type stops the script before it writes anything.
 local function measure_all()
   measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
   measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD_RECORDS)
   measure('LLEN', INBOX)
 end
 
--- One bounded step: { next cursor or "0", jobs looked at, things amiss, things mended, kind and id of some of them }
-local function compare_some(part, cursor)
+-- One bounded step. Returns { next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }.
+local function audit_step(part, cursor)
   if part == 'counters' then
     compare_counters()
-    return { '0', 0, amiss, mended, named }
+    return { '0', 0, problems, repaired, examples }
   end
   local found, step = scan(SCANNED[part], cursor)
   for i = 1, #found[2], step do compare[part](found[2][i]) end
-  return { found[1], JOBS[part] and #found[2] / step or 0, amiss, mended, named }
+  return { found[1], JOBS[part] and #found[2] / step or 0, problems, repaired, examples }
 end

@@ -1,6 +1,6 @@
--- Ending leases, and what becomes of a job then. None of these moves can fail once the sizes were read.
+-- Ending leases and jobs. None of these functions can fail once the script has read the sizes of the keys they write.
 
--- Takes what waits behind a finished job and makes it a job of its own.
+-- Makes the change that is blocked behind a finished job a job of its own.
 local function release_blocked(id, text)
   local c = read_blocked(text)
   call('HDEL', BLOCKED, id)
@@ -10,7 +10,7 @@ local function release_blocked(id, text)
   place(id, m, c.run_at)
 end
 
--- Puts a job that was leased back among those that wait; what is blocked behind it is merged in.
+-- Puts a job that was leased back into `ready` or `scheduled`, merged with the change that is blocked behind it.
 local function put_back(id, m, run_at, score)
   local text = call('HGET', BLOCKED, id)
   if text then
@@ -22,7 +22,7 @@ local function put_back(id, m, run_at, score)
   place(id, m, run_at, score)
 end
 
--- Removes a job and lets go what is blocked behind it.
+-- Removes a job and releases the change that is blocked behind it.
 local function remove(id)
   call('HDEL', DATA, id)
   call('HDEL', META, id)
@@ -31,26 +31,27 @@ local function remove(id)
   if text then release_blocked(id, text) end
 end
 
--- DEAD_RECORDS: reason, time, the META record, message, data. FAILURE, the data of a job for a failure handler: the id, then the same.
+-- DEAD_RECORDS: reason, time, META record, length of the message, message, data.
+-- FAILURE, the data of a failure job: length of the id, id, then the dead record.
 local FAILED, STALLED, UNDECODABLE, CRASHED = 1, 2, 3, 4
-local buried = 0 -- several deaths in one call keep their order
+local deaths = 0 -- in this call: added to the time, so that they keep their order
 
 local function add_dead_record(key, id, dead_record)
-  buried = buried + 1
+  deaths = deaths + 1
   call('ZREM', key == DEAD and BROKEN or DEAD, id)
-  call('ZADD', key, wall_us + buried, id)
+  call('ZADD', key, wall_us + deaths, id)
   call('HSET', DEAD_RECORDS, id, dead_record)
 end
 
--- Keeps a dead job. The set is bounded: the oldest are dropped, and counted, when there are more than `max_dead`.
--- The script that uses this part declares `dropped`.
+-- Adds a job to `dead`. Drops and counts the oldest ones if there are more than `max_dead`. The script that uses this part
+-- declares `dropped`.
 local function keep_dead(id, dead_record, max_dead)
   local excess = 1
   if max_dead > 0 then
     add_dead_record(DEAD, id, dead_record)
     excess = call('ZCARD', DEAD) - max_dead
     if excess <= 0 then return end
-    local oldest = call('ZRANGE', DEAD, 0, math.min(excess, MOST) - 1)
+    local oldest = call('ZRANGE', DEAD, 0, math.min(excess, MAX_ITEMS) - 1)
     excess = #oldest
     call('HDEL', DEAD_RECORDS, unpack(oldest))
     call('ZREM', DEAD, unpack(oldest))
@@ -60,16 +61,16 @@ local function keep_dead(id, dead_record, max_dead)
   call('HSET', STATE, 'dropped', string.format('%.0f', before + excess))
 end
 
--- The end of a job that failed for good: a job for the failure handler if one is known on this queue, else it is kept among
--- the dead, which are bounded, or among the broken, which are not: a broken job was never run, so it is never dropped.
-local function bury(id, m, reason, message, most)
+-- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
+-- An undecodable job goes to `broken`, which has no bound: it was never run, so it is never dropped.
+local function end_for_good(id, m, reason, message, limit)
   local dead_record = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
-  local told = reason == UNDECODABLE and 'broken' or 'dead'
+  local event = reason == UNDECODABLE and 'broken' or 'dead'
   if reason == UNDECODABLE then
     add_dead_record(BROKEN, id, dead_record)
   elseif marked(m, FAILURE_JOB) or not state.failure_handler then
-    keep_dead(id, dead_record, most)
+    keep_dead(id, dead_record, limit)
   else
     local f = read_meta(state.failure_handler)
     local name
@@ -77,25 +78,25 @@ local function bury(id, m, reason, message, most)
     f.priority, f.marks = m.priority, FAILURE_JOB + LIMITED
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. dead_record)
     place(name, f, 0)
-    -- Who waits for it will not find it among the dead, and a crash keeps no result by itself.
+    -- A caller that waits for this job will not find it in `dead`, and a crash keeps no result, so the event says why.
     local why = reason == CRASHED and 'crashed' or reason == STALLED and 'stalled'
-    if why then told = 'dead ' .. why .. ' ' .. message end
+    if why then event = 'dead ' .. why .. ' ' .. message end
   end
-  tell(id, told)
+  publish_event(id, event)
   remove(id)
 end
 
--- A failure that no handler here wants: the job lands among the dead after all.
-local function bury_unhandled(id, most)
+-- Ends a failure job that no handler takes: the job that failed goes to `dead`.
+local function keep_unhandled_failure(id, limit)
   local text = call('HGET', DATA, id) or ''
   if #text > 2 then
     local length = struct.unpack('>I2', text)
-    keep_dead(string.sub(text, 3, 2 + length), string.sub(text, 3 + length), most)
+    keep_dead(string.sub(text, 3, 2 + length), string.sub(text, 3 + length), limit)
   end
   remove(id)
 end
 
--- Ends a lease: the job is in no index until the caller puts it somewhere.
+-- Ends a lease. The job is in no index until the caller places or removes it.
 local function end_lease(id, lease)
   call('HDEL', LEASES, id)
   call('ZREM', HELD, lease.holder .. '\0' .. id)

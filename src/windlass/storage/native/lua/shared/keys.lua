@@ -1,24 +1,24 @@
--- The sizes of keys. Part of every script.
+-- Reading keys and their sizes. Part of every script.
 --
--- KEYS   the keys of one queue that the script names, in the order of keys.py. In the text they have the names of keys.py in
---        capitals: these, and constants, are put in when the scripts are loaded (see scripts.py). KEYS_OF_QUEUE: how many they are.
--- ARGV   of a script that writes: [1] caller  [2] operation number on that caller  [3] the time the caller vouches for;
---        then the script's own. Scripts that only read have just their own.
+-- KEYS   the keys of one queue that the script names, in the order of keys.py. A script names a key by its name in keys.py
+--        in capitals. scripts.py replaces key names and constants when it loads a script. KEYS_OF_QUEUE is their number.
+-- ARGV   of a script that writes: [1] caller  [2] operation number of that caller  [3] the caller's clock evidence (WITNESS
+--        in clock.lua), then the script's own arguments. A script that only reads has only its own.
 --
--- Every script that writes has three parts: read and check, decide, write. The sizes of all keys that it may write
--- are read first, so a key of a foreign type stops a script while nothing is written.
+-- Every script that writes has three parts: read and check, decide, write. It reads the sizes of all keys it may write
+-- first, so a key of a wrong type stops the script before it writes anything.
 
 local call = redis.call
 local PRIORITY_STEP = 2 ^ 49 -- a ready score is priority * PRIORITY_STEP + sequence: exact in a double
-local MOST = 1000 -- items one call may move; keeps every script at a few milliseconds
-local size = setmetatable({}, { __index = function() return 0 end }) -- of keys that were measured; 0 for the others
+local MAX_ITEMS = 1000 -- items that one call moves: keeps every script at a few milliseconds
+local size = setmetatable({}, { __index = function() return 0 end }) -- key → size, 0 if the script did not measure it
 
--- A key of a foreign type is an error that names the key.
+-- Calls a command. A key of a wrong type becomes an error that names the key.
 local function read(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then
     if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
-    error(redis.error_reply('WRONGTYPE ' .. key .. ' does not hold what Windlass keeps there'))
+    error(redis.error_reply('WRONGTYPE ' .. key .. ' has a wrong type'))
   end
   return reply
 end

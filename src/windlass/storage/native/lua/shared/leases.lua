@@ -1,6 +1,6 @@
--- LEASES: cancelled?, fence, ready score to return to, length of the holder's name; then that name, then perhaps padding.
--- The server keeps a small hash as one flat list, and looks a field up by reading the list: taking 700 jobs would cost
--- 700 times 700. It stops doing so at the first value of more than 64 bytes, so a large batch has one padded record.
+-- LEASES: cancelled (0 or 1), fence, ready score to return to, length of the holder's name; then the name and optional
+-- padding. The server stores a small hash as one flat list and scans it for every field: leasing 700 jobs would cost
+-- 700 × 700 steps. It switches to a hash table at the first value above 64 bytes, so a large batch pads one record.
 local LEASE_FORMAT = '>BI8I8B'
 local LEASE_HEAD = 18
 local LARGE_BATCH = 64
@@ -11,7 +11,7 @@ local function write_lease(cancelled, fence, score, holder)
 end
 
 local function read_lease(text)
-  if #text < LEASE_HEAD then -- not ours: nobody owns it
+  if #text < LEASE_HEAD then -- not written by Windlass: no holder has this fence
     return { cancelled = false, fence = -1, score = 5 * PRIORITY_STEP, holder = '' }
   end
   local cancelled, fence, score, length = struct.unpack(LEASE_FORMAT, text)
@@ -22,12 +22,12 @@ local function priority_of(score)
   return math.floor(score / PRIORITY_STEP)
 end
 
--- What a holder has, by name; those behind one of them, if it is given.
-local function held_by(holder, most, after)
-  return call('ZRANGE', HELD, after and '(' .. after or '[' .. holder .. '\0', '(' .. holder .. '\1', 'BYLEX', 'LIMIT', 0, most)
+-- Up to `limit` HELD members of a holder, in order of their names, after the member `after` if given.
+local function held_by(holder, limit, after)
+  return call('ZRANGE', HELD, after and '(' .. after or '[' .. holder .. '\0', '(' .. holder .. '\1', 'BYLEX', 'LIMIT', 0, limit)
 end
 
--- A holder that begins with a dot was made for one raw lease call and goes with its last job.
+-- A holder whose name begins with a dot belongs to one raw lease call. It goes with its last job.
 local function is_raw(holder)
   return string.sub(holder, 1, 1) == '.'
 end

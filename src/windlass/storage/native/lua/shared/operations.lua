@@ -1,36 +1,36 @@
--- Operation ids. A caller is one connection's worth of calls, one after the other; the state remembers
--- the last operation of each caller with its answer. The same number again is a repeat whose first
--- reply was lost: it gets the first answer and changes nothing. A lower one comes from a connection that
--- was given up long ago and is refused.
+-- Operation ids. A caller is one connection that sends its calls one after the other. The state keeps the last
+-- operation of each caller with its answer. The same number again is a retry whose first reply was lost: it gets the
+-- first answer and changes nothing. A lower number comes from an abandoned connection and is refused.
 --
--- Every step that writes has a number, which rises by one. The epoch is made with the queue's state, so epoch and number
--- together put all that ever happened to a queue in order; and a number lower than one that was told before means that
--- the server has forgotten something: a backup was restored, or a replica took over that was behind.
+-- Every call that writes is a step, and step numbers rise by one. The epoch is set when the queue's state is created, so
+-- (epoch, step) orders everything that ever happened to a queue. A step lower than one reported before means that the
+-- server has lost writes: a backup was restored, or a replica took over that was behind.
 
-local CALLER_FORGOTTEN = 600000 -- ms after which the last answer to a silent caller may be dropped
-local OUTBOX_FORGOTTEN = 86400000 -- the same for what came from another queue's outbox: its workers may be away for long
+local CALLER_TTL_MS = 600000 -- 10 min: a caller retries for seconds, so its last answer may go
+local SOURCE_TTL_MS = 86400000 -- 1 day, for another queue's outbox: all its workers may be away for that long
 
 local function is_forgotten(field, heard)
-  return now - tonumber(heard) > (string.sub(field, 1, 12) == 'caller:from:' and OUTBOX_FORGOTTEN or CALLER_FORGOTTEN)
+  return now - tonumber(heard) > (string.sub(field, 1, 12) == 'caller:from:' and SOURCE_TTL_MS or CALLER_TTL_MS)
 end
 
 local function write_record(step, answer)
   return ARGV[2] .. ' ' .. string.format('%.0f', now) .. ' ' .. step .. ' ' .. answer
 end
 
--- Reads the state, advances the clock. Returns the recorded answer when this operation was done before.
-local function open()
+-- Reads the state and advances the clock. Returns the recorded answer if this operation was done before, an error reply
+-- if a later one was, else nil.
+local function begin_op()
   caller_field = 'caller:' .. ARGV[1]
   local record = read_state(caller_field)
   advance_clock(ARGV[3])
-  state.newcomer = not record or string.sub(record, 1, 1) == '0' -- it is here, or here again after a goodbye
+  state.newcomer = not record or string.sub(record, 1, 1) == '0' -- "0" marks a caller that said goodbye
   if record then
     local number = tonumber(string.match(record, '^%d+'))
     if number == tonumber(ARGV[2]) then
       local step, answer = string.match(record, '^%d+ %d+ (%d+) (.*)$')
-      state.step = tonumber(step) -- for the reading
-      -- Written again: who waits for replicas or for the disk waits for the last write of its own connection,
-      -- and the first answer may have gone to another.
+      state.step = tonumber(step) -- reading() reports it
+      -- Write it again: WAIT and WAITAOF wait for the last write of their own connection, and the first try may have
+      -- used another connection.
       call('HSET', STATE, caller_field, write_record(step, answer))
       return answer
     elseif number > tonumber(ARGV[2]) then
@@ -40,24 +40,24 @@ local function open()
   return nil
 end
 
--- Makes the state of a new queue. The format stands in the core as well; earlier versions look for it here.
-local function begin_state()
+-- Creates the state of a new queue. The core has the format as well; earlier versions look for this field.
+local function init_state()
   state.epoch = wall_us
   call('HSET', STATE, 'format', VERSION)
 end
 
--- Writes the state and the answer. Called once, after the other writes.
-local function close(answer)
-  state.step, state.closed = state.step + 1, true
-  if state.epoch == 0 then begin_state() end
+-- Writes the state and the answer. A script calls it once, after its other writes.
+local function commit_op(answer)
+  state.step, state.committed = state.step + 1, true
+  if state.epoch == 0 then init_state() end
   call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, caller_field,
     write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
     call('HSET', STATE, 'drift', write_drift())
   end
   if state.newcomer then
-    call('PERSIST', STATE) -- the last goodbye may have set its end
-    -- A caller's first call on a queue pays for callers that ended without a goodbye: a bounded sample of them.
+    call('PERSIST', STATE) -- the last goodbye may have set an expiry
+    -- The first call of a new caller drops callers that ended without a goodbye, from a bounded sample.
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
       local heard = some[i] ~= caller_field and string.sub(some[i], 1, 7) == 'caller:' and string.match(some[i + 1], '^%d+ (%d+)')

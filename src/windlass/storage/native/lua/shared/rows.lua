@@ -1,5 +1,6 @@
--- Rows, for the scripts that only read:
--- { state, id, data, META record, ready score, run time, LEASES record, progress, last failure's message }
+-- Rows describe one job each, for the scripts that only read:
+-- { state, id, data, META record, ready score, run time, LEASES record, progress, message of the last failure }
+-- A dead or broken job is { state, id, dead record }.
 
 local function row_of(what, id, score, run_at, lease)
   return { what, id, read('HGET', DATA, id), read('HGET', META, id), score, run_at, lease, read('HGET', PROGRESS, id), read('HGET', LAST_ERRORS, id) }
@@ -17,6 +18,6 @@ local function scheduled_row(id, run_at)
   return row_of(tonumber(run_at) > due and 'scheduled' or 'ready', id, false, run_at, false)
 end
 
-local function grave_row(what, id)
+local function dead_row(what, id)
   return { what, id, read('HGET', DEAD_RECORDS, id) }
 end

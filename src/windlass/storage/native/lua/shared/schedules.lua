@@ -1,5 +1,5 @@
--- SCHEDULES: what became of the ticks so far (fired, dropped, missed, time of the last one), a line break, then the record:
--- JSON that the scripts do not read. Without that first line nothing has become of any tick yet.
+-- SCHEDULES: counts of the ticks so far (fired, dropped, missed) and the time of the last one, a line break, then the
+-- record: JSON that the scripts do not parse. A schedule that never ticked has no first line.
 
 local function split_schedule(text)
   local fired, dropped, missed, last, record = string.match(text, '^(%d+) (%d+) (%d+) (%d+)\n(.*)$')
@@ -11,7 +11,7 @@ local function join_schedule(s)
   return string.format('%.0f %.0f %.0f %.0f\n', s.fired, s.dropped, s.missed, s.last) .. s.record
 end
 
--- Whether this is the record that a caller read before: it shows its SHA-1.
+-- Whether the record still has the SHA-1 of the record that the caller read.
 local function is_same(s, sha)
   return redis.sha1hex(s.record) == sha
 end

@@ -1,6 +1,6 @@
--- Placing jobs that wait. None of these moves can fail once the sizes of the keys they touch were read.
+-- Placing jobs that wait. None of these functions can fail once the script has read the sizes of the keys they write.
 
--- Run times are whole ms; one with this fraction was set because nobody knew the task, and is nobody's wish.
+-- Run times are whole ms. This fraction marks a parked job: the queue set its run time because no worker knew the task.
 local PARKED_FRACTION = 0.5
 
 local function keep_meta(id, m, needed)
@@ -12,26 +12,27 @@ local function keep_meta(id, m, needed)
   end
 end
 
--- Puts a job where its run time says: `scheduled`, or `ready` behind its equals, or, with a `score`, back in its old place.
+-- Puts a job into `scheduled` if its run time is ahead, else into `ready`: behind its equals, or with a `score` back in
+-- its old place.
 local function place(id, m, run_at, score)
   if run_at > due then
     m.seq = next_seq()
     call('ZADD', SCHEDULED, run_at, scheduled_member(m.seq, id))
     keep_meta(id, m, true)
-    if run_at - due < SOON then soon = soon + 1 end
+    if run_at - due < SOON_MS then soon_count = soon_count + 1 end
     return
   end
   local seq = score and score % PRIORITY_STEP or next_seq()
   call('ZADD', READY, m.priority * PRIORITY_STEP + seq, id)
   m.seq = 0
   keep_meta(id, m, false)
-  came = came + 1
+  made_ready = made_ready + 1
 end
 
--- Promotes scheduled jobs that are due, oldest run time first, then oldest sequence.
-local function promote(most)
+-- Moves due jobs from `scheduled` to `ready`, oldest run time first, then lowest sequence.
+local function promote(limit)
   if size[SCHEDULED] == 0 then return end
-  local members = call('ZRANGE', SCHEDULED, '-inf', due, 'BYSCORE', 'LIMIT', 0, most)
+  local members = call('ZRANGE', SCHEDULED, '-inf', due, 'BYSCORE', 'LIMIT', 0, limit)
   if #members == 0 then return end
   local ids, adds = {}, {}
   for i, member in ipairs(members) do
@@ -47,6 +48,6 @@ local function promote(most)
   end
   call('ZREM', SCHEDULED, unpack(members))
   call('ZADD', READY, unpack(adds))
-  came = came + #ids
+  made_ready = made_ready + #ids
   size[READY] = 1
 end

@@ -1,15 +1,16 @@
--- Telling those who wait that there is work.
+-- Waking idle workers.
 
-local came = 0 -- jobs that became ready in this call, for `wake`
-local SOON = 15500 -- ms, a little more than the time after which a waiter looks by itself at the latest
-local MOST_SOON = 8 -- waiters that are told of such run times: where more wait, one of them looks within a moment
-local soon = 0 -- run times set in this call that come before a waiter looks by itself
+local made_ready = 0 -- jobs that became ready in this call
+local SOON_MS = 15500 -- a little above the longest poll pause of a waiter, 15 s
+local MAX_SOON_WAKES = 8 -- wake-ups for such run times: where more waiters exist, one of them polls soon anyway
+local soon_count = 0 -- jobs scheduled in this call that are due before the next poll of a waiter
 
--- Wakes idle waiters, longest idle first; one that is gone does not count. A lost wake-up only delays. One is woken
--- for each run time that comes before the next poll, too: a waiter sleeps until the first one that it knew of.
+-- Wakes `count` idle waiters, longest idle first. A waiter without a subscription does not count. Also wakes one waiter
+-- for each run time before the next poll, because a waiter sleeps until the first run time it knew. A lost wake-up only
+-- delays a job until the next poll.
 local function wake(count)
   if size[IDLE] == 0 then return end
-  count = count + math.min(soon, MOST_SOON)
+  count = count + math.min(soon_count, MAX_SOON_WAKES)
   while count > 0 do
     local waiter = call('ZPOPMIN', IDLE)[1]
     if not waiter then return end
