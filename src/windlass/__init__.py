@@ -1,4 +1,4 @@
-"""Windlass: a job queue on Redis or Valkey that does not let a job slip."""
+"""Windlass: a durable job queue on Redis or Valkey. Start with `Windlass()`."""
 
 __version__ = "0.1.0"
 

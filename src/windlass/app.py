@@ -1,4 +1,4 @@
-"""The app: one program's way to its queues. It owns the sessions and says goodbye when it is closed."""
+"""`Windlass`, the app: one program's queues, tasks and connections."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from windlass.tasks.declaration import (
 )
 from windlass.tasks.registry import Registry
 from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
+from windlass.transport.errors import ConnectFailed, WireLost, public_error
 from windlass.transport.presence import list_queues, list_workers
 from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.values.durations import Duration, milliseconds
@@ -57,11 +58,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
-LONGEST_RETRY = 300.0  # half of the time for which a queue remembers the last answer of a silent caller
+MAX_RETRY_S = 300.0  # half of the time that a queue remembers the last reply to a silent caller
 
 
 class AppConfig(Redacted, frozen=True):
-    """What an app was made with, in plain values: enough to make another like it. URL and keys are not for all eyes."""
+    """The options of an app as plain values, to make another app like it. Its repr hides the URL and the keys."""
 
     hidden: ClassVar[tuple[str, ...]] = ("url", "signing_keys", "encryption_keys")
 
@@ -80,21 +81,35 @@ class AppConfig(Redacted, frozen=True):
 
 
 class Windlass:
-    """An app: `Windlass()` uses a durable embedded server, `Windlass("redis://…")` or `WINDLASS_URL` another.
+    """The app: gives access to queues, declares tasks, and owns the connections to the server.
 
-    `retry_for` is how long a call is repeated while the server cannot be reached; then it raises. `queue_options`
-    are the defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`. `on_exception` says what an exception
-    of a job means that is neither `Retry` nor `Failure`: "retry", or "fail" for good; a task may say otherwise.
-    `layouts` names the queues that speak the keys of another system: `{"thumbs": "workqueue"}`, or `{"*": "workqueue"}`
-    for all others; the variable `WINDLASS_LAYOUTS` ("thumbs=workqueue mail=hworker") counts for more.
-    `durability` is how safe a job must be when its enqueue returns: "memory", "everysec", "fsync" or "replicated(n)",
-    for all queues or by queue (`{"orders": "replicated(2)", "*": "fsync"}`). Without one nothing is waited for, and
-    receipts state what is certain: "fsync" on the embedded server, "memory" on another.
-    A queue keeps the last `max_dead` jobs that failed for good. Jobs that cannot be decoded are kept apart and never
-    dropped: a worker that finds `max_broken` of them stops taking jobs from that queue.
-    `signing_keys` and `encryption_keys` are keys by their ids: `{"2026-11": b"…"}`, or `WINDLASS_SIGNING_KEYS` and
-    `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64"). The first one seals every payload, all of them open;
-    what is not sealed with one of them is never run.
+    `Windlass()` starts or joins the embedded server, whose data is durable. `Windlass("redis://…")`, or the variable
+    `WINDLASS_URL`, uses a Redis or Valkey server of yours.
+
+    Options:
+      home            data folder of the embedded server; `WINDLASS_HOME` sets the default.
+      retry_for       how long a call is retried while the server cannot be used, 10 s by default; then it raises.
+      call_timeout    how long one attempt of a call waits for its reply, 10 s by default.
+      max_payload     the largest payload in bytes, 1 MiB by default.
+      max_dead        how many dead jobs a queue keeps, 1,000 by default; then it drops the oldest.
+      max_broken      how many broken jobs (with a payload that cannot be decoded) a queue keeps, 1,000 by default.
+                      None is ever dropped: at this limit workers stop leasing from the queue.
+      queue_options   defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`.
+      on_exception    what to do when a job raises: "retry" (the default), or "fail" to let it die at once. `Retry` and
+                      `Failure` decide for themselves. A task can override this.
+      durability      the level a job must reach before its enqueue returns: "memory", "everysec", "fsync" or
+                      "replicated(n)", for all queues or by queue: `{"orders": "replicated(2)", "*": "fsync"}`. Without
+                      it an enqueue waits for nothing more than the server's reply.
+      layouts         queues that use another system's keys: `{"thumbs": "workqueue"}`; "*" means all other queues.
+                      `WINDLASS_LAYOUTS` ("thumbs=workqueue mail=hworker") overrides it.
+      signing_keys, encryption_keys
+                      keys by id: `{"2026-11": b"…"}`. The first key seals every new payload, all keys open one. A
+                      worker never runs a payload that none of them opens. Default: `WINDLASS_SIGNING_KEYS` and
+                      `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64").
+      allow_eviction  use a server that may evict keys, and so lose jobs, when its memory is full.
+
+    Close it with `close` or `aclose`, or use it as a context manager. Every blocking method `x` has an awaitable
+    twin `ax`.
     """
 
     def __init__(
@@ -116,11 +131,11 @@ class Windlass:
         encryption_keys: Mapping[str, bytes] | None = None,
     ) -> None:
         if url == "":
-            raise InvalidOption("the server's URL is empty: leave it away to use the embedded server")
+            raise InvalidOption("the server's URL is empty: omit it to use the embedded server")
         url = url or ("embedded://" if home is not None else os.environ.get("WINDLASS_URL")) or "embedded://"
         self._endpoint = Endpoint.parse(url)
         if home is not None and (not self.is_embedded or self._endpoint.addresses[0].path):
-            raise InvalidOption("home is the data folder of the embedded server: give a URL or a home, not both")
+            raise InvalidOption("home is the data folder of the embedded server: pass a URL or home, not both")
         folder = home or self._endpoint.addresses[0].path
         self._embedded = EmbeddedServer(Path(folder) if folder else None) if self.is_embedded else None
         self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
@@ -132,20 +147,20 @@ class Windlass:
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
         signing, encryption = _keys(signing_keys, SIGNING_VARIABLE), _keys(encryption_keys, ENCRYPTION_VARIABLE)
         self._seal = Seal(signing, encryption)
-        _check_layouts(self._layout_names, self._seal)  # refuses what cannot be sealed
+        _check_layouts(self._layout_names, self._seal)  # refuses layouts that cannot be sealed
         self._durability = levels_by_queue(durability)
         self._registry: Registry[Task[..., Any, Any], Handler[..., Any]] = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
         self._options = SessionOptions(
             scripts=native_scripts.ALL + native_scripts.PRESENCE,
-            retry_for=milliseconds(retry_for, "retry_for", most=LONGEST_RETRY) / 1000,
-            call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=LONGEST_RETRY) / 1000,
+            retry_for=milliseconds(retry_for, "retry_for", most=MAX_RETRY_S) / 1000,
+            call_timeout=milliseconds(call_timeout, "call_timeout", least=0.001, most=MAX_RETRY_S) / 1000,
             allow_eviction=allow_eviction,
             locate=self._embedded.ensure if self._embedded else None,
         )
         self.given = AppConfig(
             None if self._embedded else url,
-            str(self._embedded.home) if self._embedded else None,  # also where WINDLASS_HOME, or nobody, has named it
+            str(self._embedded.home) if self._embedded else None,  # also if it comes from WINDLASS_HOME or the default
             max_payload,
             max_dead,
             max_broken,
@@ -163,34 +178,34 @@ class Windlass:
         self._lock = threading.Lock()
         self._closed = False
         self._inherited: list[object] = []
-        self._start_afresh()
+        self._reset_connections()
         _apps.add(self)
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it uses the embedded server."""
+        """Whether this app uses the embedded server."""
         return self._endpoint.kind == "embedded"
 
     def __repr__(self) -> str:
         return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}>"
 
     def queue(self, name: str, *, layout: str | None = None, durability: str | None = None) -> Queue:
-        """A queue by its name; it comes into being with its first job.
+        """Return a queue for raw jobs (bytes). The queue exists once it has a job.
 
-        `layout` is how it lies in the server: "native", or the keys of another system ("worqr", "workqueue", "queasy",
-        "hworker", "processor"). By default what the app's `layouts` say, else native. `durability` is how safe a job
-        must be when its enqueue returns; by default what the app's `durability` says.
+        `layout` chooses its keys: "native", or those of another system ("worqr", "workqueue", "queasy", "hworker",
+        "processor"); the default comes from the app's `layouts`, else "native". `durability` is the level that a job
+        must reach before its enqueue returns; the default is the app's. Raises `InvalidName` and `InvalidOption`.
         """
-        lies = self.layout(name, layout)
+        chosen = self.layout(name, layout)
         level = self._durability.get(name) or self._durability.get(EVERY_QUEUE)
         if durability is not None:
             level = Durability.parse(durability)
-        return Queue(lies, self, max_payload=self._max_payload, durability=level)
+        return Queue(chosen, self, max_payload=self._max_payload, durability=level)
 
     def layout(self, queue: str, name: str | None = None) -> Layout:
-        """How a queue lies in the server. All who use the queue share one, and so what is known of its clock."""
+        """The layout object of a queue. All users of the queue share it, and with it the view of the server's clock."""
         if not isinstance(queue, str):
-            check_name(queue)  # which refuses it
+            check_name(queue)  # raises
         chosen = name or self._layout_names.get(queue) or self._layout_names.get("*", "native")
         found = self._layouts.get((queue, chosen))
         return found or self._layouts.setdefault(
@@ -205,26 +220,31 @@ class Windlass:
     def job(self, queue: str, id: str, returns: type[V]) -> JobHandle[V]: ...
 
     def job(self, queue: str, id: str, returns: Any = Any) -> JobHandle[Any]:
-        """A handle on a job: its result, its events, its record. `returns` is the type that its result is read as."""
+        """Return a handle on a job by its id: to wait for its result, watch its events or cancel it.
+
+        `returns` is the type that `result` decodes the value to. The server is not asked whether the job exists.
+        """
         return JobHandle(self.layout(queue), self, id, returns=returns)
 
     def hand_over(self, parent: str, call: TaskCall) -> Child:
-        """A call that a running job of a queue hands over, checked."""
-        _checked(call)
+        """Check a call that a running job of the queue `parent` hands over, and return it as a child job."""
+        _check_call(call)
         if "durability" in call.options:
-            raise InvalidOption(f"{call!r}: a job that is handed over is as safe as the step that completes its parent")
+            raise InvalidOption(
+                f"{call!r}: durability cannot be set for a handed-over job, which is added in its parent's last step"
+            )
         for queue in (parent, call.queue):
             need(self.layout(queue), Capability.HAND_OVER, "hand a job over")
         return Child(call.queue, self.queue(call.queue).new_job(call.data, call.options))
 
     def queue_defaults(self, name: str) -> QueueOptions:
-        """What `queue_options` says for the tasks of this queue."""
+        """The `queue_options` of one queue."""
         return self._queue_options.get(name, {})
 
     # -- tasks and handlers ----------------------------------------------------------------------
 
     @overload
-    def task(  # what is awaited comes first: only then is its value meant
+    def task(  # the coroutine overload comes first, so that V is the awaited value
         self, function: Callable[P, Coroutine[Any, Any, V]], /
     ) -> Task[P, Coroutine[Any, Any, V], V]: ...
 
@@ -237,11 +257,22 @@ class Windlass:
     def task(
         self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
     ) -> Task[..., Any, Any] | TaskMaker:
-        """Declare a task, as `@app.task` or with options.
+        """Declare a task: `@app.task`, or `@app.task(queue="emails", max_failures=3)`. Enqueue it with `.enqueue(…)`.
 
-        Options: `queue` ("default"), `name` (the function's own), `run` ("loop" for async def, "thread" for def, or
-        "process"), `timeout` (not in a thread), `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `priority`,
-        `keep_result`, `on_exception` ("retry" or "fail").
+        Options:
+          queue         where its jobs go; "default".
+          name          the task's name in the payload; the function's name.
+          run           "loop" for `async def`, "thread" for `def`, or "process", which can be killed.
+          timeout       time limit of one attempt; not with run="thread", because a thread cannot be killed.
+          max_failures  how many failed attempts are retried, 10. The next failure makes the job dead.
+          max_stalls    how many lost leases (worker killed or stuck) are retried, 3.
+          min_backoff, max_backoff
+                        the wait after the first failure, 2 s; it doubles up to 5 min.
+          priority      0 (first) to 9 (last); 5.
+          keep_result   how long to keep the return value: "1h". By default it is not kept.
+          on_exception  "retry" or "fail"; the app's `on_exception`.
+
+        Raises `InvalidTask` for a function or option that cannot work.
         """
         if function is not None:
             return self._declare(function, options)
@@ -257,13 +288,14 @@ class Windlass:
     def handler(
         self, queue: str, /, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[Concatenate[bytes, P], R]], Handler[P, R]]:
-        """Declare the one function that gets every payload of a queue as bytes: `@app.handler("thumbs")`.
+        """Declare the function that handles every job of a queue as raw bytes: `@app.handler("thumbs")`.
 
-        Options: `run`, `timeout`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `on_exception`.
+        A queue has tasks or one handler. Options, as for `task`: `run`, `timeout`, `max_failures`, `max_stalls`,
+        `min_backoff`, `max_backoff`, `on_exception`. Raises `InvalidTask`.
         """
         if callable(queue):
-            raise InvalidTask('a handler needs the name of its queue: @app.handler("thumbs")')
-        self.layout(queue)  # refuses what can be no name of a queue
+            raise InvalidTask('a handler needs a queue name: @app.handler("thumbs")')
+        self.layout(queue)  # raises if this is not a queue name
 
         def declare(function: Callable[Concatenate[bytes, P], R]) -> Handler[P, R]:
             with declaring(f"the handler of queue {queue!r}"):
@@ -275,39 +307,40 @@ class Windlass:
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any, Any]]:
-        """All tasks, by their names."""
+        """All declared tasks, by name."""
         return self._registry.tasks
 
     @property
     def handlers(self) -> Mapping[str, Handler[..., Any]]:
-        """All handlers, by their queues."""
+        """All declared handlers, by queue."""
         return self._registry.handlers
 
     def find(self, name: str) -> Task[..., Any, Any] | None:
-        """The task of this name, if there is one."""
+        """The task of this name, or `None`."""
         return self._registry.tasks.get(name)
 
     # -- schedules -------------------------------------------------------------------------------
 
     @property
     def schedules(self) -> Schedules:
-        """The schedules in the server: add, pause, run now, delete, list."""
+        """The schedules stored in the server: add, pause, resume, run now, delete, get, list."""
         return Schedules(self.layout, self, max_payload=self._max_payload)
 
     def schedule(self, name: str, call: TaskCall, **timing: Unpack[TimingOptions]) -> None:
         """Declare a schedule in code: `app.schedule("nightly", clean.call(30), cron="0 3 * * *", zone="Asia/Tokyo")`.
 
-        Workers that have the declaration put it into the server and tick it; take it out of the code and it stops.
+        Workers with this declaration store it in the server and enqueue its jobs. Without it in the code of any running
+        worker, it enqueues nothing. For the timing options see `Schedules.add`. Raises `InvalidTask`.
         """
         if name in self._declared_schedules:
-            raise InvalidTask(f"there are two schedules {name!r}: give one of them another name")
+            raise InvalidTask(f"schedule {name!r} is declared twice: give one of them another name")
         with declaring(f"schedule {name!r}"):
-            made = schedule_of(name, _checked(call), declared=True, max_payload=self._max_payload, **timing)
+            made = schedule_of(name, _check_call(call), declared=True, max_payload=self._max_payload, **timing)
         self._declared_schedules[name] = made
 
     @property
     def declared_schedules(self) -> Mapping[str, Schedule]:
-        """The schedules that are declared in code, by their names."""
+        """The schedules declared in code, by name."""
         return MappingProxyType(self._declared_schedules)
 
     def worker(
@@ -321,23 +354,30 @@ class Windlass:
         name: str | None = None,
         allow_unsafe: bool = False,
     ) -> Worker:
-        """A worker inside this program: `await app.worker().run()`. In production use `windlass worker module:app`.
+        """Return a worker that runs inside this program: `await app.worker().run()`.
 
-        `queues` with their weights; by default all that have a task or handler here. A thread keeps the leases alive,
-        so no job may hold the interpreter for longer than `lease`; tasks that run in processes are refused. On a server
-        that may lose jobs (see `windlass doctor`) it does not start, unless with `allow_unsafe`.
+        In production prefer `windlass worker module:app`, which restarts processes that crash or get stuck.
+
+        Options:
+          queues        names, or names with weights (`{"emails": 3, "thumbs": 1}`); all queues of this app's tasks.
+          concurrency   how many `async def` jobs run at once; 100.
+          threads       how many `def` jobs run at once; 8.
+          lease         lease time of a running job. A thread renews leases, so no job may block the interpreter longer.
+          grace         how long running jobs may go on when the worker stops; then they go back to the queue.
+          name          the worker's name; a generated one.
+          allow_unsafe  start on a server that may lose jobs (see `windlass doctor`).
+
+        Tasks with run="process" are refused. Raises `InvalidOption`.
         """
-        from windlass.worker.in_process import Worker  # costs time that a producer need not spend
+        from windlass.worker.in_process import Worker  # imported here: producers never need it
         from windlass.worker.settings import Settings, worker_name
 
         if isinstance(queues, str):
-            raise InvalidOption(f"queues must be a list of names, or names with weights: [{queues!r}]")
+            raise InvalidOption(f"queues must be a list of names, or names with weights: write [{queues!r}]")
         own = self.own_queues() if queues is None else queues
         chosen = own if isinstance(own, Mapping) else dict.fromkeys(own, 1)
         if not chosen:
-            raise InvalidOption(
-                "there is nothing to work on: the app has no task and no handler, or no queue was named"
-            )
+            raise InvalidOption("the worker has no queue: declare a task or handler, or pass queues")
         settings = Settings(
             name=worker_name(check_name(name, "worker") if name else None),
             queues={
@@ -353,21 +393,21 @@ class Windlass:
         return Worker(self, settings)
 
     def own_queues(self) -> list[str]:
-        """The queues that have a task, a handler or a schedule here."""
+        """The queues that this app has tasks, handlers or schedules for."""
         scheduled = {schedule.queue for schedule in self._declared_schedules.values()}
         return sorted({task.queue for task in self.tasks.values()} | set(self.handlers) | scheduled)
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether the app is closed."""
         return self._closed
 
-    # -- what there is ---------------------------------------------------------------------------
+    # -- queues and workers ----------------------------------------------------------------------
 
     def queues(self) -> list[str]:
-        """The names of all queues that are in use on the server, and of those that have a layout of another system.
+        """List the names of all queues in the server, and of all queues named in `layouts`.
 
-        What lies in the server in another layout cannot be told from other keys, so it must be named.
+        The keys of another system's queue cannot be told from other keys, so such a queue is listed only if named.
         """
         return self._with_named(self.run(list_queues))
 
@@ -379,19 +419,20 @@ class Windlass:
         return sorted({*found, *self._layout_names} - {"*"})
 
     def workers(self) -> list[WorkerRecord]:
-        """All workers that were heard of within the last minute, by name."""
+        """List the workers that sent a heartbeat within the last minute, by name."""
         return self.run(list_workers)
 
     async def aworkers(self) -> list[WorkerRecord]:
         """Awaitable `workers`."""
         return await self.arun(list_workers)
 
-    # -- many at a time --------------------------------------------------------------------------
+    # -- bulk enqueue ----------------------------------------------------------------------------
 
     def enqueue_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
-        """Put many calls on their queues: `app.enqueue_many(welcome.call(i) for i in ids)`. Receipts in that order.
+        """Enqueue many task calls: `app.enqueue_many(welcome.call(i) for i in ids)`. Returns receipts in that order.
 
-        One round trip, and one atomic step, for each queue and 1,000 calls. All are checked before any is sent.
+        All calls are checked before any is sent. Each queue takes one atomic step and round trip per 1,000 calls. If a
+        step fails, earlier steps stay. Raises the errors of `Queue.enqueue`.
         """
         return self.run(self._enqueue_many(calls))
 
@@ -400,13 +441,13 @@ class Windlass:
         return await self.arun(self._enqueue_many(calls))
 
     def _enqueue_many(self, calls: Iterable[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
-        given = [_checked(call) for call in calls]
+        given = [_check_call(call) for call in calls]
         places: dict[str, list[int]] = {}
         for place, call in enumerate(given):
             places.setdefault(call.queue, []).append(place)
         if len(places) == 1:
-            return self._sending(given[0].queue, given)
-        flows = [(places[name], self._sending(name, [given[place] for place in places[name]])) for name in places]
+            return self._send_calls(given[0].queue, given)
+        flows = [(places[name], self._send_calls(name, [given[place] for place in places[name]])) for name in places]
 
         def flow(session: Session) -> Flow[list[Receipt]]:
             receipts: dict[int, Receipt] = {}
@@ -424,7 +465,7 @@ class Windlass:
 
         return flow
 
-    def _sending(self, name: str, calls: list[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
+    def _send_calls(self, name: str, calls: list[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
         queue = self.queue(name)
         jobs = [RawJob(call.data, **call.options) if call.options else call.data for call in calls]
         return queue._enqueue(queue._new_jobs(jobs))
@@ -432,56 +473,63 @@ class Windlass:
     # -- running flows ---------------------------------------------------------------------------
 
     def run(self, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow in this thread."""
-        return self._blocking.run(flow(self._session()))
+        """Run a flow in this thread. Raises public errors only."""
+        session = self._session()
+        try:
+            return self._blocking.run(flow(session))
+        except (ConnectFailed, WireLost) as error:
+            raise public_error(error, self._endpoint) from error
 
     async def arun(self, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow on this event loop."""
+        """Run a flow on this event loop. Raises public errors only."""
         session = self._known_loop_session() or await self._new_loop_session()
-        return await self._awaitable.run(flow(session))
+        try:
+            return await self._awaitable.run(flow(session))
+        except (ConnectFailed, WireLost) as error:
+            raise public_error(error, self._endpoint) from error
 
     def tolerate_eviction(self) -> None:
-        """From now on use a server that may throw jobs away, too; for a worker that was told to."""
+        """Accept a server that may evict jobs from now on: for a worker with `allow_unsafe`."""
         self._options = replace(self._options, allow_eviction=True)
         self.given = structs.replace(self.given, allow_eviction=True)
         for session in (self._thread_session, *self._loop_sessions.values()):
             session.options = self._options
 
     async def is_cluster(self) -> bool:
-        """Whether the queues are spread over several servers."""
-        return await self.arun(lambda session: session.find_out())
+        """Whether the server is a Redis or Valkey Cluster. Connects, without retries."""
+        return await self.arun(lambda session: session.is_cluster())
 
     def _session(self) -> Session:
-        self._guard()
+        self._check_usable()
         return self._thread_session
 
     def _known_loop_session(self) -> Session | None:
-        self._guard()
+        self._check_usable()
         return self._loop_sessions.get(asyncio.get_running_loop())
 
     async def _new_loop_session(self) -> Session:
         loop = asyncio.get_running_loop()
         session = Session(self._endpoint, self._options)
-        with self._lock:  # other threads may begin and end loops of their own
+        with self._lock:  # other threads may start and end event loops
             for ended in [each for each in self._loop_sessions if each.is_closed()]:
                 session.adopt(self._loop_sessions.pop(ended))
                 self._loop_ends.pop(ended)
             self._loop_sessions[loop] = session
-            self._loop_ends[loop] = ending = _hang_up_in_the_end(session)
+            self._loop_ends[loop] = ending = _disconnect_when_loop_ends(session)
         await anext(ending)
         return session
 
-    def _guard(self) -> None:
-        """After a fork the child must not speak on its parent's connections, nor as its callers."""
+    def _check_usable(self) -> None:
+        """Refuse a closed app. After a fork, drop the connections and caller names, which belong to the parent."""
         if self._pid != os.getpid():
-            self._start_afresh()
+            self._reset_connections()
         if self._closed:
-            raise InvalidOption("this app is closed: make a new Windlass()")
+            raise InvalidOption("this app is closed: create a new Windlass()")
 
-    def _start_afresh(self) -> None:
-        """Begin with no connections: at first, and in a child after a fork."""
+    def _reset_connections(self) -> None:
+        """Start without connections: in a new app, and in a child after a fork."""
         self._pid = os.getpid()
-        # A child must keep what it inherited: freeing an asyncio connection would end it for the parent as well.
+        # A forked child keeps the inherited objects alive: freeing an asyncio connection would close the parent's too.
         self._inherited += [getattr(self, name, None) for name in ("_thread_session", "_loop_sessions", "_loop_ends")]
         self._thread_session = Session(self._endpoint, self._options)
         self._loop_sessions: dict[asyncio.AbstractEventLoop, Session] = {}
@@ -489,48 +537,51 @@ class Windlass:
         for layout in self._layouts.values():
             layout.forget_names()
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Say goodbye to the server and close all connections. The embedded server goes on for the next program.
+        """Close all connections. The embedded server keeps running for other programs.
 
-        A call that another thread has under way ends with `OutcomeUnknown`.
+        A call that another thread is making ends with `OutcomeUnknown`.
         """
         with self._lock:
             if self._closed or self._pid != os.getpid():
                 return
             self._closed = True
             sessions = [self._thread_session, *self._loop_sessions.values()]
-        self._say_goodbye(sessions)
+        self._send_farewell(sessions)
         for session in sessions:
             session.end()
 
     async def aclose(self) -> None:
         """Awaitable `close`."""
         await asyncio.to_thread(self.close)
-        await asyncio.sleep(0)  # let the sockets of this loop be closed before it ends
+        await asyncio.sleep(0)  # one loop turn, in which this loop's sockets are closed
 
-    def _say_goodbye(self, sessions: list[Session]) -> None:
-        """On a connection of its own: those of event loops cannot be used, and a deaf server must not hold us up."""
+    def _send_farewell(self, sessions: list[Session]) -> None:
+        """Tell the server to forget this program's callers.
+
+        It uses a new connection with a short timeout: the event loops own the others, and the server may be stuck.
+        """
         address = next((known for known in (session.known_primary for session in sessions) if known), None)
         if address is None:
-            return  # never connected, or the connection was lost: nothing to say, or nobody to hear it
+            return  # never connected, or the connection is lost
         options = replace(self._options, retry_for=0.0)
-        parting = Session(self._endpoint, options)
-        parting.start_at(address)
-        runner = SyncDriver(self._endpoint, min(1.0, self._options.call_timeout))
+        session = Session(self._endpoint, options)
+        session.start_at(address)
+        driver = SyncDriver(self._endpoint, min(1.0, self._options.call_timeout))
         try:
             for layout in list(self._layouts.values()):
                 first = layout.counts().keys[0]
-                callers = [name for session in sessions for name in session.idle_callers(first)]
-                lossy = [name for session in sessions for name in session.idle_callers(first, lossy=True)]
+                callers = [name for each in sessions for name in each.idle_callers(first)]
+                lossy = [name for each in sessions for name in each.idle_callers(first, lossy=True)]
                 call = layout.farewell(callers, lossy)
                 if call is not None:
-                    runner.run(parting.perform(call))
+                    driver.run(session.perform(call))
         except WindlassError:
-            pass  # a goodbye that is not heard is only untidy: callers are forgotten by themselves
+            pass  # harmless: the server forgets silent callers by itself
         finally:
-            parting.end()
+            session.end()
 
     def __enter__(self) -> Self:
         return self
@@ -549,39 +600,38 @@ class Windlass:
         await self.aclose()
 
 
-async def _hang_up_in_the_end(session: Session) -> AsyncIterator[None]:
-    """A generator that is left half-way is closed by its event loop when that ends: the time to close connections."""
+async def _disconnect_when_loop_ends(session: Session) -> AsyncIterator[None]:
+    """Close the session's connections when its event loop ends: the loop then closes every unfinished generator."""
     try:
         yield
     finally:
-        session.hang_up()
+        session.disconnect()
 
 
 def _check_layouts(given: Mapping[str, str], seal: Seal = UNSEALED) -> dict[str, str]:
     if not isinstance(given, Mapping):
-        raise InvalidOption('layouts must be names of layouts by queue, like {"thumbs": "workqueue"}')
+        raise InvalidOption('layouts must map queue names to layout names, like {"thumbs": "workqueue"}')
     for queue, name in given.items():
-        # Refuses what can be no name of a queue.
-        make_layout(check_layout(name), "all" if queue == "*" else queue, seal=seal)
+        make_layout(check_layout(name), "all" if queue == "*" else queue, seal=seal)  # checks the queue's name
     return dict(given)
 
 
 def _keys(given: Mapping[str, bytes] | None, variable: str) -> Mapping[str, bytes] | None:
-    """The keys that the program gives, else those of its environment."""
+    """The keys that the program passes, else those of the environment variable."""
     text = os.environ.get(variable)
     return read_keys(variable, text) if given is None and text is not None else given
 
 
 def read_layouts(words: Iterable[str]) -> dict[str, str]:
-    """Layouts by queue from words such as `thumbs=workqueue`; one without a queue is for all others."""
+    """Parse words such as `thumbs=workqueue` to layouts by queue. A word without a queue is for all other queues."""
     pairs = (word.rpartition("=") for word in words)
     return _check_layouts({queue or "*": name for queue, _, name in pairs})
 
 
-def _checked(call: TaskCall) -> TaskCall:
+def _check_call(call: TaskCall) -> TaskCall:
     if not isinstance(call, TaskCall):
-        forgot = ": was an await forgotten?" if iscoroutine(call) else ": pass what task.call(…) returns"
-        raise InvalidArguments(f"{call!r} is no call of a task{forgot}")
+        remedy = "was an await forgotten?" if iscoroutine(call) else "pass what task.call(…) returns"
+        raise InvalidArguments(f"{call!r} is not a task call: {remedy}")
     return call
 
 

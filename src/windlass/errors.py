@@ -1,43 +1,43 @@
 """Every error that Windlass raises, as one small tree.
 
     WindlassError
-    ├── InvalidInput (also ValueError)     what was passed cannot be used; nothing was sent
+    ├── InvalidInput (also ValueError)     an argument cannot be used; nothing was sent
     │   ├── InvalidName                      a queue or holder name
     │   ├── InvalidId                        a job id
     │   ├── InvalidPayload                   data that is not bytes
     │   ├── PayloadTooLarge                  data over the limit
     │   ├── InvalidOption                    priority, counts, flags, durations, URLs
-    │   ├── InvalidTime                      run_at or delay that is no moment in time
-    │   ├── InvalidTask                      a task or handler that cannot be declared like this
+    │   ├── InvalidTime                      a run_at or delay that is not a valid time
+    │   ├── InvalidTask                      a task, handler or schedule that cannot be declared so
     │   ├── InvalidArguments                 arguments that do not fit the task
-    │   └── ForeignLease                     a lease of another queue
+    │   └── ForeignLease                     a lease of another queue, or no lease
     ├── Undecodable                        a payload that cannot be decoded
     ├── TooManyUndecodable                 many jobs in a row that this program cannot decode
     ├── JobFailed                          a job failed for good
     │   └── StallError                       its lease was lost too often
     │       └── CrashError                     its process died too often
-    ├── ResultMissing                      the job is gone, and nothing of it was kept
-    ├── UnsupportedByLayout                the queue's layout has no such operation
+    ├── ResultMissing                      the job is gone, and no result was kept
+    ├── UnsupportedByLayout                the queue's layout does not support the operation
     ├── NotApplied                         the operation did not happen: safe to try again
     │   ├── ServerUnreachable                no connection could be made
     │   ├── ServerLoading                    the server is still reading its data
     │   ├── ServerReadOnly                   it is a replica, or refuses writes
-    │   ├── ServerBusy                       it answers nobody for now, or the cluster is not whole
+    │   ├── ServerBusy                       a script blocks it, or part of the cluster is down
     │   ├── QueueFull                        the server has no memory left for new jobs
     │   └── AccessDenied                     wrong password, or the user may not do this
-    ├── NotDurable                         the job is on the queue, but not as safe as was asked for
-    ├── OutcomeUnknown                     the reply was lost and could not be asked for again
-    │   └── ServerFault                      the server answered with an error we do not know
-    ├── ServerUnfit                        the server must not be used
+    ├── NotDurable                         the job is on the queue, below the durability asked for
+    ├── OutcomeUnknown                     the reply was lost: applied or not, we cannot know
+    │   └── ServerFault                      the server answered with an unknown error
+    ├── ServerUnfit                        the server is not fit for a queue
     │   ├── ServerTooOld                     older than Redis 7.0 or Valkey 7.2
-    │   └── ServerMayEvict                   its eviction policy may throw jobs away
-    ├── KeyConflict                        one of the queue's keys holds something that is not ours
+    │   └── ServerMayEvict                   its eviction policy may delete jobs
+    ├── KeyConflict                        another program wrote one of the queue's keys
     └── EmbeddedError                      the embedded server could not be found, started or stopped
-        ├── ServerBinaryMissing              no valkey-server or redis-server anywhere
-        └── ServerWillNotStart               it was started and did not come up
+        ├── ServerBinaryMissing              no valkey-server or redis-server was found
+        └── ServerWillNotStart               the server process did not come up
 
-Each message says what happened, to what, and what to do next. `NotApplied` and `OutcomeUnknown`
-answer the one question that matters after a connection error: did it happen?
+Each message says what happened, to which queue or job, and what to do next. After a connection error the class says
+whether the operation happened: `NotApplied` (no) or `OutcomeUnknown` (maybe).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 
 class WindlassError(Exception):
-    """Anything that Windlass raises on purpose."""
+    """The base of all errors that Windlass raises."""
 
 
 class InvalidInput(WindlassError, ValueError):
-    """What was passed cannot be used; nothing was sent to the server."""
+    """An argument cannot be used; nothing was sent to the server."""
 
 
 class InvalidName(InvalidInput):
@@ -78,11 +78,11 @@ class InvalidOption(InvalidInput):
 
 
 class InvalidTime(InvalidInput):
-    """A run time or delay that is no moment in time."""
+    """A run time or delay that is not a valid time."""
 
 
 class InvalidTask(InvalidInput):
-    """A task or handler that cannot be declared like this."""
+    """A task, handler or schedule that cannot be declared like this."""
 
 
 class InvalidArguments(InvalidInput):
@@ -90,11 +90,11 @@ class InvalidArguments(InvalidInput):
 
 
 class ForeignLease(InvalidInput):
-    """A lease that was given out by another queue."""
+    """A lease of another queue, or an object that is not a lease."""
 
 
 class Undecodable(WindlassError):
-    """A payload that cannot be decoded. `worker_specific`: a program with other code or keys may be able to."""
+    """A payload that cannot be decoded. `worker_specific`: a worker with other code or keys may decode it."""
 
     def __init__(self, reason: str, *, worker_specific: bool = False) -> None:
         super().__init__(reason)
@@ -103,11 +103,11 @@ class Undecodable(WindlassError):
 
 
 class TooManyUndecodable(WindlassError):
-    """Many jobs of a queue in a row cannot be decoded by this program: it gave the others back."""
+    """This program could not decode many jobs of a queue in a row. It released the others."""
 
 
 class JobFailed(WindlassError):
-    """A job failed for good: which one, and the last that was said about it."""
+    """A job failed for good. `queue` and `id` name it, `message` is the last error."""
 
     def __init__(self, queue: str, id: str, message: str = "") -> None:
         super().__init__(queue, id, message)
@@ -116,24 +116,24 @@ class JobFailed(WindlassError):
         self.message = message
 
     def __str__(self) -> str:
-        told = f": {self.message}" if self.message else ""
-        return f"job {self.id!r} of queue {self.queue!r} failed for good{told}"
+        message = f": {self.message}" if self.message else ""
+        return f"job {self.id!r} of queue {self.queue!r} failed for good{message}"
 
 
 class StallError(JobFailed):
-    """Its lease was lost more often than `max_stalls` forgives."""
+    """A job lost its lease more often than `max_stalls` allows."""
 
 
 class CrashError(StallError):
-    """Its process died more often than `max_stalls` forgives."""
+    """A job's process died more often than `max_stalls` allows."""
 
 
 class ResultMissing(WindlassError):
-    """The job is gone, and no result of it was kept."""
+    """The job is gone, and no result was kept."""
 
 
 class UnsupportedByLayout(WindlassError):
-    """The layout of this queue has no such operation."""
+    """The layout of this queue does not support the operation."""
 
 
 class NotApplied(WindlassError):
@@ -153,7 +153,7 @@ class ServerReadOnly(NotApplied):
 
 
 class ServerBusy(NotApplied):
-    """The server answers nobody for now, or the cluster is not whole."""
+    """A script blocks the server, or part of the cluster is down."""
 
 
 class QueueFull(NotApplied):
@@ -161,11 +161,11 @@ class QueueFull(NotApplied):
 
 
 class AccessDenied(NotApplied):
-    """The password is wrong, or this user may not do this."""
+    """The password is wrong, or the user lacks a permission."""
 
 
 class NotDurable(WindlassError):
-    """The jobs are on the queue, but not as safe as was asked for. `receipts` has their ids, and what was reached."""
+    """The jobs are on the queue, below the durability asked for. `receipts` has their ids and levels."""
 
     def __init__(self, queue: str, asked: str, reached: str, receipts: Sequence[Receipt]) -> None:
         super().__init__(queue, asked, reached, receipts)
@@ -177,41 +177,41 @@ class NotDurable(WindlassError):
     def __str__(self) -> str:
         jobs = f"job {self.receipts[0].id!r}" if len(self.receipts) == 1 else f"{len(self.receipts)} jobs"
         return (
-            f"enqueue on queue {self.queue!r}: the server has {jobs}, but only as safe as {self.reached}, and "
-            f"{self.asked} was asked for. {_REMEDIES[self.asked.partition('(')[0]]}"
+            f"enqueue on queue {self.queue!r}: the server has {jobs}, with durability {self.reached} instead of "
+            f"{self.asked}. {_REMEDIES[self.asked.partition('(')[0]]}"
         )
 
 
-_DISK = "Set `appendonly yes` and `appendfsync always`, and let this user see that (+config|get)"
+_DISK = "Set `appendonly yes` and `appendfsync always`, and allow +config|get"
 _REMEDIES = {
-    "everysec": "Set `appendonly yes` and `appendfsync everysec` or `always`, and let this user see that (+config|get)",
-    "fsync": f"{_DISK}; see whether its disk keeps up",
-    "replicated": f"{_DISK}; see whether so many replicas are in step (INFO replication), and allow +wait",
+    "everysec": "Set `appendonly yes` and `appendfsync everysec` or `always`, and allow +config|get",
+    "fsync": f"{_DISK}; check whether its disk keeps up",
+    "replicated": f"{_DISK}; check that enough replicas are in sync (INFO replication), and allow +wait",
 }
 
 
 class OutcomeUnknown(WindlassError):
-    """The reply was lost and could not be asked for again: the operation may or may not have happened."""
+    """The reply was lost, and no repeat got one: the operation may or may not have happened."""
 
 
 class ServerUnfit(WindlassError):
-    """The server must not be used for a queue as it is."""
+    """The server is not fit for a queue as it is."""
 
 
 class ServerTooOld(ServerUnfit):
-    """Older than Redis 7.0 or Valkey 7.2."""
+    """The server is older than Redis 7.0 or Valkey 7.2."""
 
 
 class ServerMayEvict(ServerUnfit):
-    """Its eviction policy may throw jobs away when memory runs short."""
+    """The server's eviction policy may delete jobs when memory runs short."""
 
 
 class KeyConflict(WindlassError):
-    """One of the queue's keys holds something that Windlass did not put there."""
+    """Another program, or another version of Windlass, wrote one of the queue's keys."""
 
 
 class ServerFault(OutcomeUnknown):
-    """The server answered with an error that Windlass does not know: it may have come half-way."""
+    """The server answered with an error that Windlass does not know. A script may have stopped half-way."""
 
 
 class EmbeddedError(WindlassError):
@@ -219,8 +219,8 @@ class EmbeddedError(WindlassError):
 
 
 class ServerBinaryMissing(EmbeddedError):
-    """There is no valkey-server or redis-server to run."""
+    """No valkey-server or redis-server was found."""
 
 
 class ServerWillNotStart(EmbeddedError):
-    """The embedded server was started and did not come up."""
+    """The embedded server was started, but did not come up."""

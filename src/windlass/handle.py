@@ -1,9 +1,9 @@
-"""A handle on one job: wait for what it returns, hear what happens to it, look at it, cancel it.
+"""`JobHandle`, a handle on one job: wait for its result, watch its events, read its record, cancel it.
 
-Nobody polls. Who waits subscribes to the events of the job, asks for them to be published (`watch`), then looks what
-there is already, and only then sleeps; so nothing can happen unheard in between. Messages can be lost with a
-connection, so there is a look now and then as well. A wait leaves no key behind, however it ends: the one that names
-the watched jobs expires within a minute.
+A wait does not poll. It subscribes to the job's events, asks the server to publish them (`watch`), reads the job's
+present state, and only then sleeps. So it misses no event. Messages can be lost with a connection, so it also reads
+the state every RECHECK_AFTER_S. It leaves no key in the server: the key that names the watched jobs expires within a
+minute.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from windlass.values.validation import check_id
 R = TypeVar("R")
 T = TypeVar("T")
 
-WATCH_FOR = 60.0  # seconds for which events are published once asked for
-WATCH_AGAIN = 30.0
-LOOK_AGAIN = 5.0  # a lost message costs at most this many seconds
-RECONNECT = 1.0
-LAST_WORDS = 0.1
+WATCH_FOR_S = 60.0  # how long the server publishes a job's events after `watch`
+REWATCH_AFTER_S = 30.0  # half of it: one lost `watch` call does no harm
+RECHECK_AFTER_S = 5.0  # a lost message delays a wait by no more
+RECONNECT_AFTER_S = 1.0  # between two tries to subscribe
+FINAL_EVENT_TIMEOUT_S = 0.1  # a job has just gone: the message with its end arrives within a round trip
 
 
 class EventKind(StrEnum):
-    """What happens to a job. The first two tell how it is found; `gone` that nothing is known of it any more."""
+    """The kind of an event. `ready` and `scheduled` are the state at the start; `gone` means that no trace is left."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
@@ -76,10 +76,10 @@ _FOUND = {
 
 
 class Event(Struct, frozen=True):
-    """Something that happened to a job; `progress` (0 to 1) where it is known.
+    """An event of a job. `progress` is 0 to 1 where it is known.
 
-    `reason` (crashed or stalled) and `message` tell why it died where a failure handler hears of that: such a job is
-    not among the dead.
+    For a job whose failure goes to a failure handler, `reason` ("crashed" or "stalled") and `message` say why it died:
+    such a job leaves no dead record.
     """
 
     kind: EventKind
@@ -89,14 +89,16 @@ class Event(Struct, frozen=True):
 
     @property
     def last(self) -> bool:
-        """Nothing comes after it."""
+        """Whether this is the job's last event."""
         return self.kind in _LAST
 
 
 class JobHandle(Generic[R]):
-    """One job by its queue and id. `status` is what its enqueue did, `durability` how safe it was when that returned.
+    """A handle on one job, from `task.enqueue(…)` or `app.job(queue, id)`.
 
-    Both are `None` for a job that was not enqueued here.
+    `id` and `queue` name the job. `status` says what its enqueue did ("added", "updated", "kept", "blocked"), and
+    `durability` the level it reached; both are `None` if this program did not enqueue it. Every blocking method `x` has
+    an awaitable twin `ax`.
     """
 
     __slots__ = (
@@ -122,8 +124,8 @@ class JobHandle(Generic[R]):
         returns: Any = Any,
         keeps: bool | None = None,
     ) -> None:
-        """`keeps`: whether its result is kept, if that is known."""
-        self.id = id if status is not None else check_id(id)  # the server just answered for it, or nobody did
+        """`keeps` says whether the job's result is kept; `None` if unknown."""
+        self.id = id if status is not None else check_id(id)  # with a status the id comes from the server
         self.status = status
         self.durability = durability
         self._layout = layout
@@ -134,7 +136,7 @@ class JobHandle(Generic[R]):
 
     @property
     def queue(self) -> str:
-        """The queue's name."""
+        """The name of the queue."""
         return self._layout.queue
 
     def __repr__(self) -> str:
@@ -143,10 +145,12 @@ class JobHandle(Generic[R]):
     # -- the result ------------------------------------------------------------------------------
 
     def result(self, timeout: Duration | None = None) -> R:
-        """What the job returned; waits for its end, so long at most.
+        """Wait for the job to end, and return the value that its function returned.
 
-        Raises `JobFailed` (`StallError`, `CrashError`) when it failed for good, `ResultMissing` when it is gone and
-        nothing of it was kept, `TimeoutError` when it has not ended in time.
+        Waits up to `timeout` (`10`, "5m"), without one for as long as the job takes. The value is kept only if the task
+        sets `keep_result`. Raises `JobFailed` if the job failed for good (`StallError`, `CrashError` if its worker was
+        lost), `ResultMissing` if the job is gone and no result was kept, `TimeoutError` if it has not ended in time,
+        `Undecodable` if the value does not fit the declared type.
         """
         return self._flow_runner.run(self._result(timeout))
 
@@ -155,61 +159,63 @@ class JobHandle(Generic[R]):
         return await self._flow_runner.arun(self._result(timeout))
 
     def _result(self, timeout: Duration | None) -> Callable[[Session], Flow[R]]:
-        vigil = _Watch(self, timeout)
+        watch = _Watch(self, timeout)
 
         def flow(session: Session) -> Flow[R]:
             try:
-                ending = yield from vigil.until_the_end(session)
+                ending = yield from watch.until_ended(session)
             finally:
-                vigil.close()
+                watch.close()
             return self._read(ending)
 
         return flow
 
     def _read(self, ending: _Ending) -> R:
-        """The value, or the error that tells why there is none. What was heard says which of two traces is newer."""
+        """Return the value, or raise why there is none. If a result and a dead record exist, the last event decides."""
         record, result = ending.record, ending.result
-        heard = None if ending.heard is None else ending.heard.kind
-        if result is not None and result.succeeded and heard in (None, EventKind.COMPLETED):
+        kind = None if ending.event is None else ending.event.kind
+        if result is not None and result.succeeded and kind in (None, EventKind.COMPLETED):
             return self._decode(result.data)
-        if heard is None or heard in _FAILURES:
-            if ending.heard is not None and ending.heard.reason is not None:
-                raise failure(self.queue, self.id, ending.heard.reason, ending.heard.message or "")
+        if kind is None or kind in _FAILURES:
+            if ending.event is not None and ending.event.reason is not None:
+                raise failure(self.queue, self.id, ending.event.reason, ending.event.message or "")
             if record is not None and record.state in (State.DEAD, State.BROKEN):
                 raise record.error()
             if result is not None and not result.succeeded:
                 raise failure(self.queue, self.id, result.reason, result.data.decode(errors="replace"))
-            if heard is not None:
+            if kind is not None:
                 raise JobFailed(self.queue, self.id)
-        if heard is EventKind.COMPLETED and self._returns in (None, NoneType):
-            return cast(R, None)  # it has nothing to say, and has said it
-        raise ResultMissing(f"job {self.id!r} of queue {self.queue!r} {self._why_missing(heard)}")
+        if kind is EventKind.COMPLETED and self._returns in (None, NoneType):
+            return cast(R, None)  # a task without a return value needs no stored result
+        raise ResultMissing(f"job {self.id!r} of queue {self.queue!r} {self._why_missing(kind)}")
 
-    def _why_missing(self, heard: EventKind | None) -> str:
-        if heard is EventKind.CANCELLED or (heard is None and self._cancelled):
-            return "was cancelled: there is no result"
-        if heard is EventKind.COMPLETED:
-            return 'is done, but what it returned was not kept: use keep_result="1h"'
+    def _why_missing(self, kind: EventKind | None) -> str:
+        if kind is EventKind.CANCELLED or (kind is None and self._cancelled):
+            return "was cancelled, so there is no result"
+        if kind is EventKind.COMPLETED:
+            return 'has completed, but its result was not kept. Declare the task with keep_result="1h"'
         if self._keeps:
-            return "is gone, and there is no result of it: it was cancelled, or the time is over for which one is kept"
-        remedy = 'To keep what a task returns, declare it with keep_result="1h"'
+            return "is gone without a result: it was cancelled, or its keep_result time is over"
+        remedy = 'To keep results, declare the task with keep_result="1h"'
         if self._keeps is None:
-            return f"is gone, and no result of it was kept: it ended, was cancelled, or was never there. {remedy}"
-        return f"is gone: it ended, or was cancelled, and its task keeps no results. {remedy}"
+            return f"is gone and no result was kept: it ended, was cancelled, or never existed. {remedy}"
+        return f"is gone: it ended or was cancelled, and its task keeps no results. {remedy}"
 
     def _decode(self, data: bytes) -> R:
         try:
             value: R = msgspec.json.decode(data, type=self._returns)
         except msgspec.DecodeError as error:
-            raise Undecodable(f"the result of job {self.id!r} of queue {self.queue!r}: {error}") from None
+            raise Undecodable(
+                f"the result of job {self.id!r} of queue {self.queue!r} cannot be decoded: {error}"
+            ) from None
         return value
 
     # -- events ----------------------------------------------------------------------------------
 
     def events(self, timeout: Duration | None = None) -> Iterator[Event]:
-        """What happens to the job, beginning with how it is found now and ending with its last event.
+        """Iterate over the job's events: first its present state, then each change, until its last event.
 
-        Raises `TimeoutError` when that has not come within `timeout`, counted from this call.
+        Raises `TimeoutError` if the last event has not come within `timeout`, counted from this call.
         """
         return self._events(_Watch(self, timeout))
 
@@ -217,24 +223,24 @@ class JobHandle(Generic[R]):
         """`events` for `async for`."""
         return self._aevents(_Watch(self, timeout))
 
-    def _events(self, vigil: _Watch) -> Iterator[Event]:
+    def _events(self, watch: _Watch) -> Iterator[Event]:
         try:
-            while not vigil.ended:
-                yield self._flow_runner.run(vigil.next_event)
+            while not watch.ended:
+                yield self._flow_runner.run(watch.next_event)
         finally:
-            vigil.close()
+            watch.close()
 
-    async def _aevents(self, vigil: _Watch) -> AsyncIterator[Event]:
+    async def _aevents(self, watch: _Watch) -> AsyncIterator[Event]:
         try:
-            while not vigil.ended:
-                yield await self._flow_runner.arun(vigil.next_event)
+            while not watch.ended:
+                yield await self._flow_runner.arun(watch.next_event)
         finally:
-            vigil.close()
+            watch.close()
 
-    # -- looking and cancelling ------------------------------------------------------------------
+    # -- inspect and cancel ----------------------------------------------------------------------
 
     def record(self) -> JobRecord | None:
-        """Everything about the job; `None` when it is gone."""
+        """Return everything the server knows about the job, or `None` if it is gone."""
         return self._flow_runner.run(lambda session: session.perform(self._layout.get(self.id)))
 
     async def arecord(self) -> JobRecord | None:
@@ -242,7 +248,7 @@ class JobHandle(Generic[R]):
         return await self._flow_runner.arun(lambda session: session.perform(self._layout.get(self.id)))
 
     def cancel(self, *, running: bool = False) -> bool:
-        """Take the job away if it waits, with `running` also if it runs (as `Queue.cancel`); whether there was one."""
+        """Cancel the job if it waits; with `running` also if it runs (see `Queue.cancel`). True if it was there."""
         return self._flow_runner.run(self._cancel(running))
 
     async def acancel(self, *, running: bool = False) -> bool:
@@ -259,17 +265,17 @@ class JobHandle(Generic[R]):
 
 
 class _Ending(Struct, frozen=True):
-    """What is known of a job that has ended: the event that said so if one was heard, and what it left behind."""
+    """What is known of a job that has ended: its last event if one was received, its dead record, its result."""
 
-    heard: Event | None
+    event: Event | None
     record: JobRecord | None
     result: Result | None
 
     @property
     def kind(self) -> EventKind:
         """How it ended."""
-        if self.heard is not None:
-            return self.heard.kind
+        if self.event is not None:
+            return self.event.kind
         if self.result is not None and self.result.succeeded:
             return EventKind.COMPLETED
         if self.record is not None:
@@ -278,183 +284,186 @@ class _Ending(Struct, frozen=True):
 
 
 class _Watch:
-    """One wait for one job: it outlives lost connections, and the run of a single flow.
+    """One wait for one job. It survives lost connections, and lasts over several flows.
 
-    Who was told that a job of its id is running waits behind that one (`blocked`): the end of it is not yet the end.
+    If the enqueue was `blocked`, a job of the same id ran first: the end of that one is not the end of this one.
     """
 
     def __init__(self, handle: JobHandle[Any], timeout: Duration | None) -> None:
         self._timeout = math.inf if timeout is None else milliseconds(timeout, "timeout") / 1000
         self._deadline = monotonic() + self._timeout
-        self._about = f"job {handle.id!r} of queue {handle.queue!r}"
+        self._title = f"job {handle.id!r} of queue {handle.queue!r}"
         self._layout = handle._layout
         self._id = handle.id
-        self._behind = handle.status is Status.BLOCKED
+        self._blocked = handle.status is Status.BLOCKED
         self._listener: Listener | None = None
-        self._watch_again = self._look_again = 0.0
-        self._told: Event | None = None
+        self._rewatch_at = self._recheck_at = 0.0  # monotonic
+        self._last_event: Event | None = None  # the last one that the user got
         self._progress: float | None = None
 
     @property
     def ended(self) -> bool:
-        """The last event was told."""
-        return self._told is not None and self._told.last
+        """Whether the user got the last event."""
+        return self._last_event is not None and self._last_event.last
 
     def close(self) -> None:
-        """Without its connection nothing is left of a vigil but a note on the server, which ends by itself."""
+        """Close the connection. The watch key in the server expires by itself."""
         if self._listener is not None:
             self._listener.wire.abort()
             self._listener = None
-        self._watch_again = self._look_again = 0.0
+        self._rewatch_at = self._recheck_at = 0.0
 
-    # -- one ending, or one event after the other ------------------------------------------------
+    # -- the end, or one event after the other ---------------------------------------------------
 
-    def until_the_end(self, session: Session) -> Flow[_Ending]:
-        """Waits until the job has ended."""
-        heard: Event | None = None
+    def until_ended(self, session: Session) -> Flow[_Ending]:
+        """Wait until the job has ended."""
+        last: Event | None = None
         while True:
-            late = yield from self._attend(session)
-            found = yield from self._look(session, heard)
+            timed_out = yield from self._ensure_watching(session)
+            found = yield from self._read_state(session, last)
             if isinstance(found, _Ending):
                 return found
-            if late:
-                raise self._too_late(found)
-            heard = None
-            while (event := (yield from self._hear(session))) is not None:
+            if timed_out:
+                raise self._timeout_error(found)
+            last = None
+            while (event := (yield from self._next_message(session))) is not None:
                 if event.last:
-                    heard = event
+                    last = event
                     break
 
     def next_event(self, session: Session) -> Flow[Event]:
-        """Waits for one event."""
-        heard: Event | None = None
+        """Wait for one event."""
+        last: Event | None = None
         while True:
-            late = yield from self._attend(session)
-            if late or monotonic() >= self._look_again:
-                found = yield from self._look(session, heard)
-                heard = None
-                event = self._news(_present(found))
+            timed_out = yield from self._ensure_watching(session)
+            if timed_out or monotonic() >= self._recheck_at:
+                found = yield from self._read_state(session, last)
+                last = None
+                event = self._new_event(_present(found))
                 if event is not None:
-                    return self._tell(event)
-                if late:
-                    raise self._too_late(found)
-            event = yield from self._hear(session)
+                    return self._record(event)
+                if timed_out:
+                    raise self._timeout_error(found)
+            event = yield from self._next_message(session)
             if event is None or self._is_known(event):
                 continue
-            if event.last and self._behind:
-                heard, self._look_again = event, 0.0  # was it the end of the job in front, or of ours?
+            if event.last and self._blocked:
+                last, self._recheck_at = event, 0.0  # it may be the end of the job that ran first
                 continue
-            return self._tell(event)
+            return self._record(event)
 
-    def _too_late(self, found: object) -> TimeoutError:
+    def _timeout_error(self, found: object) -> TimeoutError:
         state = f" It is {found.state}." if isinstance(found, JobRecord) else ""
-        return TimeoutError(f"{self._about} has not ended within {self._timeout:g} s.{state}")
+        return TimeoutError(f"{self._title} has not ended within {self._timeout:g} s.{state}")
 
-    def _tell(self, event: Event) -> Event:
-        self._told = event
+    def _record(self, event: Event) -> Event:
+        self._last_event = event
         if event.kind in _RUNNING:
             self._progress = event.progress
         return event
 
     def _is_known(self, event: Event) -> bool:
-        """A look may have told it before its message came: no event but progress comes twice in a row."""
-        told = self._told
-        return told is not None and event.kind is told.kind and event.kind is not EventKind.PROGRESS
+        """Whether the user got it already, from a state read before the message. Only progress comes twice in a row."""
+        last = self._last_event
+        return last is not None and event.kind is last.kind and event.kind is not EventKind.PROGRESS
 
-    def _news(self, present: Event) -> Event | None:
-        """What a look tells that was not told before."""
-        told = self._told
-        runs, ran = present.kind is EventKind.STARTED, told is not None and told.kind in _RUNNING
-        if told is None or present.last or runs is not ran:
+    def _new_event(self, present: Event) -> Event | None:
+        """The event for the present state, if the user did not get it before."""
+        last = self._last_event
+        runs, ran = present.kind is EventKind.STARTED, last is not None and last.kind in _RUNNING
+        if last is None or present.last or runs is not ran:
             return present
         if not runs or present.progress is None or present.progress == self._progress:
             return None
         return Event(EventKind.PROGRESS, present.progress)
 
-    # -- listening and looking -------------------------------------------------------------------
+    # -- subscribing and reading the state -------------------------------------------------------
 
-    def _attend(self, session: Session) -> Flow[bool]:
-        """Be subscribed, and known as one who watches: from now on nothing happens unheard. Or is it too late?"""
+    def _ensure_watching(self, session: Session) -> Flow[bool]:
+        """Subscribe and ask for events, so that none is missed from now on. True if the deadline is over."""
         if monotonic() >= self._deadline:
             return True
         if self._listener is None:
             self._listener = yield from self._listen(session)
-        if monotonic() >= self._watch_again:
+        if monotonic() >= self._rewatch_at:
             try:
-                yield from self._ask(session, self._layout.watch(self._id, WATCH_FOR))
-                self._watch_again = monotonic() + WATCH_AGAIN
+                yield from self._perform(session, self._layout.watch(self._id, WATCH_FOR_S))
+                self._rewatch_at = monotonic() + REWATCH_AFTER_S
             except OutcomeUnknown:
-                pass  # harmless if it happened; whether the server can be reached the look behind it will tell
+                pass  # it may be repeated; the state read that follows raises if the server cannot be reached
         return False
 
     def _listen(self, session: Session) -> Flow[Listener | None]:
-        """A listener; none while the server cannot be reached, then looking has to do."""
+        """A listener, or `None` while the server cannot be reached: then reading the state must do."""
         try:
             keys = self._layout.get(self._id).keys
             return (yield from session.subscribe(keys, [self._layout.event_channel(self._id)]))
         except AccessDenied:
-            raise  # looking would hide that this user may not subscribe
+            raise  # reading the state would hide the missing permission
         except (ConnectFailed, WireLost, NotApplied):
             return None
 
-    def _hear(self, session: Session) -> Flow[Event | None]:
-        """The next event; `None` when it is time to look, or the connection was lost."""
-        while (pause := min(self._deadline, self._look_again) - monotonic()) > 0:
+    def _next_message(self, session: Session) -> Flow[Event | None]:
+        """The next published event; `None` if it is time to read the state, or the connection was lost."""
+        while (pause := min(self._deadline, self._recheck_at) - monotonic()) > 0:
             if self._listener is None:
-                yield Sleep(min(pause, RECONNECT))
-                self._look_again = 0.0
+                yield Sleep(min(pause, RECONNECT_AFTER_S))
+                self._recheck_at = 0.0
                 return None
-            event = yield from self._hear_one(session, self._listener, pause)
+            event = yield from self._receive(session, self._listener, pause)
             if event is not None:
                 return event
         return None
 
-    def _hear_one(self, session: Session, listener: Listener, seconds: float) -> Flow[Event | None]:
-        """One message; `None` when none came, or one that we do not know, or the connection was lost."""
+    def _receive(self, session: Session, listener: Listener, seconds: float) -> Flow[Event | None]:
+        """One message; `None` if none came, its kind is unknown, or the connection was lost."""
         try:
-            message = yield from session.hear(listener, seconds)
+            message = yield from session.next_message(listener, seconds)
         except WireLost:
             self.close()
             return None
         return None if message is None else _read_event(message[1])
 
-    def _look(self, session: Session, heard: Event | None) -> Flow[JobRecord | _Ending]:
-        """The job while it waits or runs, else how it ended: first the job, then its result; both change at once."""
-        record: JobRecord | None = None
-        if heard is None or heard.kind in _FAILURES or self._behind:
-            record = yield from self._ask(session, self._layout.get(self._id))
-            here = record is not None and record.state not in (State.DEAD, State.BROKEN)
-            if record is not None and here and (heard is None or self._behind):
-                self._look_again = monotonic() + LOOK_AGAIN
-                return record
-        result = yield from self._ask(session, self._layout.result(self._id))
-        if heard is None and record is None and result is None:
-            heard = yield from self._last_words(session)
-        return _Ending(heard, record, result)
+    def _read_state(self, session: Session, last: Event | None) -> Flow[JobRecord | _Ending]:
+        """The record of a waiting or running job, else how it ended. `last` is its last event, if one was received.
 
-    def _last_words(self, session: Session) -> Flow[Event | None]:
-        """The job is gone without a trace. If that was just now, the message that says how it ended is on its way."""
-        until = min(self._deadline, monotonic() + LAST_WORDS)
+        It reads the job first and then its result: the server writes both in one step.
+        """
+        record: JobRecord | None = None
+        if last is None or last.kind in _FAILURES or self._blocked:
+            record = yield from self._perform(session, self._layout.get(self._id))
+            alive = record is not None and record.state not in (State.DEAD, State.BROKEN)
+            if record is not None and alive and (last is None or self._blocked):
+                self._recheck_at = monotonic() + RECHECK_AFTER_S
+                return record
+        result = yield from self._perform(session, self._layout.result(self._id))
+        if last is None and record is None and result is None:
+            last = yield from self._final_event(session)
+        return _Ending(last, record, result)
+
+    def _final_event(self, session: Session) -> Flow[Event | None]:
+        """The job has left no trace. If it ended just now, the message that says how is still to arrive."""
+        until = min(self._deadline, monotonic() + FINAL_EVENT_TIMEOUT_S)
         while self._listener is not None and (pause := until - monotonic()) > 0:
-            event = yield from self._hear_one(session, self._listener, pause)
+            event = yield from self._receive(session, self._listener, pause)
             if event is not None and event.last:
                 return event
         return None
 
-    def _ask(self, session: Session, call: Call[T]) -> Flow[T]:
+    def _perform(self, session: Session, call: Call[T]) -> Flow[T]:
         left = max(0.0, self._deadline - monotonic())
         return (yield from session.perform(call, min(session.options.retry_for, left)))
 
 
 def _present(found: JobRecord | _Ending) -> Event:
-    """How a job is found, as an event."""
+    """The event for a job's present state."""
     if isinstance(found, _Ending):
-        return found.heard or Event(found.kind)
+        return found.event or Event(found.kind)
     return Event(_FOUND[found.state], found.progress)
 
 
 def _read_event(message: bytes) -> Event | None:
-    """An event as the server told it; none for one that only a later version knows."""
+    """Parse a published event; `None` for a kind that only a later version knows."""
     word, _, more = message.decode(errors="replace").partition(" ")
     try:
         kind = EventKind(word)

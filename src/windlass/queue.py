@@ -1,7 +1,7 @@
-"""A queue's raw face: bytes in, leases out. Every blocking verb `x` has an awaitable twin `ax`.
+"""`Queue`, the raw API of one queue: bytes in, leases out. Every blocking method `x` has an awaitable twin `ax`.
 
-Each verb is written once, as a flow: a generator that asks its session for calls. The public method of a
-verb runs that flow blocking or awaited.
+Each operation is written once, as a flow: a generator that yields I/O steps. The public methods run that flow,
+blocking or awaited.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from windlass.values.validation import (
 )
 
 T = TypeVar("T")
-Shortfall = tuple[Durability, Durability]  # how safe it is, and how safe it was to be
+Shortfall = tuple[Durability, Durability]  # the level reached, and the level asked for
 
-BATCH = 1000  # jobs in one call: keeps every script at a few milliseconds
-BATCH_BYTES = 8 * 1024 * 1024
-POLL_FLOOR = 1.0  # a lost announcement costs at most this many seconds
+MAX_BATCH_JOBS = 1000  # in one call: keeps every script at a few milliseconds
+MAX_BATCH_BYTES = 8 * 1024 * 1024  # the same, for large payloads
+MAX_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
 
 
 class FlowRunner(Protocol):
-    """What a queue needs of its app: to have a flow run, blocking or awaited."""
+    """The part of the app that a queue needs: it runs flows, blocking or awaited."""
 
     def run(self, flow: Callable[[Session], Flow[T]]) -> T: ...
 
@@ -60,13 +60,17 @@ class FlowRunner(Protocol):
 
 
 class _MakesTurn(Protocol):
-    """How a lease looks for jobs: for a waiter that is to be woken, and settling what it refused before."""
+    """Makes the call of one lease attempt: registers the waiter to wake, and settles refused leases."""
 
     def __call__(self, waiter: str | None = None, refused: Sequence[Outcome] = ()) -> Call[Turn]: ...
 
 
 class Queue:
-    """One queue of raw jobs."""
+    """One queue of raw jobs, from `app.queue(name)`.
+
+    Every method raises `NotApplied` (`ServerUnreachable`, `ServerLoading`, …) if the operation did not happen, and
+    `OutcomeUnknown` if its reply was lost.
+    """
 
     def __init__(
         self,
@@ -84,39 +88,48 @@ class Queue:
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """The name of the queue."""
         return self._layout.queue
 
     @property
     def layout(self) -> str:
-        """The name of its layout."""
+        """The name of the queue's layout, such as "native"."""
         return self._layout.name
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} ({self.layout})>"
 
-    # -- putting jobs on the queue ---------------------------------------------------------------
+    # -- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
-        """Put a job on the queue, or change the one that has this id. When it returns, the server has it.
+        """Put a job on the queue. When this returns, the server has the job.
 
-        Options: `id`, `priority` (0 first, 9 last), `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`,
-        `max_backoff`, `if_exists`, and for an id that is there already `update_data`, `update_run_at`,
-        `update_priority`, `update_max_failures`, `update_max_stalls`, `update_min_backoff`, `update_max_backoff`,
-        `reset_counts`, `durability`.
+        Options:
+          id            the job's id; a random one. A waiting job of this id is updated. If one is running, the new job
+                        waits until it ends: the receipt's status is `blocked`.
+          delay, run_at when the job may run: "5m" from now, or a datetime with a time zone (or seconds since 1970).
+          priority      0 (first) to 9 (last); 5.
+          max_failures  how many failed attempts are retried, 10.
+          max_stalls    how many lost leases are retried, 3.
+          min_backoff, max_backoff
+                        the wait after the first failure, 2 s; it doubles up to 5 min.
+          if_exists     "keep" leaves an existing job of this id as it is; "update" is the default.
+          update_data, update_priority, update_max_failures, update_max_stalls, update_min_backoff, update_max_backoff
+                        False keeps this part of an existing job.
+          update_run_at False, or "later" or "earlier" to change the run time only in that direction.
+          reset_counts  set the failures and stalls of an existing job to 0; by default if its data is updated.
+          durability    the level that the job must reach before this returns: "memory", "everysec", "fsync" or
+                        "replicated(2)"; the queue's. The receipt states the level reached.
 
-        A job of the same id that waits is updated (`update_…` say in what); while one runs, this one waits
-        behind it, `blocked`. With `if_exists="keep"` whatever is there stays as it is.
-
-        `durability` is how safe it must be when this returns: "memory", "everysec", "fsync", "replicated(2)"; by
-        default what was said for the queue. The receipt states what was reached; if that is less, `NotDurable` comes.
+        Raises `InvalidInput` if an argument cannot be used, `NotDurable` if the job is on the queue but did not reach
+        the level, `QueueFull`, and `UnsupportedByLayout`.
         """
         return self._flow_runner.run(self._enqueue([self.new_job(data, options)]))[0]
 
     async def aenqueue(self, data: bytes, **options: Unpack[JobOptions]) -> Receipt:
-        """Awaitable `enqueue`. Those that are awaited at the same time go to the server together."""
+        """Awaitable `enqueue`. Concurrent calls share one request to the server."""
         job = self.new_job(data, options)
-        self._layout.check(job)  # now, for what is wrong with this one is not to meet those that go with it
+        self._layout.check(job)  # now, so that an invalid job does not fail the others of its batch
         loop = asyncio.get_running_loop()
         batcher = self._batchers.get(loop)
         if batcher is None:
@@ -124,7 +137,7 @@ class Queue:
         return await batcher.enqueue(job)
 
     def enqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
-        """`enqueue` with anything that JSON can say as the payload; `lease.json()` reads it."""
+        """Enqueue a value as JSON. Options as for `enqueue`; `lease.json()` reads the value."""
         return self.enqueue(write_json(value), **options)
 
     async def aenqueue_json(self, value: Any, **options: Unpack[JobOptions]) -> Receipt:
@@ -132,9 +145,10 @@ class Queue:
         return await self.aenqueue(write_json(value), **options)
 
     def enqueue_many(self, jobs: Iterable[bytes | RawJob]) -> list[Receipt]:
-        """Put many jobs on the queue: payloads, or `RawJob(data, **options)`.
+        """Enqueue many jobs: payloads, or `RawJob(data, **options)`. Returns receipts in the same order.
 
-        One round trip, and one atomic step, for each 1,000 of them; for fewer if they are large or an id comes twice.
+        Each 1,000 jobs take one atomic step and one round trip; fewer if they are large or an id occurs twice. If a
+        step fails, earlier steps stay.
         """
         return self._flow_runner.run(self._enqueue(self._new_jobs(jobs)))
 
@@ -158,18 +172,18 @@ class Queue:
         return self._flow_runner.arun(lambda session: self._send(session, batch))
 
     def _send_in_turn(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
-        """One call for each batch."""
+        """Send one call for each batch."""
         receipts: list[Receipt] = []
         shortest: Shortfall | None = None
         batches = iter(all_batches)
         ready: deque[tuple[list[NewJob], Call[list[Status | None]]] | Exception] = deque()
 
         def prepare() -> None:
-            """The next batch, while the server is at work on this one. Done once, however often it is asked for."""
+            """Build the next call while the server works on this one. A retry does not build it again."""
             try:
                 if not ready and (batch := next(batches, None)):
                     ready.append((batch, structs.replace(self._layout.enqueue(batch), meanwhile=prepare)))
-            except Exception as error:  # told when it is its turn: an answer is awaited now
+            except Exception as error:  # raised later: the reply to the current batch comes first
                 ready.append(error)
 
         prepare()
@@ -177,22 +191,22 @@ class Queue:
             following = ready.popleft()
             if isinstance(following, Exception):
                 raise following
-            told, short = yield from self._deliver(session, *following)
+            sent, short = yield from self._deliver(session, *following)
             prepare()
-            receipts += told
+            receipts += sent
             shortest = min(shortest, short) if shortest and short else shortest or short
-        if shortest:  # all of them are sent first: what was not asked to be safer has a right to be there
+        if shortest:  # raised last: jobs with a lower level must be sent all the same
             raise self._not_durable(shortest, receipts)
         return receipts
 
     def _deliver(
         self, session: Session, batch: list[NewJob], call: Call[list[Status | None]]
     ) -> Flow[tuple[list[Receipt], Shortfall | None]]:
-        """Send one batch; what became of it, and whether it is less safe than was asked for."""
+        """Send one batch. Returns its receipts, and the shortfall if it did not reach its durability level."""
         level = self._level(batch)
         statuses, safe = yield from session.perform_durably(call, level)
-        names, told = map(self._layout.id_of, batch), str(safe)
-        receipts = [Receipt(id, cast(Status, s), told) for id, s in zip(names, statuses, strict=True)]
+        names, durability = map(self._layout.id_of, batch), str(safe)
+        receipts = [Receipt(id, cast(Status, s), durability) for id, s in zip(names, statuses, strict=True)]
         return receipts, (safe, level) if level is not None and safe < level else None
 
     def _not_durable(self, short: Shortfall, receipts: list[Receipt]) -> NotDurable:
@@ -200,7 +214,7 @@ class Queue:
         return NotDurable(self.name, str(level), str(safe), receipts)
 
     def _level(self, batch: list[NewJob]) -> Durability | None:
-        """The safest level that is asked for in a batch: the others lose nothing by it."""
+        """The highest level asked for in a batch. It covers the jobs with a lower one too."""
         return max([level for job in batch if (level := job.durability or self._durability)], default=None)
 
     def _new_jobs(self, jobs: Iterable[bytes | RawJob]) -> list[NewJob]:
@@ -213,13 +227,14 @@ class Queue:
         ]
 
     def new_job(self, data: bytes, options: JobOptions) -> NewJob:
-        """A job that could be enqueued: everything about it is checked, and it has an id."""
+        """Check data and options and return a job with an id, without sending it."""
         return new_job(data, options, self._max_payload)
 
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
-        """Change a job that waits (or is blocked behind a running one); false when there is none.
+        """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
 
-        `when="later"` or `"earlier"` changes the run time only if the new one is that.
+        Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`,
+        `reset_counts`. With `when="later"` or `"earlier"` the run time changes only in that direction.
         """
         return self._flow_runner.run(self._update(id, changes))
 
@@ -236,10 +251,15 @@ class Queue:
 
         return flow
 
-    # -- leasing ---------------------------------------------------------------------------------
+    # -- lease -----------------------------------------------------------------------------------
 
     def lease(self, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None) -> Lease | None:
-        """Take the next job, for so many seconds. `wait` blocks until there is one, so long at most."""
+        """Lease the next job for `seconds`. Blocks up to `wait` seconds for one to arrive.
+
+        Returns `None` if there is no job. After `seconds` the lease ends and the job goes to another worker: call
+        `extend` before that. With `holder` the lease lasts as long as that holder calls `beat`. Raises
+        `TooManyUndecodable` if this program lacks the keys for the queue's payloads.
+        """
         leases = self.lease_many(1, seconds, wait, holder=holder)
         return leases[0] if leases else None
 
@@ -251,10 +271,10 @@ class Queue:
     def lease_many(
         self, n: int, seconds: Duration = 30, wait: Duration = 0, *, holder: str | None = None
     ) -> list[Lease]:
-        """Take up to `n` jobs in one step.
+        """Lease up to `n` jobs in one atomic step. Blocks up to `wait` seconds for the first one to arrive.
 
-        With a `holder` the leases live as long as that holder beats (`beat`), however many they are; without
-        one they end after `seconds` unless extended.
+        With `holder` all these leases last as long as that holder calls `beat`; without it each ends after `seconds`
+        unless `extend` renews it.
         """
         return self._flow_runner.run(self._lease(n, seconds, wait, holder))
 
@@ -267,9 +287,9 @@ class Queue:
     def _lease(
         self, n: int, seconds: Duration, wait: Duration, holder: str | None
     ) -> Callable[[Session], Flow[list[Lease]]]:
-        check_whole(n, "n", 1, BATCH)
+        check_whole(n, "n", 1, MAX_BATCH_JOBS)
         length = _lease_seconds(seconds)
-        patience = milliseconds(wait, "wait") / 1000
+        wait_s = milliseconds(wait, "wait") / 1000
         if holder is not None:
             check_name(holder, "holder")
 
@@ -277,18 +297,18 @@ class Queue:
             return self._layout.turn(refused, want=n, seconds=length, holder=holder, waiter=waiter)
 
         def flow(session: Session) -> Flow[list[Lease]]:
-            deadline = monotonic() + patience
-            found = yield from self._look(session, turn)
-            if found.leases or not patience:
+            deadline = monotonic() + wait_s
+            found = yield from self._try_lease(session, turn)
+            if found.leases or not wait_s:
                 return list(found.leases)
-            return (yield from self._await_turn(session, turn, deadline))
+            return (yield from self._wait_for_lease(session, turn, deadline))
 
         return flow
 
-    def _look(self, session: Session, turn: _MakesTurn, waiter: str | None = None) -> Flow[Turn]:
-        """One turn. What does not bear its seal is put among the broken and is not handed out, but what is sound is.
+    def _try_lease(self, session: Session, turn: _MakesTurn, waiter: str | None = None) -> Flow[Turn]:
+        """Lease once. A job whose seal does not fit becomes broken; the sound jobs are returned.
 
-        Where many in a row do not, this program may have the wrong keys: the others are given back for other programs.
+        If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """
         found = yield from session.perform(turn(waiter))
         guard = DecodeGuard()
@@ -299,40 +319,40 @@ class Queue:
             if guard.suspended or guard.check_run():
                 yield from session.perform(self._layout.turn(settled))
                 raise TooManyUndecodable(
-                    f"queue {self.name!r}: {guard.reason}. The other jobs were given back: check the keys of this "
-                    "program, then revive or purge the broken jobs"
+                    f"queue {self.name!r}: {guard.reason}. The other jobs were released. Check this program's keys, "
+                    "then revive or purge the broken jobs"
                 )
             found = yield from session.perform(turn(waiter, settled))
         if found.refused:
             sound = found.leases
-            # Should nobody wait for this any more, the sound ones must go back as well.
+            # If the caller stops waiting, the sound jobs must be released too.
             settle = structs.replace(
                 self._layout.turn(found.refused), undo=lambda _: self._layout.turn([Released(lease) for lease in sound])
             )
             try:
                 yield from session.perform(settle)
             except NotApplied:
-                pass  # they come back when their leases end, and are refused again
+                pass  # their leases end, and the next lease refuses them again
         return found
 
-    def _await_turn(self, session: Session, turn: _MakesTurn, deadline: float) -> Flow[list[Lease]]:
-        """Look, register as idle, sleep until woken or until something is due by itself; again until time is up."""
+    def _wait_for_lease(self, session: Session, turn: _MakesTurn, deadline: float) -> Flow[list[Lease]]:
+        """Try, register as idle, and sleep until a wake-up, or until the next job is due. Repeat until the deadline."""
         keys = turn(None).keys
         listener: Listener | None = None
         try:
             while True:
                 if listener is None:
                     listener = yield from self._listen(session, keys)
-                found = yield from self._look(session, turn, listener.name if listener else None)
+                found = yield from self._try_lease(session, turn, listener.name if listener else None)
                 left = deadline - monotonic()
                 if found.leases or left <= 0:
                     break
-                pause = min(left, POLL_FLOOR, math.inf if found.idle_for is None else found.idle_for)
+                pause = min(left, MAX_POLL_S, math.inf if found.idle_for is None else found.idle_for)
                 if listener is None:
                     yield Sleep(pause)
                     continue
                 try:
-                    yield from session.hear(listener, pause)
+                    yield from session.next_message(listener, pause)
                 except WireLost:
                     listener.wire.abort()
                     listener = None
@@ -343,22 +363,22 @@ class Queue:
                 listener = None
             return list(found.leases)
         finally:
-            if listener is not None:  # interrupted: without its wire nobody counts on this waiter
+            if listener is not None:  # interrupted: once its connection is closed, the server wakes another waiter
                 listener.wire.abort()
 
     def _listen(self, session: Session, keys: tuple[str, ...]) -> Flow[Listener | None]:
-        """A listener; none while the server cannot be reached, then the poll floor has to do."""
+        """A listener, or `None` while the server cannot be reached: then polling must do."""
         try:
             return (yield from session.listen(keys, self._layout.wake_channel, self._layout.peek))
         except AccessDenied:
-            raise  # polling would hide that this user may not subscribe
+            raise  # polling would hide the missing permission
         except (ConnectFailed, WireLost, NotApplied):
             return None
 
-    # -- settling --------------------------------------------------------------------------------
+    # -- settle ----------------------------------------------------------------------------------
 
     def complete(self, lease: Lease) -> bool:
-        """The job is done and leaves the queue. True exactly once for a job; false if the lease was lost."""
+        """Complete a job: it leaves the queue. True exactly once for a job; False if the lease was lost."""
         return self._flow_runner.run(self._settle([Completed(lease)]))[0]
 
     async def acomplete(self, lease: Lease) -> bool:
@@ -366,7 +386,7 @@ class Queue:
         return (await self._flow_runner.arun(self._settle([Completed(lease)])))[0]
 
     def complete_many(self, leases: Iterable[Lease]) -> list[bool]:
-        """Complete many jobs in one step."""
+        """Complete many jobs in one step. Returns for each whether its lease was still valid."""
         return self._flow_runner.run(self._settle([Completed(lease) for lease in leases]))
 
     async def acomplete_many(self, leases: Iterable[Lease]) -> list[bool]:
@@ -374,7 +394,7 @@ class Queue:
         return await self._flow_runner.arun(self._settle([Completed(lease) for lease in leases]))
 
     def release(self, lease: Lease) -> bool:
-        """Give the job back, unharmed and uncharged: it is at the front again."""
+        """Put a job back at the front of the queue, without counting a failure. False if the lease was lost."""
         return self._flow_runner.run(self._settle([Released(lease)]))[0]
 
     async def arelease(self, lease: Lease) -> bool:
@@ -384,7 +404,10 @@ class Queue:
     def retry(
         self, lease: Lease, *, delay: Duration | None = None, run_at: Moment | None = None, message: str = ""
     ) -> bool:
-        """The attempt failed; try again, after the job's backoff or when told. After `max_failures` it is dead."""
+        """Record a failed attempt, and schedule the next one after the job's backoff, `delay`, or at `run_at`.
+
+        Once `max_failures` is reached the job becomes dead, with `message`. False if the lease was lost.
+        """
         return self._flow_runner.run(self._settle([self._retried(lease, delay, run_at, message)]))[0]
 
     async def aretry(
@@ -394,7 +417,7 @@ class Queue:
         return (await self._flow_runner.arun(self._settle([self._retried(lease, delay, run_at, message)])))[0]
 
     def fail(self, lease: Lease, message: str = "") -> bool:
-        """The job failed for good; it is kept among the dead."""
+        """Fail a job for good: it becomes dead, with `message`. False if the lease was lost."""
         return self._flow_runner.run(self._settle([Failed(lease, _message(message))]))[0]
 
     async def afail(self, lease: Lease, message: str = "") -> bool:
@@ -407,8 +430,9 @@ class Queue:
 
         def flow(session: Session) -> Flow[list[bool]]:
             settled: list[bool] = []
-            for start in range(0, len(outcomes), BATCH):
-                turn = yield from session.perform(self._layout.turn(outcomes[start : start + BATCH]))
+            for start in range(0, len(outcomes), MAX_BATCH_JOBS):
+                batch = outcomes[start : start + MAX_BATCH_JOBS]
+                turn = yield from session.perform(self._layout.turn(batch))
                 settled += turn.settled
             return settled
 
@@ -420,13 +444,13 @@ class Queue:
         if delay is None and run_at is None and Capability.RUN_TIME not in self._layout.can:
             return Retried(lease, None, _message(message))
         if when is None and (delay is not None or run_at is not None):
-            when = ("in", 0)  # an explicit "at once" is not "by the backoff"
+            when = ("in", 0)  # an explicit "at once" replaces the backoff
         return after_failure(lease, when, _message(message))
 
     def _check_lease(self, lease: Lease) -> None:
         if not isinstance(lease, Lease):
-            forgot = ": was an await forgotten?" if iscoroutine(lease) else ": pass what lease() returned"
-            raise ForeignLease(f"{lease!r} is no lease{forgot}")
+            remedy = "was an await forgotten?" if iscoroutine(lease) else "pass what lease() returned"
+            raise ForeignLease(f"{lease!r} is not a lease: {remedy}")
         if lease.queue != self.name:
             raise ForeignLease(
                 f"the lease on job {lease.id!r} belongs to queue {lease.queue!r}, not to {self.name!r}: settle it there"
@@ -435,7 +459,7 @@ class Queue:
     # -- while a job runs ------------------------------------------------------------------------
 
     def extend(self, lease: Lease, seconds: Duration) -> bool:
-        """More time for a lease, counted from now. False when it is lost or the job was cancelled: drop it."""
+        """Renew a lease for `seconds` from now. False if the lease was lost or the job cancelled: stop the job."""
         return self._flow_runner.run(self._extend(lease, seconds))
 
     async def aextend(self, lease: Lease, seconds: Duration) -> bool:
@@ -453,7 +477,7 @@ class Queue:
         return flow
 
     def progress(self, lease: Lease, value: float) -> bool:
-        """Say how far a job has come, 0 to 1. False when the lease is lost or the job was cancelled: drop it."""
+        """Record a job's progress, from 0 to 1. False if the lease was lost or the job cancelled: stop the job."""
         return self._flow_runner.run(self._progress(lease, value))
 
     async def aprogress(self, lease: Lease, value: float) -> bool:
@@ -466,9 +490,9 @@ class Queue:
         return self._call(lambda: self._layout.progress(lease, float(value)))
 
     def beat(self, holder: str, seconds: Duration = 15, *, register: bool = False) -> bool:
-        """A holder's sign of life: all it holds is safe for so many seconds more.
+        """Renew all leases of a holder for `seconds` from now.
 
-        False when the holder is not known: it was lost, and so are its leases. `register` makes it known.
+        False if the server does not know the holder: its leases are lost. `register` adds the holder if it is new.
         """
         return self._flow_runner.run(self._beat(holder, seconds, register))
 
@@ -486,13 +510,13 @@ class Queue:
 
         return flow
 
-    # -- orders ----------------------------------------------------------------------------------
+    # -- control ---------------------------------------------------------------------------------
 
     def cancel(self, id: str, *, running: bool = False) -> bool:
-        """Take a waiting job away; true if there was one.
+        """Cancel a waiting job. True if there was one.
 
-        With `running` a job that runs is cancelled too: it keeps its lease, but is gone however its attempt
-        ends, and its next `extend` or `progress` says so.
+        With `running` a running job is cancelled too: its next `extend` or `progress` returns False, and the job is
+        removed when its attempt ends, whatever the outcome.
         """
         return self._flow_runner.run(self._cancel(id, running))
 
@@ -510,7 +534,7 @@ class Queue:
         return flow
 
     def revive(self, ids: str | Iterable[str]) -> list[bool]:
-        """Bring dead or broken jobs back, with all counts at zero; for each id whether there was one to bring back."""
+        """Put dead or broken jobs back on the queue, with all counts at 0. Returns for each id whether it was found."""
         return self._flow_runner.run(self._revive(ids))
 
     async def arevive(self, ids: str | Iterable[str]) -> list[bool]:
@@ -522,14 +546,14 @@ class Queue:
 
         def flow(session: Session) -> Flow[list[bool]]:
             back: list[bool] = []
-            for start in range(0, len(chosen), BATCH):
-                back += yield from session.perform(self._layout.revive(chosen[start : start + BATCH]))
+            for start in range(0, len(chosen), MAX_BATCH_JOBS):
+                back += yield from session.perform(self._layout.revive(chosen[start : start + MAX_BATCH_JOBS]))
             return back
 
         return flow
 
     def pause(self) -> bool:
-        """Stop giving out jobs; false if it was paused already."""
+        """Pause the queue: workers lease no more jobs from it. False if it was paused already."""
         return self._flow_runner.run(self._call(lambda: self._layout.pause(True)))
 
     async def apause(self) -> bool:
@@ -537,7 +561,7 @@ class Queue:
         return await self._flow_runner.arun(self._call(lambda: self._layout.pause(True)))
 
     def resume(self) -> bool:
-        """Give out jobs again; false if it was not paused."""
+        """Resume a paused queue. False if it was not paused."""
         return self._flow_runner.run(self._call(lambda: self._layout.pause(False)))
 
     async def aresume(self) -> bool:
@@ -545,7 +569,11 @@ class Queue:
         return await self._flow_runner.arun(self._call(lambda: self._layout.pause(False)))
 
     def purge(self, state: State | str | None = None) -> int:
-        """Delete all jobs of a state; or all, running ones and a pause included, but no schedules. How many."""
+        """Delete the jobs of one state, or the whole queue, and return how many.
+
+        Without `state` it also deletes running jobs and ends a pause; schedules stay. Running jobs cannot be purged
+        alone: use `cancel`.
+        """
         return self._flow_runner.run(self._purge(state))
 
     async def apurge(self, state: State | str | None = None) -> int:
@@ -555,7 +583,7 @@ class Queue:
     def _purge(self, state: State | str | None) -> Callable[[Session], Flow[int]]:
         chosen = None if state is None else _state(state)
         if chosen is State.LEASED:
-            raise InvalidOption("leased jobs cannot be purged by themselves: cancel them, or purge the whole queue")
+            raise InvalidOption("running jobs cannot be purged alone: cancel them, or purge the whole queue")
 
         def flow(session: Session) -> Flow[int]:
             deleted = 0
@@ -568,9 +596,9 @@ class Queue:
         return flow
 
     def clean(self, *, deep: bool = False) -> Cleaned:
-        """Take back what lost holders held. `deep` also compares every index with every job and mends what differs.
+        """Put the jobs of lost holders back on the queue. `deep` also checks and repairs every index, like `audit`.
 
-        Workers do the first by themselves, so a healthy queue needs neither. Safe at any time, beside live workers.
+        Workers recover lost jobs by themselves, so a healthy queue needs neither. Safe while workers run.
         """
         return self._flow_runner.run(self._clean(deep))
 
@@ -586,12 +614,12 @@ class Queue:
             for part in parts:
                 _, drift = yield from self._compare(session, part, repair=True)
                 mended += drift.mended
-            return Cleaned((yield from self._take_back(session)), mended)
+            return Cleaned((yield from self._recover(session)), mended)
 
         return flow
 
-    def _take_back(self, session: Session) -> Flow[int]:
-        """What lost holders held comes back; how many jobs."""
+    def _recover(self, session: Session) -> Flow[int]:
+        """Put the jobs of lost holders back on the queue, and return how many."""
         recovered = 0
         while True:
             turn = yield from session.perform(self._layout.turn())
@@ -600,10 +628,10 @@ class Queue:
                 return recovered
 
     def audit(self, *, repair: bool = False) -> Audit:
-        """Compare every index with every job, and tell what does not fit. Without `repair` nothing at all is written.
+        """Compare every index with every job, and report what does not match. Without `repair` it writes nothing.
 
-        Each step is atomic and judges by what it sees then, so it is safe at any time, beside live workers. With
-        `repair` it mends what it finds, as `clean(deep=True)` does, and takes back what lost holders held.
+        With `repair` it also repairs the queue and puts the jobs of lost holders back, as `clean(deep=True)` does. Each
+        step is atomic, so it is safe while workers run.
         """
         return self._flow_runner.run(self._audit(repair))
 
@@ -618,17 +646,17 @@ class Queue:
             jobs = 0
             drifts: list[Drift] = []
             for part in self._layout.audit_parts:
-                looked, drift = yield from self._compare(session, part, repair=repair)
-                jobs += looked
+                checked, drift = yield from self._compare(session, part, repair=repair)
+                jobs += checked
                 if drift.amiss:
                     drifts.append(drift)
-            recovered = (yield from self._take_back(session)) if repair else 0
+            recovered = (yield from self._recover(session)) if repair else 0
             return Audit(self.name, self.layout, jobs, tuple(drifts), recovered)
 
         return flow
 
     def _compare(self, session: Session, part: str, *, repair: bool) -> Flow[tuple[int, Drift]]:
-        """One part of the queue, step by step: how many jobs were looked at, and what is amiss."""
+        """Check one part of the queue, step by step. Returns how many jobs were checked, and the mismatches."""
         jobs = amiss = mended = 0
         examples: list[Mismatch] = []
         cursor: bytes | None = b"0"
@@ -639,10 +667,10 @@ class Queue:
             examples += [Mismatch(kind, id) for kind, id in step.examples[: EXAMPLES - len(examples)]]
         return jobs, Drift(part, amiss, mended, tuple(examples))
 
-    # -- questions -------------------------------------------------------------------------------
+    # -- inspect ---------------------------------------------------------------------------------
 
     def counts(self) -> Counts:
-        """How many jobs there are in each state."""
+        """Count the jobs in each state."""
         return self._flow_runner.run(self._call(self._layout.counts))
 
     async def acounts(self) -> Counts:
@@ -650,7 +678,7 @@ class Queue:
         return await self._flow_runner.arun(self._call(self._layout.counts))
 
     def get(self, id: str) -> JobRecord | None:
-        """Everything about one job: the one that waits or runs, else the dead one of this id."""
+        """Return the record of one job, or `None`. A waiting or running job comes before a dead one of the same id."""
         return self._flow_runner.run(self._get(id))
 
     async def aget(self, id: str) -> JobRecord | None:
@@ -662,9 +690,9 @@ class Queue:
         return self._call(lambda: self._layout.get(id))
 
     def jobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """One page of the jobs of a state, in their order; `page.cursor` asks for the next.
+        """Return one page of the jobs in a state, in queue order. Pass `page.cursor` to get the next page.
 
-        A scheduled job that has just become due is still listed among the scheduled, with `state` ready.
+        A scheduled job that has just become due is still listed under "scheduled", with `state` ready.
         """
         return self._flow_runner.run(self._jobs(state, cursor, limit))
 
@@ -674,11 +702,11 @@ class Queue:
 
     def _jobs(self, state: State | str, cursor: str | None, limit: int) -> Callable[[Session], Flow[Page]]:
         chosen = _state(state)
-        check_whole(limit, "limit", 1, BATCH)
+        check_whole(limit, "limit", 1, MAX_BATCH_JOBS)
         return self._call(lambda: self._layout.page(chosen, cursor, limit))
 
     def all_jobs(self, state: State | str) -> Iterator[JobRecord]:
-        """Every job of a state, page after page."""
+        """Iterate over all jobs in a state, page by page."""
         page = self.jobs(state)
         yield from page.jobs
         while page.cursor:
@@ -686,7 +714,7 @@ class Queue:
             yield from page.jobs
 
     async def aall_jobs(self, state: State | str) -> AsyncIterator[JobRecord]:
-        """Awaitable `all_jobs`."""
+        """`all_jobs` for `async for`."""
         page = await self.ajobs(state)
         while True:
             for job in page.jobs:
@@ -701,12 +729,12 @@ class Queue:
 
 
 def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Batches that one call can take: bounded in number and bytes, and no id twice in one of them."""
+    """Split jobs into batches for one call each: limited in jobs and bytes, and with no id twice."""
     batch: list[NewJob] = []
     ids: set[str] = set()
     size = 0
     for job in jobs:
-        if batch and (len(batch) == BATCH or size + len(job.data) > BATCH_BYTES or job.id in ids):
+        if batch and (len(batch) == MAX_BATCH_JOBS or size + len(job.data) > MAX_BATCH_BYTES or job.id in ids):
             yield batch
             batch, ids, size = [], set(), 0
         batch.append(job)
@@ -721,7 +749,7 @@ def _state(state: State | str) -> State:
     try:
         return State(state)
     except ValueError:
-        raise InvalidOption(f"there is no state {state!r}: use one of {', '.join(State)}") from None
+        raise InvalidOption(f"{state!r} is not a job state: use one of {', '.join(State)}") from None
 
 
 def _lease_seconds(seconds: Duration) -> float:

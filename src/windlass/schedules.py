@@ -1,4 +1,4 @@
-"""`app.schedules`: add, list, pause and delete schedules. `worker/runner/ticker.py` fires them."""
+"""`app.schedules`: add, list, pause and delete schedules. Workers fire them (`worker/runner/ticker.py`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TypeVar, Unpack, cast
 
 from msgspec import structs
 
-from windlass.errors import InvalidOption, KeyConflict, ServerBusy, UnsupportedByLayout
+from windlass.errors import InvalidOption, KeyConflict, ServerBusy
 from windlass.queue import FlowRunner
-from windlass.storage.port import Layout, ScheduleBook
+from windlass.storage.capabilities import unsupported
+from windlass.storage.port import Capability, Layout, ScheduleBook
 from windlass.tasks.call import TaskCall
 from windlass.transport.session import Session
 from windlass.transport.wire import Flow
@@ -33,11 +34,16 @@ FlowOf = Callable[[Session], Flow[T]]
 Work = TaskCall | tuple[str, bytes]
 Records = list[ScheduleRecord]
 
-TRIES = 20  # to change a schedule that others change at the same time
+MAX_ATTEMPTS = 20  # to change a schedule while other programs change it; each of them succeeds in turn
 
 
 class Schedules:
-    """The schedules of an app's queues. Every blocking verb `x` has an awaitable twin `ax`."""
+    """The schedules stored in the server, from `app.schedules`. Every blocking method `x` has an awaitable twin `ax`.
+
+    A schedule belongs to a queue and has a name. At each of its times, a *tick*, a worker of that queue enqueues its
+    job. Every method raises `UnsupportedByLayout` if the queue's layout has no schedules, and the connection errors of
+    `Queue`.
+    """
 
     def __init__(
         self, layout_of: Callable[[str], Layout], flow_runner: FlowRunner, *, max_payload: int = MAX_PAYLOAD
@@ -47,13 +53,19 @@ class Schedules:
         self._max_payload = max_payload
 
     def add(self, name: str, call: Work, **timing: Unpack[TimingOptions]) -> ScheduleRecord:
-        """Add a schedule, or replace the one of this name: `task.call(…)`, or a queue and data, at every tick.
+        """Add a schedule, or replace the one with this name. `call` is `task.call(…)`, or `(queue, data)`.
 
-        `cron="0 9 * * MON-FRI"` with `zone="Europe/Berlin"`, or `every="5m"` with `anchor=…`. `jitter` spreads jobs;
-        `catch_up` ("none", "one", "all") says what to do about ticks that nobody was there for; `overlap` ("skip",
-        "wait", "allow") says what to do while the job of the tick before is still there.
+        Options:
+          cron      "0 9 * * MON-FRI", with `zone="Europe/Berlin"`; the zone is UTC by default.
+          every     an interval, "5m", counted from `anchor`; by default from the beginning of 1970.
+          jitter    delay each job by a random time up to this, so that jobs of many schedules spread out.
+          catch_up  what to do about ticks missed while no worker ran: "one" (the default) enqueues one job for all of
+                    them, "none" skips them, "all" enqueues each (with overlap="allow").
+          overlap   what to do if the previous tick's job is still there: "skip" (the default) drops the tick, "wait"
+                    enqueues a job behind a running one, "allow" gives each tick its own job.
 
-        When the timing stays the same the next tick does too. A pause is kept. One that is declared in code is refused.
+        If the timing is unchanged, the next tick stays. A paused schedule stays paused. Raises `InvalidOption`, also
+        for a schedule that is declared in code, and `ServerBusy` if other programs keep changing it.
         """
         return self._flow_runner.run(self._add(name, call, timing))
 
@@ -62,7 +74,7 @@ class Schedules:
         return await self._flow_runner.arun(self._add(name, call, timing))
 
     def pause(self, name: str, queue: str) -> bool:
-        """No more ticks until it is resumed; false if it was paused already, or is not there."""
+        """Pause a schedule: it enqueues nothing until `resume`. False if it was paused already or does not exist."""
         return self._flow_runner.run(self._pause(name, queue, True))
 
     async def apause(self, name: str, queue: str) -> bool:
@@ -70,7 +82,7 @@ class Schedules:
         return await self._flow_runner.arun(self._pause(name, queue, True))
 
     def resume(self, name: str, queue: str) -> bool:
-        """Go on with the next tick from now; those of the pause are left out. False if it was not paused."""
+        """Resume a schedule at its next tick from now, without the ticks of the pause. False if it was not paused."""
         return self._flow_runner.run(self._pause(name, queue, False))
 
     async def aresume(self, name: str, queue: str) -> bool:
@@ -78,9 +90,9 @@ class Schedules:
         return await self._flow_runner.arun(self._pause(name, queue, False))
 
     def run_now(self, name: str, queue: str) -> Receipt | None:
-        """Enqueue its job now, paused or not; the next tick stays. None if there is no such schedule.
+        """Enqueue the schedule's job now, even if it is paused; the next tick stays. `None` if it does not exist.
 
-        The receipt says `kept` or `updated` when, by its `overlap`, the job that is there already is enough.
+        The receipt's status is `kept` or `updated` if `overlap` allows no second job beside the one that is there.
         """
         return self._flow_runner.run(self._run_now(name, queue))
 
@@ -89,7 +101,7 @@ class Schedules:
         return await self._flow_runner.arun(self._run_now(name, queue))
 
     def delete(self, name: str, queue: str) -> bool:
-        """Take it away; jobs that it has enqueued stay. One that is declared in code comes back with its worker."""
+        """Delete a schedule; its jobs stay. A worker that declares it in code adds it again. False if there is none."""
         return self._flow_runner.run(self._delete(name, queue))
 
     async def adelete(self, name: str, queue: str) -> bool:
@@ -97,7 +109,7 @@ class Schedules:
         return await self._flow_runner.arun(self._delete(name, queue))
 
     def get(self, name: str, queue: str) -> ScheduleRecord | None:
-        """Everything about one schedule."""
+        """Return everything the server knows about one schedule, or `None`."""
         return self._flow_runner.run(self._get(name, queue))
 
     async def aget(self, name: str, queue: str) -> ScheduleRecord | None:
@@ -105,7 +117,7 @@ class Schedules:
         return await self._flow_runner.arun(self._get(name, queue))
 
     def list(self, queue: str) -> Records:
-        """All schedules that feed a queue, by name."""
+        """List the schedules of a queue, by name."""
         return self._flow_runner.run(self._list(queue))
 
     async def alist(self, queue: str) -> Records:
@@ -121,15 +133,15 @@ class Schedules:
         def write(present: Schedule | None) -> Schedule:
             if present is not None and present.declared:
                 raise InvalidOption(
-                    f"schedule {name!r} of queue {new.queue!r} is declared in code: change it there, or take another "
-                    "name. If it is no longer in any code, delete it first"
+                    f"schedule {name!r} of queue {new.queue!r} is declared in code: change it there, or use another "
+                    "name. If no code declares it any more, delete it first"
                 )
             return structs.replace(new, paused=present is not None and present.paused)
 
         def flow(session: Session) -> Flow[ScheduleRecord]:
             yield from rewrite(layout, name, write)(session)
             found = yield from session.perform(schedule_book(layout).named([name]))
-            # Should another have deleted it in this moment, it was there all the same.
+            # Another program may have deleted it since; then return what was written.
             rows = found.rows or (StoredSchedule(name, write_schedule(new)),)
             return record_of(layout.queue, rows[0])
 
@@ -153,7 +165,7 @@ class Schedules:
             found = yield from session.perform(schedule_book(layout).named([name]))
             if not found.rows:
                 return None
-            schedule = _legible(layout.queue, found.rows[0])
+            schedule = _parse(layout.queue, found.rows[0])
             id = f"{name}@now-{random_id()}" if schedule.overlap == "allow" else name
             job = NewJob(id, schedule.data, job_change(schedule, None))
             (status,) = yield from session.perform(layout.enqueue([job]))
@@ -204,28 +216,29 @@ def schedule_of(
     max_payload: int = MAX_PAYLOAD,
     **timing: Unpack[TimingOptions],
 ) -> Schedule:
-    """A schedule for a task's call, or for a queue and data; checked, and not sent anywhere."""
+    """Build and check a schedule for a task call, or for a queue and data, without sending it."""
     if isinstance(call, TaskCall):
         queue, data, options = call.queue, call.data, call.options
     elif isinstance(call, tuple) and len(call) == 2:
         (queue, data), options = call, {}
     else:
-        raise InvalidOption(f"a schedule needs task.call(…) or a queue and data, like ('emails', b'…'), not {call!r}")
+        raise InvalidOption(f"a schedule needs task.call(…), or a queue and data like ('emails', b'…'), not {call!r}")
     return new_schedule(name, queue, data, options, declared=declared, max_payload=max_payload, **timing)
 
 
 def rewrite(layout: Layout, name: str, write: Callable[[Schedule | None], Schedule | None]) -> FlowOf[bool]:
-    """Read a schedule and write what `write` makes of it, again if it was changed in between; false if that is nothing.
+    """Replace a schedule with `write(present)`, and try again if another program changed it meanwhile.
 
-    The first tick counts from the server's time. The next tick that is known stays while the timing does.
+    False if `write` returns `None`. A new schedule's first tick counts from the server's time. If the timing is
+    unchanged, the next tick stays.
     """
     book = schedule_book(layout)
 
     def flow(session: Session) -> Flow[bool]:
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             found = yield from session.perform(book.named([name]))
             row = found.rows[0] if found.rows else None
-            present = _legible(layout.queue, row) if row else None
+            present = _parse(layout.queue, row) if row else None
             new = write(present)
             if new is None:
                 return False
@@ -242,27 +255,28 @@ def rewrite(layout: Layout, name: str, write: Callable[[Schedule | None], Schedu
             if done:
                 return True
         raise ServerBusy(
-            f"schedule {name!r} of queue {layout.queue!r} is being changed by others all the time: try again"
+            f"schedule {name!r} of queue {layout.queue!r} was not changed: other programs keep changing it. Try again"
         )
 
     return flow
 
 
-def _legible(queue: str, row: StoredSchedule) -> Schedule:
+def _parse(queue: str, row: StoredSchedule) -> Schedule:
     schedule = row.read(queue)
     if isinstance(schedule, Unreadable):
-        raise KeyConflict(f"schedule {row.name!r} of queue {queue!r} cannot be read ({schedule.why}): delete it first")
+        raise KeyConflict(f"schedule {row.name!r} of queue {queue!r} cannot be read ({schedule.why}). Delete it first")
     return schedule
 
 
 def schedule_book(layout: Layout) -> ScheduleBook:
+    """The schedules of a queue. Raises `UnsupportedByLayout`."""
     if layout.schedules is None:
-        raise UnsupportedByLayout(f"queue {layout.queue!r} has the layout {layout.name!r}, which has no schedules")
+        raise unsupported(layout.name, layout.queue, "schedules", Capability.SCHEDULES)
     return layout.schedules
 
 
 def job_change(schedule: Schedule, tick: int | None) -> Change:
-    """What is asked of a tick's job. One that is there already stays as it is; with `wait`, another follows it."""
+    """The change that enqueues a tick's job. An existing job stays as it is; with "wait", a second one follows it."""
     run_at = None if tick is None else schedule.run_at(tick)
     plain = Change(
         when=None if run_at is None else ("at", run_at),

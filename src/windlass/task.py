@@ -1,4 +1,4 @@
-"""Tasks: functions with a name, whose calls can be put on a queue. And handlers, which get a queue's payloads raw."""
+"""`Task`: a named function whose calls become jobs. `Handler`: a function that gets every job of one queue as bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from windlass.tasks.arguments import Arguments, Bound
 from windlass.tasks.call import TaskCall
 from windlass.tasks.context import Job
 from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
-from windlass.tasks.envelope import LONGEST_KEEP, around_arguments
+from windlass.tasks.envelope import MAX_KEEP_S, MAX_TASK_NAME, around_arguments
 from windlass.tasks.signature import Signature, parameters_of, takes_current
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
@@ -38,24 +38,23 @@ from windlass.values.options import JobOptions, new_job
 from windlass.values.validation import check_known, check_priority
 
 P = ParamSpec("P")
-R = TypeVar("R")  # what calling the function gives: for an `async def` a coroutine
-V = TypeVar("V")  # what comes out in the end, and is the result of the job
+R = TypeVar("R")  # what the function returns: for an `async def` a coroutine
+V = TypeVar("V")  # the job's result: for an `async def` the awaited value
 
 DEFAULT_QUEUE = "default"
-MAX_TASK_NAME = 128
 _WITH_OPTIONS = '.using(delay="5m", …).enqueue(…)'
-_ELSEWHERE = {  # what other queues call it
+_OTHER_NAMES = {  # the names of other job queues, for a helpful AttributeError
     "delay": f".enqueue(…), or {_WITH_OPTIONS} to run it later",
     "apply_async": _WITH_OPTIONS,
     "send": ".enqueue(…)",
     "send_with_options": _WITH_OPTIONS,
     "s": ".call(…)",
 }
-_SENT = ("priority", "max_failures", "max_stalls", "min_backoff", "max_backoff")  # what a job takes from its task
+_SENT = ("priority", "max_failures", "max_stalls", "min_backoff", "max_backoff")  # options of a task for its jobs
 
 
 class TaskOptions(HandlerOptions, total=False):
-    """What can be said of a task."""
+    """The options of `app.task`."""
 
     queue: str
     name: str
@@ -64,14 +63,14 @@ class TaskOptions(HandlerOptions, total=False):
 
 
 class CallOptions(JobOptions, total=False):
-    """What can be said of one call of a task."""
+    """The options of `task.using`."""
 
     queue: str
     keep_result: Duration
 
 
 class TaskApp(FlowRunner, Protocol):
-    """What a task needs of its app."""
+    """The part of the app that a task needs."""
 
     def queue(self, name: str) -> Queue: ...
 
@@ -87,7 +86,7 @@ class TaskApp(FlowRunner, Protocol):
 
 
 class Sender(Generic[P, V]):
-    """A task, and the options with which its calls are sent."""
+    """A task with call options, from `task.using(…)`."""
 
     def __init__(self, task: Task[P, Any, V], given: CallOptions) -> None:
         check_known(given, CallOptions)
@@ -96,12 +95,12 @@ class Sender(Generic[P, V]):
         self._home = task.home
         self._queue = self._home.layout(given["queue"]).queue if "queue" in given else task.queue
         if self._queue in self._home.handlers:
-            raise InvalidOption(f"queue {self._queue!r} has a handler, and takes no tasks: choose another queue")
+            raise InvalidOption(f"queue {self._queue!r} has a handler, so it takes no tasks: choose another queue")
         self._keep = check_keep(given["keep_result"]) if "keep_result" in given else task.keep_result
         if self._keep:
             need(self._home.layout(self._queue), Capability.RESULTS, f"{task.title} with keep_result")
         own = cast(JobOptions, {name: value for name, value in given.items() if name not in ("queue", "keep_result")})
-        new_job(b"", own, 0, spare_id="-")  # refuses what cannot be enqueued, while it is known who asked for it
+        new_job(b"", own, 0, spare_id="-")  # checks the options now, where the caller passes them
         self._around = around_arguments(task.name, self._keep)
         self._options = cast(JobOptions, {**self._home.queue_defaults(self._queue), **task.sent, **own})
 
@@ -109,11 +108,11 @@ class Sender(Generic[P, V]):
         return f"<{self._task.title} using {self._given}>"
 
     def using(self, **options: Unpack[CallOptions]) -> Sender[P, V]:
-        """The same with more options; those given last count."""
+        """Add options for the next calls. They override earlier ones."""
         return Sender(self._task, {**self._given, **options})
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
-        """Put a call on the queue. When it returns, the server has it; what it returns leads to the job."""
+        """Enqueue a call with these options. When this returns, the server has the job. Errors as in `Task.enqueue`."""
         return self._handle(self._target.enqueue(self._data(args, kwargs), **self._options))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
@@ -127,7 +126,7 @@ class Sender(Generic[P, V]):
         )
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """A call to be sent later, by `app.enqueue_many`."""
+        """Build a call without sending it: for `app.enqueue_many`, `app.schedule` and `job.enqueue`."""
         return TaskCall(self._task.name, self._queue, self._data(args, kwargs), self._options)
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -144,7 +143,7 @@ class Sender(Generic[P, V]):
 
 
 class Task(Declaration[P, R], Generic[P, R, V]):
-    """A function that can be called here, or put on a queue to be called by a worker."""
+    """A function that you can call directly, or enqueue so that a worker calls it. Made by `@app.task`."""
 
     def __init__(self, home: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.arguments = Arguments(Signature(function), f"{name}()")
@@ -170,23 +169,33 @@ class Task(Declaration[P, R], Generic[P, R, V]):
     def __repr__(self) -> str:
         return f"<Task {self.name!r} on queue {self.queue!r}>"
 
-    if not TYPE_CHECKING:  # for type checkers, what is not there is not there
+    if not TYPE_CHECKING:  # type checkers must still report unknown attributes
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name in _ELSEWHERE:
-                raise AttributeError(f"{self!r} has no {name!r}: use {_ELSEWHERE[name]}")
+            if name in _OTHER_NAMES:
+                raise AttributeError(f"{self!r} has no {name!r}: use {_OTHER_NAMES[name]}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def decode(self, args: Raw) -> Bound:
-        """The arguments of a job, read and checked: `.call(job)` runs the function. Raises `Undecodable`."""
+        """Read and check the arguments of a job; `.call(job)` then runs the function. Raises `Undecodable`."""
         return self.arguments.read(args)
 
     def using(self, **options: Unpack[CallOptions]) -> Sender[P, V]:
-        """The task with options for its next calls: `id`, `delay`, `priority`, `queue`, `keep_result` and so on."""
+        """Set options for the next calls: `welcome.using(delay="5m", id="user-42").enqueue(42)`.
+
+        Options: `queue`, `keep_result` (as in `app.task`), and all of `Queue.enqueue`: `id`, `delay` or `run_at`,
+        `priority`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `if_exists`, `update_…`, `reset_counts`,
+        `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the queue's layout lacks an option.
+        """
         return Sender(self, options)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
-        """Put a call on the task's queue. When it returns, the server has it; what it returns leads to the job."""
+        """Enqueue a call. When this returns, the server has the job. The handle gives its result and events.
+
+        Raises `InvalidArguments` if the arguments do not fit the signature, `PayloadTooLarge`, `NotDurable` if the job
+        is on the queue but did not reach the durability asked for, `NotApplied` (such as `ServerUnreachable` or
+        `QueueFull`) if it is not on the queue, and `OutcomeUnknown` if the reply was lost.
+        """
         return self._plain.enqueue(*args, **kwargs)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[V]:
@@ -194,7 +203,10 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         return await self._plain.aenqueue(*args, **kwargs)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """A call to be sent later, by `app.enqueue_many`."""
+        """Build a call without sending it: for `app.enqueue_many`, `app.schedule` and `job.enqueue`.
+
+        Raises `InvalidArguments`.
+        """
         return self._plain.call(*args, **kwargs)
 
     @functools.cached_property
@@ -203,10 +215,10 @@ class Task(Declaration[P, R], Generic[P, R, V]):
 
 
 class TaskMaker(Protocol):
-    """What `@app.task(…)` gives: it makes a task of a function."""
+    """The decorator that `@app.task(…)` returns."""
 
     @overload
-    def __call__(  # what is awaited comes first: only then is its value meant
+    def __call__(  # the coroutine overload comes first, so that V is the awaited value
         self, function: Callable[P, Coroutine[Any, Any, V]], /
     ) -> Task[P, Coroutine[Any, Any, V], V]: ...
 
@@ -215,7 +227,7 @@ class TaskMaker(Protocol):
 
 
 class Handler(Declaration[Concatenate[bytes, P], R]):
-    """A function that gets every payload of one queue, as it is."""
+    """A function that gets every payload of one queue as raw bytes. Made by `@app.handler`."""
 
     def __init__(
         self, home: TaskApp, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
@@ -233,13 +245,13 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
         return f"<Handler of queue {self.queue!r}>"
 
     def invoke(self, data: bytes, job: Job) -> R:
-        """Run the function on a payload: gives the return value, or the coroutine of an `async def`."""
+        """Call the function with a payload. Returns its value, or the coroutine of an `async def`."""
         function = cast(Callable[..., R], self.function)
         return function(data, **dict.fromkeys(self._job_names, job))
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
-    """As what a result is read; anything goes where the function does not say, or says what JSON cannot carry."""
+    """The type to decode a result to: `Any` without a return annotation, or for a type that JSON cannot carry."""
     try:
         kind = get_type_hints(function, include_extras=True).get("return", Any)
         json.Decoder(kind)
@@ -249,17 +261,17 @@ def _return_type(function: Callable[..., Any]) -> Any:
 
 
 def check_task_name(name: object) -> str:
-    """A task's name: text that people can read and type."""
+    """Check a task name: printable text without spaces."""
     if not isinstance(name, str) or not name.isprintable() or " " in name or not 1 <= len(name) <= MAX_TASK_NAME:
-        raise InvalidTask(f"{name!r} is no task name: use 1 to {MAX_TASK_NAME} printable characters without spaces")
+        raise InvalidTask(f"{name!r} is not a task name: use 1 to {MAX_TASK_NAME} printable characters without spaces")
     if name == "<lambda>":
-        raise InvalidTask("every lambda is called like this: give it a name with name=…, or write a def")
+        raise InvalidTask("a lambda has no name of its own: pass name=…, or write a def")
     return name
 
 
 def check_keep(length: Duration) -> float:
-    """How long a result is kept, in seconds; 0 for not at all."""
-    return milliseconds(length, "keep_result", most=LONGEST_KEEP) / 1000
+    """How long a result is kept, in seconds. 0 means that it is not kept."""
+    return milliseconds(length, "keep_result", most=MAX_KEEP_S) / 1000
 
 
 def _job_names(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -268,10 +280,10 @@ def _job_names(function: Callable[..., Any]) -> tuple[str, ...]:
         parameters[0].POSITIONAL_ONLY,
         parameters[0].POSITIONAL_OR_KEYWORD,
     ):
-        raise InvalidTask("it must take the payload as its first parameter: def handle(data: bytes)")
+        raise InvalidTask("the function must take the payload as its first parameter: def handle(data: bytes)")
     for parameter in parameters[1:]:
         if not takes_current(parameter) or parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidTask(
-                f"parameter {parameter} has no meaning: beside the payload it may take job: Job = current()"
+                f"parameter {parameter} cannot be filled: after the payload only job: Job = current() is allowed"
             )
     return tuple(parameter.name for parameter in parameters[1:])

@@ -73,11 +73,11 @@ def test_an_option_that_there_is_not(queue: Queue, app: Windlass, refused: Refus
 
 def test_an_update_of_nothing(queue: Queue, refused: Refused) -> None:
     queue.enqueue(b"", id="a")
-    with refused(InvalidOption, "update needs a change"):
+    with refused(InvalidOption, "update needs at least one change"):
         queue.update("a")
-    with refused(InvalidOption, "when=", "give run_at or delay"):
+    with refused(InvalidOption, "when=", "pass run_at or delay"):
         queue.update("a", when="later")
-    with refused(InvalidOption, "when=", "give run_at or delay"):
+    with refused(InvalidOption, "when=", "pass run_at or delay"):
         queue.update("a", when="later", data=b"")
 
 

@@ -79,7 +79,7 @@ def test_a_wrong_name_in_the_environment_is_told(
     if made:
         wrong.write_text("not executable")
     monkeypatch.setenv("WINDLASS_SERVER_BIN", str(wrong))
-    with pytest.raises(ServerBinaryMissing, match=r"WINDLASS_SERVER_BIN is .* not a file that can be executed"):
+    with pytest.raises(ServerBinaryMissing, match=r"WINDLASS_SERVER_BIN is .* is not an executable file"):
         EmbeddedServer(home).ensure()
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_name_in_the_environment_is_told(
     ("script", "said"),
     [
         ("#!/bin/sh\necho the library is missing >&2\nexit 127\n", "the library is missing"),
-        ("#!/nowhere/interpreter\n", "cannot be run"),
+        ("#!/nowhere/interpreter\n", "cannot be started"),
         ("#!/bin/sh\nexec sleep 600\n", "does not answer"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_server_that_will_not_start_is_quoted(home: Path) -> None:
     with pytest.raises(ServerWillNotStart) as caught:
         server.ensure()
     message = str(caught.value)
-    assert "manifest" in message.split("it has said:")[1]
+    assert "manifest" in message.split("its log says:")[1]
     assert str(server.log_path) in message
     assert "WINDLASS_HOME" in message
     manifest.write_text(sound)
@@ -137,14 +137,14 @@ def test_a_flood_of_log_lines_does_not_freeze_it(home: Path) -> None:
 def test_a_full_log_is_put_aside_and_writing_goes_on(home: Path) -> None:
     server = EmbeddedServer(home)
     server.ensure()
-    os.truncate(server.log_path, logfile.LARGEST + 1)
+    os.truncate(server.log_path, logfile.MAX_LOG_BYTES + 1)
     server.ensure()
-    assert logfile.previous(server.log_path).stat().st_size > logfile.LARGEST
+    assert logfile.previous(server.log_path).stat().st_size > logfile.MAX_LOG_BYTES
     server.stop()
     assert "bye bye" in server.log_path.read_text()
-    os.truncate(server.log_path, logfile.LARGEST + 1)
+    os.truncate(server.log_path, logfile.MAX_LOG_BYTES + 1)
     server.ensure()
-    assert server.log_path.stat().st_size < logfile.LARGEST
+    assert server.log_path.stat().st_size < logfile.MAX_LOG_BYTES
 
 
 def test_following_the_log_goes_on_over_a_rotation(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_home_of_another_user_is_refused(home: Path) -> None:
 def test_a_home_under_a_folder_of_another_user_is_refused(home: Path) -> None:
     home.mkdir(mode=0o755)
     os.chown(home, NOBODY, NOBODY)
-    with pytest.raises(EmbeddedError, match=r"lies under .* belongs to another user"):
+    with pytest.raises(EmbeddedError, match=r"is inside .* belongs to another user"):
         EmbeddedServer(home / "inner").ensure()
 
 
@@ -85,7 +85,7 @@ def test_a_home_that_others_can_write_is_refused(home: Path, bits: int) -> None:
 def test_a_home_in_a_folder_where_anybody_can_rename_it_is_refused(home: Path) -> None:
     home.mkdir()
     home.chmod(0o777)
-    with pytest.raises(EmbeddedError, match="anybody can rename"):
+    with pytest.raises(EmbeddedError, match="any user can rename"):
         EmbeddedServer(home / "inner").ensure()
 
 
@@ -115,7 +115,7 @@ def test_a_folder_of_other_things_is_not_closed(home: Path) -> None:
     home.mkdir()
     home.chmod(0o755)
     (home / "letter.txt").write_text("mine")
-    with pytest.raises(EmbeddedError, match="holds other files"):
+    with pytest.raises(EmbeddedError, match="contains other files"):
         EmbeddedServer(home).ensure()
     assert mode(home) == 0o755
 

@@ -126,7 +126,7 @@ def test_only_the_first_start_says_where_the_data_is(home: Path, capsys: pytest.
     server = EmbeddedServer(home)
     server.ensure()
     assert server.first_start
-    assert capsys.readouterr().err == f"windlass: jobs are kept in {home}\n"
+    assert capsys.readouterr().err == f"windlass: jobs are stored in {home}\n"
     again = EmbeddedServer(home)
     again.ensure()
     again.restart()

@@ -131,7 +131,7 @@ def test_a_type_that_is_defined_further_down(here: Windlass) -> None:
 
     carry.__annotations__["point"] = "Later"
     task = here.task(carry)
-    with pytest.raises(InvalidTask, match=r"carry\(\): a type in its signature cannot be found.*'Later'"):
+    with pytest.raises(InvalidTask, match=r"carry\(\): a type in its signature cannot be resolved.*'Later'"):
         task.call(Point(1))
     globals()["Later"] = Point
     try:
@@ -179,10 +179,10 @@ def test_defaults_are_not_written(welcome: Task[..., Any, Any]) -> None:
     [
         ((), {}, "argument 'user_id' is missing"),
         ((), {"locale": "fr"}, "argument 'user_id' is missing"),
-        ((1, "en", 3), {}, "it takes at most 2 arguments by place, and 3 were given"),
+        ((1, "en", 3), {}, "it takes at most 2 positional arguments, and 3 were given"),
         ((1,), {"user_id": 2}, "argument 'user_id' is given twice"),
         ((1,), {"lang": "fr"}, "there is no argument 'lang': it takes user_id, locale, tries"),
-        ((1,), {"job": A_JOB}, "argument 'job' is filled in when the task runs: leave it away"),
+        ((1,), {"job": A_JOB}, "argument 'job' is filled in when the task runs: omit it"),
         (("x",), {}, "argument 'user_id' must be int, not str"),
         ((None,), {}, "argument 'user_id' must be int, not NoneType"),
         ((1.0,), {}, "argument 'user_id' must be int, not float"),
@@ -267,14 +267,14 @@ def test_nan_and_infinity_are_refused_wherever_they_hide(here: Windlass) -> None
 
     for bad in (math.nan, math.inf, -math.inf):
         for hidden in (bad, [1.0, bad], {"x": {"y": (bad,)}}, {bad}, Reading(bad), [Reading(bad)]):
-            with pytest.raises(InvalidArguments, match=r"store\(\): argument 'b' holds NaN or infinity"):
+            with pytest.raises(InvalidArguments, match=r"store\(\): argument 'b' contains NaN or infinity"):
                 store.call(None, hidden)
 
     @here.task
     def sleep(seconds: float, whole: int = 0) -> None: ...
 
     for arguments in ((math.nan,), (1.0, math.inf)):
-        with pytest.raises(InvalidArguments, match="holds NaN or infinity, which JSON cannot say"):
+        with pytest.raises(InvalidArguments, match="contains NaN or infinity, which JSON lacks"):
             sleep.call(*cast(Any, arguments))
     assert args_of(store.call(None, ["null", None, {"x": None}])) == {"a": None, "b": ["null", None, {"x": None}]}
     assert args_of(store.call(Raw(b"null"))) == {"a": None}

@@ -105,21 +105,21 @@ def test_a_timeout_where_it_can_be_kept(here: Windlass, run: Any) -> None:
         (stay, {"timeout": "30s"}, 'a thread cannot be killed: use run="process"'),
         (stay, {"timeout": "30s", "run": "thread"}, 'use run="process"'),
         (go, {"timeout": 0}, "timeout=0 is out of range"),
-        (go, {"timeout": "soon"}, "timeout='soon' is no duration"),
+        (go, {"timeout": "soon"}, "timeout='soon' is not a duration"),
         (go, {"max_failures": -1}, "max_failures must be a whole number"),
         (go, {"max_stalls": 1.5}, "max_stalls must be a whole number"),
-        (go, {"min_backoff": "x"}, "min_backoff='x' is no duration"),
-        (go, {"max_backoff": math.nan}, "max_backoff=nan is no duration"),
+        (go, {"min_backoff": "x"}, "min_backoff='x' is not a duration"),
+        (go, {"max_backoff": math.nan}, "max_backoff=nan is not a duration"),
         (go, {"min_backoff": "1h"}, "min_backoff (3600 s) is longer than max_backoff (300 s)"),
         (go, {"priority": 10}, "priority must be a whole number from 0 to 9"),
         (go, {"keep_result": -1}, "keep_result=-1 is out of range"),
         (go, {"on_exception": "ignore"}, "on_exception must be one of 'retry', 'fail'"),
-        (go, {"queue": "no spaces"}, "'no spaces' is no queue name"),
-        (go, {"name": ""}, "'' is no task name"),
+        (go, {"queue": "no spaces"}, "'no spaces' is not a queue name"),
+        (go, {"name": ""}, "'' is not a task name"),
         (go, {"name": "two words"}, "without spaces"),
-        (go, {"name": 7}, "7 is no task name"),
-        (go, {"retries": 3}, "there is no option 'retries'"),
-        (go, {"delay": 3}, "there is no option 'delay'"),
+        (go, {"name": 7}, "7 is not a task name"),
+        (go, {"retries": 3}, "unknown option 'retries'"),
+        (go, {"delay": 3}, "unknown option 'delay'"),
     ],
     ids=named,
 )
@@ -174,17 +174,17 @@ async def ayielding() -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (starred, "parameter *names cannot be checked: name each argument, or take one names: list"),
-        (double_starred, "parameter **facts cannot be checked: name each argument, or take one facts: dict"),
-        (slashed, "parameter 'a' is positional-only, and arguments travel by name: remove the /"),
-        (method, "declare a function outside of the class"),
+        (starred, "parameter *names cannot be checked: name each argument, or use one names: list"),
+        (double_starred, "parameter **facts cannot be checked: name each argument, or use one facts: dict"),
+        (slashed, "parameter 'a' is positional-only, but arguments are sent by name: remove the /"),
+        (method, "declare a function outside the class"),
         (mangled, "two underscores"),
         (yielding, "return instead"),
         (ayielding, "return instead"),
-        (functools.partial(stay), "is no function: write a def"),
-        (Path, "is no function"),
-        ("emails", "is no function"),
-        (lambda: None, "give it a name with name="),
+        (functools.partial(stay), "is not a function: write a def"),
+        (Path, "is not a function"),
+        ("emails", "is not a function"),
+        (lambda: None, "pass name="),
     ],
     ids=named,
 )
@@ -196,7 +196,7 @@ def test_functions_that_cannot_be_tasks(here: Windlass, function: Any, told: str
 
 def test_a_task_cannot_be_declared_twice(here: Windlass) -> None:
     task = here.task(stay)
-    with pytest.raises(InvalidTask, match="is no function"):
+    with pytest.raises(InvalidTask, match="is not a function"):
         here.task(cast(Any, task))
 
 

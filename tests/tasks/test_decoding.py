@@ -41,7 +41,7 @@ def test_the_job_is_filled_in_wherever_it_stands(here: Windlass) -> None:
         lambda: last.call(1, me=A_JOB),
     ]
     for call in wrong:
-        with pytest.raises(InvalidArguments, match="is filled in when the task runs: leave it away"):
+        with pytest.raises(InvalidArguments, match="is filled in when the task runs: omit it"):
             call()
     with pytest.raises(Undecodable, match="there is no argument 'me'"):
         last.decode(Raw(b'{"a":1,"me":2}'))
@@ -53,7 +53,7 @@ def test_a_direct_call_has_no_job_but_can_be_given_one(here: Windlass) -> None:
         return job.id
 
     assert which(job=A_JOB) == "a"
-    with pytest.raises(AttributeError, match="no job is running that could be asked for 'id'"):
+    with pytest.raises(AttributeError, match="there is no running job, so 'id' is unknown"):
         which()
     assert repr(current()) == "current()"
 
@@ -81,7 +81,7 @@ def test_arguments_are_read_by_name_and_by_place(welcome: Task[..., Any, Any]) -
         (b'["1"]', "argument 'user_id' must be int, not str"),
         (b"[1,2]", "argument 'locale' must be str, not int"),
         (b'{"user_id":null}', "argument 'user_id' must be int, not null"),
-        (b'[1,"fr",3]', "it takes at most 2 arguments by place"),
+        (b'[1,"fr",3]', "it takes at most 2 positional arguments"),
         (b'{"user_id":1,"lang":"fr"}', "there is no argument 'lang': it takes user_id, locale, tries"),
         (b'{"user_id":1,"job":1}', "there is no argument 'job'"),
         (b'{"user_id":1,"locale":"\xff"}', "the arguments cannot be read"),

@@ -94,13 +94,13 @@ def placed_fact(data: bytes, /) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        (unknown_fact, {}, "parameter reason: 'str' has no meaning: it may take data, job and error"),
-        (spare_fact, {}, "it may take data, job and error"),
-        (all_facts, {}, "it may take data, job and error"),
-        (placed_fact, {}, "it may take data, job and error"),
+        (unknown_fact, {}, "parameter reason: 'str' cannot be filled: only data, job and error are allowed"),
+        (spare_fact, {}, "only data, job and error are allowed"),
+        (all_facts, {}, "only data, job and error are allowed"),
+        (placed_fact, {}, "only data, job and error are allowed"),
         (stay, {"timeout": 3}, 'use run="process"'),
         (stay, {"run": "loop"}, "would block"),
-        (stay, {"priority": 3}, "there is no option 'priority'"),
+        (stay, {"priority": 3}, "unknown option 'priority'"),
         (stay, {"max_failures": "x"}, "max_failures must be"),
         (yielding, {}, "return instead"),
     ],
@@ -118,5 +118,5 @@ def test_failure_handlers_that_cannot_be(here: Windlass, function: Any, options:
 def test_one_failure_handler_is_enough(here: Windlass) -> None:
     task = here.task(go)
     task.on_failure(stay)
-    with pytest.raises(InvalidTask, match=r"there is one already, .*test_endings.stay"):
+    with pytest.raises(InvalidTask, match=r"it is declared twice, also as .*test_endings.stay"):
         task.on_failure(stay)

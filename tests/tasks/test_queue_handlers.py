@@ -50,14 +50,14 @@ def named_only(*, data: bytes) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        (stay, {}, "it must take the payload as its first parameter"),
-        (named_only, {}, "it must take the payload as its first parameter"),
-        (starred, {}, "it must take the payload as its first parameter"),
-        (two_things, {}, "parameter more: 'int' has no meaning"),
+        (stay, {}, "the function must take the payload as its first parameter"),
+        (named_only, {}, "the function must take the payload as its first parameter"),
+        (starred, {}, "the function must take the payload as its first parameter"),
+        (two_things, {}, "parameter more: 'int' cannot be filled"),
         (yielding, {}, "return instead"),
         (slashed, {"timeout": 3}, 'use run="process"'),
-        (slashed, {"queue": "x"}, "there is no option 'queue'"),
-        (slashed, {"keep_result": 3}, "there is no option 'keep_result'"),
+        (slashed, {"queue": "x"}, "unknown option 'queue'"),
+        (slashed, {"keep_result": 3}, "unknown option 'keep_result'"),
         (slashed, {"max_failures": None}, "max_failures must be"),
     ],
     ids=named,
@@ -82,7 +82,7 @@ def raw(data: bytes) -> None: ...
 
 def test_a_queue_has_tasks_or_one_handler(here: Windlass) -> None:
     here.handler("thumbs")(raw)
-    with pytest.raises(InvalidTask, match=r"there is one already, .*test_queue_handlers.raw"):
+    with pytest.raises(InvalidTask, match=r"it is declared twice, also as .*test_queue_handlers.raw"):
         here.handler("thumbs")(raw)
     with pytest.raises(InvalidTask, match=r"task 'stay': queue 'thumbs' has a handler, .*test_queue_handlers.raw"):
         here.task(queue="thumbs")(stay)
@@ -91,5 +91,5 @@ def test_a_queue_has_tasks_or_one_handler(here: Windlass) -> None:
     task = here.task(queue="media")(stay)
     with pytest.raises(InvalidTask, match=r"the handler of queue 'media': task 'stay', .*test_queue_handlers.stay"):
         here.handler("media")(raw)
-    with pytest.raises(InvalidOption, match="queue 'thumbs' has a handler, and takes no tasks"):
+    with pytest.raises(InvalidOption, match="queue 'thumbs' has a handler, so it takes no tasks"):
         task.using(queue="thumbs")

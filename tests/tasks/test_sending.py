@@ -104,12 +104,12 @@ def test_who_has_the_last_word(server: Any, client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"emails": {"retries": 3}}, "queue_options of 'emails': there is no option 'retries'"),
+        ({"emails": {"retries": 3}}, "queue_options of 'emails': unknown option 'retries'"),
         ({"emails": {"max_failures": -3}}, "queue_options of 'emails': max_failures must be"),
         ({"emails": {"priority": 11}}, "priority must be"),
-        ({"emails": 3}, "must be options by queue"),
-        (["emails"], "must be options by queue"),
-        ({"no spaces": {}}, "is no queue name"),
+        ({"emails": 3}, "must map queue"),
+        (["emails"], "must map queue"),
+        ({"no spaces": {}}, "is not a queue name"),
     ],
     ids=named,
 )
@@ -122,13 +122,13 @@ def test_queue_options_are_checked_at_once(given: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"retries": 3}, InvalidOption, "there is no option 'retries'"),
-        ({"timeout": 3}, InvalidOption, "there is no option 'timeout'"),
-        ({"queue": "no spaces"}, InvalidName, "is no queue name"),
+        ({"retries": 3}, InvalidOption, "unknown option 'retries'"),
+        ({"timeout": 3}, InvalidOption, "unknown option 'timeout'"),
+        ({"queue": "no spaces"}, InvalidName, "is not a queue name"),
         ({"keep_result": -1}, InvalidOption, "keep_result=-1"),
         ({"priority": 11}, InvalidOption, "priority"),
         ({"delay": 1, "run_at": 1}, InvalidTime, "not both"),
-        ({"delay": "5 min"}, InvalidTime, "is no duration"),
+        ({"delay": "5 min"}, InvalidTime, "is not a duration"),
         ({"max_failures": -1}, InvalidOption, "max_failures"),
         ({"min_backoff": "soon"}, InvalidOption, "min_backoff"),
         ({"id": ""}, InvalidId, "1 to 512 bytes"),
@@ -200,7 +200,7 @@ def test_only_calls_can_be_sent(here: Windlass) -> None:
     with pytest.raises(InvalidArguments, match="was an await forgotten"):
         here.enqueue_many([cast(Any, forgotten)])
     forgotten.close()
-    with pytest.raises(InvalidArguments, match=r"is no call of a task: pass what task.call\(…\) returns"):
+    with pytest.raises(InvalidArguments, match=r"is not a task call: pass what task.call\(…\) returns"):
         here.enqueue_many([cast(Any, b"x")])
 
 

@@ -39,7 +39,7 @@ def test_a_duration(written: float | str | timedelta, meant: float) -> None:
     "written", ["", " ", "5", "m", "5x", "5 minutes", "1:30", "-1s", "1h-30m", ".5s", "s5", "5,5s"]
 )
 def test_text_that_is_no_duration(written: str) -> None:
-    with pytest.raises(InvalidOption, match=r"timeout=.* is no duration: write"):
+    with pytest.raises(InvalidOption, match=r"timeout=.* is not a duration: write"):
         seconds(written, "timeout")
 
 

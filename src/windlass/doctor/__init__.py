@@ -1,7 +1,7 @@
-"""Whether a server can be trusted with jobs: `windlass doctor`, and what a worker refuses at its start.
+"""Checks whether a server is safe for jobs: `windlass doctor`, and the checks that a worker makes before it starts.
 
-`facts.py` reads what the server says of itself, `checks.py` judges it, `holes.py` is the table of known holes. In a
-cluster every primary is examined, with Sentinel the primary.
+`facts.py` reads the server's settings and state, `checks.py` judges them, `known_bugs.py` lists known server bugs. In a
+cluster every primary is examined; with Sentinel, the current primary.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from functools import partial
 
 import msgspec
 
-from windlass.doctor.checks import CHECKS, PERILS, Check
+from windlass.doctor.checks import CHECKS, WORKER_CHECKS, Check
 from windlass.doctor.facts import Facts, look, may_read_queues, read_briefly
-from windlass.doctor.finding import GRAVITY, Finding, Level, danger
+from windlass.doctor.finding import SEVERITY, Finding, Level, danger
 from windlass.transport.endpoint import Address
 from windlass.transport.session import Session
 from windlass.transport.wire import Flow
 
-__all__ = ["GRAVITY", "Facts", "Finding", "Level", "can_read_queues", "examine", "perils"]
+__all__ = ["SEVERITY", "Facts", "Finding", "Level", "can_read_queues", "dangers", "examine"]
 
 
 def examine(session: Session) -> Flow[list[Finding]]:
-    """Look at everything on every server; each finding names its own."""
+    """Run all checks on every server. Each finding names its server."""
     seen = yield from session.examine(partial(look, session.endpoint))
     found: list[Finding] = []
     for address, facts in seen.items():
         if facts is None:
-            silent = danger("reach", "it cannot be reached: its queues stand still", "start it, or look at the network")
-            found.append(msgspec.structs.replace(silent, server=str(address)))
+            down = danger("reach", "it cannot be reached, so its queues stand still", "start it, or check the network")
+            found.append(msgspec.structs.replace(down, server=str(address)))
         else:
             found += _judge(facts, CHECKS)
     return found
@@ -40,12 +40,12 @@ def can_read_queues(session: Session) -> Flow[bool]:
     return False not in seen.values()
 
 
-def perils(address: Address) -> Callable[[Session], Flow[list[Finding]]]:
-    """What means that jobs are lost on a server, or that none can be worked on, as far as this user may see it."""
+def dangers(address: Address) -> Callable[[Session], Flow[list[Finding]]]:
+    """The findings that make a worker refuse a server: jobs may be lost there, or none can run."""
 
     def flow(session: Session) -> Flow[list[Finding]]:
         facts = yield from session.visit(address, partial(read_briefly, session.endpoint))
-        return [finding for finding in _judge(facts, PERILS) if finding.level == "danger"]
+        return [finding for finding in _judge(facts, WORKER_CHECKS) if finding.level == "danger"]
 
     return flow
 

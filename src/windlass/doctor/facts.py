@@ -1,7 +1,7 @@
-"""Reading what the checks judge: one flow over one connection, which writes nothing.
+"""Reads the facts that the checks judge, over one connection, without writing anything.
 
-What this user may run is asked for first, so that nothing forbidden is tried: each try would be an entry in the
-server's ACL LOG. What cannot be seen is remembered with the rule that would show it.
+It first asks which commands the user may run, and sends no others: each refused command would be an entry in the
+server's ACL LOG. For a fact that the user may not read, it records the ACL rule that would allow it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.server_facts import version_of
 from windlass.transport.wire import Exchange, Flow, Wire, pack
 
-SAMPLES = 50  # round trips whose time is taken
+SAMPLES = 50  # timed round trips: enough for a p99 within a fraction of a second
 SETTINGS = (
     "appendfsync",
     "no-appendfsync-on-rewrite",
@@ -30,7 +30,7 @@ SETTINGS = (
     "dir",
 )
 
-# What the checks ask beside INFO, and the rule that allows it.
+# The commands that the checks send besides INFO, and the ACL rules that allow them.
 _CONFIG, _WHOAMI, _SLOWLOG = "CONFIG GET save", "ACL WHOAMI", "SLOWLOG GET 1"
 _PING, _TIME, _CLUSTER = "PING", "TIME", "CLUSTER INFO"
 _SLOTS = "CLUSTER SLOTS"
@@ -44,7 +44,7 @@ RULES = {
     _SLOTS: "+cluster|slots",
 }
 
-# What a worker of the native layout runs, with a key or channel as it uses them; see docs/acl/worker.acl.
+# The commands of a worker with the native layout, with a key or channel as it uses them; see docs/acl/worker.acl.
 _KEY = keys.queue_key("doctor", "data")
 _ON_KEYS = (
     "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HSET", "LLEN",
@@ -66,13 +66,13 @@ NEEDED = (
     f"PUBLISH {keys.wake_channel('doctor')} x",
 )
 
-# What listing the queues and counting their jobs runs.
+# The commands that list the queues and count their jobs.
 READ_QUEUES = ("SCAN 0", f"ZCOUNT {_KEY} 0 0", f"HMGET {_KEY} x", f"ZRANGE {_KEY} 0 0", f"TYPE {_KEY}")
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A slow call of one of our scripts."""
+    """A slow call of a Windlass script."""
 
     script: str
     seconds: float
@@ -81,45 +81,45 @@ class Slow:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one server was found to say. `None` is what could not be seen; `unseen` says why."""
+    """The facts about one server. `None` means that the user may not read it; `unseen` has the missing rule."""
 
     server: str
     info: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] | None = None
     user: str = "default"
     denied: Sequence[str] | None = None  # of the commands that a worker needs
-    ahead: float | None = None  # seconds that its clock is ahead of ours, as far as that can be told
+    ahead: float | None = None  # how many seconds its clock is certainly ahead of ours
     pings: Sequence[float] = ()  # round trips in seconds, sorted
-    calls: Sequence[float] = ()  # the same of a script
+    calls: Sequence[float] = ()  # the same for a script
     slow: Sequence[Slow] | None = None
     cluster: Mapping[str, str] | None = None
-    replicas_of_slots: int | None = None  # how many replicas the slots of this primary have
+    replicas_of_slots: int | None = None  # the fewest replicas that a slot of this primary has
     embedded: bool = False
-    free: float | None = None  # part of the disk with its data that is free
+    free: float | None = None  # the free fraction of the disk with its data
     unseen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
-        """Which make of server it is."""
+        """ "redis" or "valkey"."""
         return "valkey" if "valkey_version" in self.info else "redis"
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Its version; empty when it is not known."""
+        """The server version; empty if unknown."""
         return version_of(self.info.get(f"{self.kind}_version", ""))
 
     def number(self, name: str) -> int:
-        """A number of INFO, 0 where it is not told."""
+        """A number from INFO; 0 if it is missing."""
         text = self.info.get(name, "0")
         return int(text) if text.lstrip("-").isdigit() else 0
 
     def setting(self, name: str) -> str | None:
-        """A setting, if it could be seen."""
+        """A setting; `None` if the user may not read it."""
         return None if self.config is None else self.config.get(name, "")
 
 
 def look(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
-    """All there is to know of a server."""
+    """Read all facts about a server."""
     info = yield from _ask(wire, "INFO")
     rights = yield from _rights(wire, [*RULES, *NEEDED])
     unseen = {} if isinstance(info, dict) else {"INFO": "+info"}
@@ -164,7 +164,7 @@ def look(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
 
 
 def read_briefly(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
-    """What a worker must know before it starts. It tries nothing of which it is not certain that it is allowed."""
+    """Read the facts that a worker checks before it starts. Sends no command that may be forbidden."""
     info = yield from _ask(wire, "INFO")
     if not isinstance(info, dict):
         return Facts(str(address), unseen={"INFO": "+info"})
@@ -174,13 +174,13 @@ def read_briefly(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts
 
 
 def may_read_queues(address: Address, wire: Wire) -> Flow[bool]:
-    """Whether this user may list the queues and count their jobs."""
+    """Whether the user may list the queues and count their jobs."""
     rights = yield from _rights(wire, READ_QUEUES)
     return rights is not None and all(rights.values())
 
 
 def _ask(wire: Wire, *words: str | int) -> Flow[Any]:
-    """The reply; INFO as fields. `None` for an error: the caller may not, or the server has no such command."""
+    """The reply, with INFO parsed. `None` for an error: the command is forbidden, or the server does not have it."""
     (reply,) = yield Exchange(wire, pack(*words))
     if isinstance(reply, RedisError):
         return None
@@ -188,7 +188,7 @@ def _ask(wire: Wire, *words: str | int) -> Flow[Any]:
 
 
 def _rights(wire: Wire, lines: Sequence[str]) -> Flow[dict[str, bool | None] | None]:
-    """Whether this user may run these commands, `None` for one that the server does not have; or `None` in all."""
+    """Whether the user may run each command; `None` for an unknown command. `None` alone if scripts are forbidden."""
     _, reply = yield Exchange(
         wire,
         pack("SCRIPT", "LOAD", scripts.RIGHTS.text) + pack("EVALSHA", scripts.RIGHTS.sha, 0, *lines),
@@ -210,7 +210,7 @@ def _time(wire: Wire, packed: bytes) -> Flow[list[float]]:
 
 
 def _ahead(server: float, before: float, after: float) -> float:
-    """Its reading was taken some time between the two of ours: only what lies beyond both is certain."""
+    """How far the server's clock is ahead. It was read between `before` and `after`, so only more than that counts."""
     return server - after if server > after else min(0.0, server - before)
 
 

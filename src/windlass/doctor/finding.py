@@ -1,4 +1,4 @@
-"""What a check says: a plain value."""
+"""`Finding`: the result of a check."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from msgspec import Struct
 
 Level = Literal["ok", "note", "warning", "danger", "unseen"]
 
-# The worse, the higher. What could not be seen is no worse than a note: it says how to see it.
-GRAVITY: dict[str, int] = {"ok": 0, "unseen": 1, "note": 1, "warning": 2, "danger": 3}
+# Higher is worse. "unseen" (the user may not read a setting) is no worse than a note.
+SEVERITY: dict[str, int] = {"ok": 0, "unseen": 1, "note": 1, "warning": 2, "danger": 3}
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at, on one server: how it is, and what to do about it."""
+    """One result on one server: its level, what was found, and what to do about it."""
 
     check: str
     level: Level
@@ -23,12 +23,12 @@ class Finding(Struct, frozen=True):
 
 
 def ok(check: str, what: str) -> Finding:
-    """All is well."""
+    """No problem."""
     return Finding(check, "ok", what)
 
 
 def note(check: str, what: str, remedy: str = "") -> Finding:
-    """Worth knowing; nobody has to do anything."""
+    """Worth knowing; no action needed."""
     return Finding(check, "note", what, remedy)
 
 
@@ -38,5 +38,5 @@ def warning(check: str, what: str, remedy: str) -> Finding:
 
 
 def danger(check: str, what: str, remedy: str) -> Finding:
-    """Jobs may be lost, or cannot be worked on."""
+    """Jobs may be lost, or cannot run."""
     return Finding(check, "danger", what, remedy)

@@ -1,7 +1,7 @@
-"""Known holes of servers, by release line: what matters to a queue that lives by Lua scripts and by what is on disk.
+"""Known server bugs, by release line: those that matter to a queue, which depends on Lua scripts and on persistence.
 
-Only what could be confirmed is here (release notes, CVE records, distributions' change logs). A line that is not named
-is not affected, or not known to be.
+Each entry is confirmed by release notes, CVE records or distributions' change logs. A release line that an entry does
+not list is not affected, as far as is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEVER = None  # no release of that line has the fix
 
 @dataclass(frozen=True, slots=True)
 class KnownBug:
-    """For each release line of each make, the first patch release that has the fix."""
+    """One bug: for each release line of Redis and Valkey, the first patch release with the fix."""
 
     id: str
     title: str
@@ -24,7 +24,7 @@ class KnownBug:
     valkey: dict[Line, int | None]
 
     def fixed_in(self, kind: str, version: tuple[int, ...]) -> str | None:
-        """What to upgrade to, if this version has the hole."""
+        """The version to upgrade to if this version has the bug, else `None`."""
         lines = self.valkey if kind == "valkey" else self.redis
         line = (version[0], version[1]) if len(version) > 1 else (0, 0)
         if line not in lines:
@@ -50,7 +50,7 @@ KNOWN_BUGS = (
     ),
     KnownBug(
         "CVE-2026-23479",
-        "a blocked client that is thrown out can run code on the server",
+        "a blocked client that is disconnected can run code on the server",
         redis={(7, 2): 14, (7, 4): 9, (8, 0): NEVER, (8, 2): 6, (8, 4): 3, (8, 6): 3},
         valkey={(8, 1): 7, (9, 0): 4},
     ),
@@ -69,13 +69,13 @@ KNOWN_BUGS = (
     KnownBug("CVE-2022-24735", "a Lua script can run as another user", redis={(6, 2): 7}, valkey={}),
     KnownBug(
         "redis#13793",
-        "WAITAOF answers before the data is on disk, with appendfsync everysec",
+        "WAITAOF replies before the data is on disk, with appendfsync everysec",
         redis={(7, 4): 3},
         valkey={},
     ),
     KnownBug(
         "valkey#4342",
-        "after reading a log that was cut off within a transaction, what it writes next may be lost at a restart",
+        "after it loads a log that ends inside a transaction, its next writes may be lost at a restart",
         redis={},
         valkey={(8, 0): 11, (8, 1): 10},
     ),
@@ -83,8 +83,8 @@ KNOWN_BUGS = (
 
 
 def known_bugs_of(kind: str, version: tuple[int, ...]) -> Iterator[tuple[KnownBug, str]]:
-    """The holes that a version has, each with what to upgrade to."""
-    for hole in KNOWN_BUGS:
-        fixed = hole.fixed_in(kind, version)
+    """The bugs of a version, each with the version to upgrade to."""
+    for bug in KNOWN_BUGS:
+        fixed = bug.fixed_in(kind, version)
         if fixed is not None:
-            yield hole, fixed
+            yield bug, fixed

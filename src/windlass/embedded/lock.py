@@ -1,7 +1,7 @@
-"""The lock that lives as long as the server: an exclusive flock, carried by a file descriptor.
+"""The lock that lives as long as the server: an exclusive flock on a file descriptor.
 
-A flock belongs to the open file, not to a process: every copy of the descriptor, inherited or not, keeps
-it. So the lock is never "unlocked" here, only closed; whoever still has a copy, the server, keeps it.
+A flock belongs to the open file, not to a process: every copy of the descriptor keeps it. So the lock is never
+unlocked here, only closed: the server keeps it through its own copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import TracebackType
 
 from windlass.errors import EmbeddedError
 
-# The descriptors of lock files that this process has open just now; see `_drop_in_fork`.
+# The lock files that this process has open now; see `_close_in_forked_child`.
 _open_now: set[int] = set()
 
 
@@ -34,7 +34,7 @@ class Lock:
 
 
 def take(path: Path) -> Lock | None:
-    """Take the lock, or None if somebody has it."""
+    """Take the lock; `None` if another process holds it."""
     while True:
         fd = _open(path, os.O_CREAT)
         try:
@@ -46,24 +46,24 @@ def take(path: Path) -> Lock | None:
         except BaseException:
             _close(fd)
             raise
-        _close(fd)  # the file was replaced between the two steps: a lock on it guards nothing
+        _close(fd)  # the file was replaced in between: a lock on the old one guards nothing
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process has the lock."""
+    """Whether a process holds the lock."""
     try:
         fd = _open(path)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two who only look do not see each other.
+        # A shared lock, so that two programs that only check do not see each other.
         return not _flock(fd, fcntl.LOCK_SH, path)
     finally:
         _close(fd)
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether that process has the lock file open: the proof, before a signal, that a pid is our server."""
+    """Whether the process has the lock file open: proves that a pid is our server before we signal it."""
     if not Path("/proc/self/fd").is_dir():
         return pid in _openers_by_lsof(path)
     try:
@@ -76,7 +76,7 @@ def has_open(pid: int, path: Path) -> bool:
 def _is_file(entry: os.DirEntry[str], wanted: os.stat_result) -> bool:
     try:
         return os.path.samestat(os.stat(entry), wanted)
-    except OSError:  # that one was closed while we looked; the others may still be it
+    except OSError:  # closed in the meantime; check the others
         return False
 
 
@@ -97,8 +97,8 @@ def _flock(fd: int, kind: int, path: Path) -> bool:
         return False
     except OSError as error:
         raise EmbeddedError(
-            f"{path} cannot be locked ({error}): its file system has no file locks, and without one two "
-            "servers could destroy each other's data. Set WINDLASS_HOME to a folder on a local disk."
+            f"{path} cannot be locked ({error}): its file system does not support file locks, so two servers "
+            "could destroy each other's data. Set WINDLASS_HOME to a folder on a local disk."
         ) from error
     return True
 
@@ -121,12 +121,12 @@ def _close(fd: int) -> None:
     os.close(fd)
 
 
-def _drop_in_fork() -> None:
-    # A fork in another thread, just while a lock is held here, copies the descriptor; the copy would keep the
-    # lock for as long as that child lives, long after the server's death.
+def _close_in_forked_child() -> None:
+    # If another thread forks while this process holds a lock, the child inherits the descriptor, and would keep
+    # the lock even after the server's death.
     for fd in _open_now:
         os.close(fd)
     _open_now.clear()
 
 
-os.register_at_fork(after_in_child=_drop_in_fork)
+os.register_at_fork(after_in_child=_close_in_forked_child)

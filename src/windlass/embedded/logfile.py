@@ -1,6 +1,6 @@
-"""The server's log: kept bounded, and read from its end.
+"""The server's log: rotates it, and reads its last lines.
 
-The server opens its log anew for each line, so the file can be renamed under it at any time.
+The server opens its log again for each line, so the file can be renamed at any time.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-LARGEST = 10 * 1024 * 1024
+MAX_LOG_BYTES = 10 * 1024 * 1024  # with the previous log at most twice that
 
 
 def rotate(log: Path) -> None:
-    """Rename a log above 10 MB to `….1`, in place of the one before."""
+    """Rename a log above 10 MB to `….1`, replacing the previous one."""
     try:
         with log.open("rb") as file:
-            if os.fstat(file.fileno()).st_size <= LARGEST:
+            if os.fstat(file.fileno()).st_size <= MAX_LOG_BYTES:
                 return
-            # Several programs may come to this at once: one renames, and the others find another file there.
+            # Several programs may do this at once: the first one renames, the others then find a new file.
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(log)):
                 log.replace(previous(log))
@@ -30,12 +30,12 @@ def rotate(log: Path) -> None:
 
 
 def previous(log: Path) -> Path:
-    """Where `rotate` puts the full log."""
+    """The path of the rotated log."""
     return log.with_name(log.name + ".1")
 
 
 def tail(log: Path, lines: int, since: int = 0) -> list[str]:
-    """The last lines of the log, none of them from before byte `since`."""
+    """The last lines of the log, from byte `since` on."""
     try:
         with log.open(encoding="utf-8", errors="replace") as file:
             file.seek(since)
@@ -45,7 +45,7 @@ def tail(log: Path, lines: int, since: int = 0) -> list[str]:
 
 
 def follow(log: Path, lines: int, pause: float = 0.2) -> Iterator[str]:
-    """The last lines of the log, then each line as it is added, over rotations; it never ends by itself."""
+    """The last lines of the log, then each new line, across rotations. It never ends."""
     file = log.open(encoding="utf-8", errors="replace")
     try:
         yield from (line.rstrip("\n") for line in deque(file, maxlen=lines))
@@ -68,4 +68,4 @@ def _was_replaced(fd: int, log: Path) -> bool:
     try:
         return not os.path.samestat(os.fstat(fd), os.stat(log))
     except FileNotFoundError:
-        return False  # renamed a moment ago; the server makes a new one with its next line
+        return False  # just renamed; the server creates a new one with its next line

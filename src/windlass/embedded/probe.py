@@ -1,6 +1,6 @@
-"""The few things that are said to an embedded server: are you there, what are you, please stop.
+"""Talks to an embedded server: ping, info and shutdown.
 
-Each is one short connection without retries: the caller decides what silence means.
+Each function uses one short connection without retries. The caller decides what silence means.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 from redis.retry import Retry
 
-PATIENCE = 2.0  # seconds for one answer; a server that is slower than that is asked again
+ANSWER_TIMEOUT_S = 2.0  # one reply; a slower server is asked again
 
 
 class Answer(enum.Enum):
@@ -32,14 +32,14 @@ def ping(socket: Path) -> Answer:
     except BusyLoadingError:
         return Answer.LOADING
     except ResponseError:
-        return Answer.READY  # such as BUSY: it lives, and its clients will be told the same
+        return Answer.READY  # such as BUSY: the server runs, and its clients get the same error
     except (RedisError, OSError) as error:
         return Answer.READY if "max number of clients" in str(error) else Answer.SILENT
     return Answer.READY
 
 
 def info(socket: Path) -> dict[str, Any] | None:
-    """What the server says about itself, or None if it does not answer."""
+    """The server's INFO, or `None` if it does not answer."""
     try:
         with closing(_connect(socket)) as client:
             return dict(client.info())
@@ -48,24 +48,24 @@ def info(socket: Path) -> dict[str, Any] | None:
 
 
 def shutdown(socket: Path, run_id: str) -> str | None:
-    """Ask this very run of the server to write everything out and leave; says why it refuses, if it does."""
+    """Ask the server with this run id to save its data and exit. Returns the reason if it refuses."""
     try:
-        # Both commands on one connection: one that has just taken the place of the first must not be stopped.
+        # Both commands on one connection: a server that has just replaced this one must not be stopped.
         with closing(_connect(socket)) as client:
             if client.info("server").get("run_id") == run_id:
                 client.shutdown()
     except ResponseError as error:
         return str(error)
     except (RedisError, OSError):
-        pass  # a connection that ends is the answer hoped for; the caller watches the lock anyway
+        pass  # the server closes the connection as it exits; the caller watches the lock anyway
     return None
 
 
 def _connect(socket: Path) -> redis.Redis:
     return redis.Redis(
         unix_socket_path=str(socket),
-        socket_timeout=PATIENCE,
-        socket_connect_timeout=PATIENCE,
+        socket_timeout=ANSWER_TIMEOUT_S,
+        socket_connect_timeout=ANSWER_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
         single_connection_client=True,
         decode_responses=True,

@@ -1,4 +1,4 @@
-"""`EmbeddedServer`: adopt, start, look at and stop the server of one data home."""
+"""`EmbeddedServer`: finds, starts, inspects and stops the server of one data home."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from windlass.errors import EmbeddedError, ServerBinaryMissing, ServerWillNotSta
 
 State = Literal["running", "loading", "stopped", "unreachable"]
 
-POLL = 0.02  # seconds between two looks at a server that is on its way
-LOG_LINES = 12  # of the log, in the message about a server that did not come up
+POLL_S = 0.02  # between two checks of a starting server, which takes about 0.1 s
+ERROR_LOG_LINES = 12  # shown if the server does not come up: a failed start writes fewer
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What is known about the server of a home. What only a server can tell is None where none answers."""
+    """The status of a home's server. Facts that only a running server knows are `None` if none answers."""
 
     state: State
-    """`unreachable`: a process has the lock, but nothing answers at the socket."""
+    """`unreachable`: a process holds the lock, but nothing answers at the socket."""
     home: Path
     socket: Path
     log: Path
     binary: Path | None
-    """Of the server that runs, else of the one that would be started."""
+    """The binary of the running server, else the one that would be started."""
     pid: int | None = None
     version: str | None = None
     """Such as `Valkey 9.1.2`."""
     uptime: int | None = None
     """Seconds."""
     clients: int | None = None
-    """Connections besides the one that asked."""
+    """Connections, without the one that asks."""
     used_memory: int | None = None
     """Bytes."""
     aof_size: int | None = None
@@ -51,73 +51,73 @@ class ServerStatus:
 
     @property
     def running(self) -> bool:
-        """Whether a server answers, be it that it is still loading its data."""
+        """Whether a server answers, even if it is still loading its data."""
         return self.state in ("running", "loading")
 
 
 class EmbeddedServer:
-    """The server of one data home. Any number of these, in any number of processes, may share a home.
+    """The server of one data home. Any number of objects and processes may share a home.
 
-    home: where data, socket and log are; by default WINDLASS_HOME, else the platform's user data folder.
-    patience: how many seconds a server may show no sign of life before `ensure` gives up on it. One that is
-    still loading its data shows signs of life, and is waited for.
+    home: the folder for data, socket and log; by default WINDLASS_HOME, else the platform's user data folder.
+    patience: how many seconds `ensure` waits for a silent server. It waits as long as it takes for a server that
+    is loading its data.
     """
 
     def __init__(self, home: Path | None = None, *, patience: float = 30.0) -> None:
         self._home = Home(default_home() if home is None else Path(home))
         self._patience = patience
         self.first_start = False
-        """Whether this object has just started the first server ever in this home."""
+        """Whether this object has started the first server of this home."""
 
     def __repr__(self) -> str:
         return f"EmbeddedServer({str(self.home)!r})"
 
     @property
     def home(self) -> Path:
-        """The folder that everything is in."""
+        """The data folder."""
         return self._home.path
 
     @property
     def socket_path(self) -> Path:
-        """Where a client connects, once `ensure` has been called."""
+        """The path that a client connects to, after `ensure`."""
         return self._home.socket
 
     @property
     def log_path(self) -> Path:
-        """The server's log; the one before it has `.1` added."""
+        """The server's log. The previous one has the suffix `.1`."""
         return self._home.log
 
     def ensure(self) -> str:
-        """See that a server runs, and give the path of its socket. Quick when it runs already."""
+        """Start the server if none runs, and return its socket path. Quick if one runs."""
         self.start()
         return str(self.socket_path)
 
     def start(self) -> bool:
-        """`ensure`, and say whether this call started the server."""
+        """Start the server if none runs. True if this call started it."""
         with _disk_faults(self._home):
             return self._ensure()
 
     def restart(self, timeout: float = 30.0) -> str:
-        """Stop the server if one runs, and start one."""
+        """Stop the server if one runs, start one, and return its socket path."""
         self.stop(timeout)
         return self.ensure()
 
     def status(self) -> ServerStatus:
-        """What is known about the server. Starts and stops nothing."""
+        """Return the server's status. Starts and stops nothing."""
         with _disk_faults(self._home):
             return self._status()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Have the server write everything out and end; says whether there was one to stop.
+        """Shut the server down cleanly, and wait until its process is gone. False if none was running.
 
-        It returns when the process is gone. It never kills: a server that does not end in time is an error.
+        It never kills: a server that does not end within `timeout` seconds is an `EmbeddedError`.
         """
         with _disk_faults(self._home):
             return self._stop(timeout)
 
     def _ensure(self) -> bool:
         self._home.prepare()
-        self._home.open_way_to_socket()
+        self._home.link_socket()
         logfile.rotate(self.log_path)
         start: _Start | None = None
         deadline = time.monotonic() + self._patience
@@ -125,35 +125,35 @@ class EmbeddedServer:
             taken = lock.take(self._home.lock) if answer is Answer.SILENT else None
             if taken is not None:
                 with taken:
-                    if start is not None:  # the lock went to our server, and is free again
+                    if start is not None:  # our server had the lock, and has lost it
                         raise start.failure("ended while starting")
                     start = _Start(self._home, taken)
             elif answer is Answer.LOADING:
                 deadline = time.monotonic() + self._patience
             elif time.monotonic() > deadline:
                 raise start.failure("does not answer") if start else self._stuck()
-            time.sleep(POLL)
+            time.sleep(POLL_S)
         if start is None:
             return False
         start.succeeded()
         self.first_start = start.is_first
         if self.first_start:
-            _say(f"jobs are kept in {self.home}")
+            _print(f"jobs are stored in {self.home}")
         return True
 
     def _is_ours(self) -> bool:
-        """Whether the server that has just answered is the one that has the lock."""
+        """Whether the server that has just answered is the one that holds the lock."""
         if lock.is_held(self._home.lock):
             return True
         taken = lock.take(self._home.lock)
         if taken is None:
             return True
-        with taken:  # while we have it, no server of ours can come up: what answers now is not ours
+        with taken:  # while we hold it, no server of ours can start: a server that answers now is foreign
             if probe.ping(self.socket_path) is Answer.SILENT:
                 return False  # it ended since it answered
             raise EmbeddedError(
                 f"A server answers at {self.socket_path} without holding the lock {self._home.lock}: "
-                "it was not started by Windlass, or the lock file was deleted. "
+                "Windlass did not start it, or the lock file was deleted. "
                 "Stop it with `windlass server stop`, then try again."
             )
 
@@ -165,7 +165,7 @@ class EmbeddedServer:
             return self._with_facts(facts)
         if not lock.is_held(self._home.lock):
             return self._without_facts("stopped")
-        # In the midst of a long script, or with all its connections taken, it runs without telling anything.
+        # During a long script, or with all connections in use, a server runs without answering INFO.
         busy = probe.ping(self.socket_path) is Answer.READY
         return self._without_facts("running" if busy else "unreachable", pid=_pid_of_holder(self._home))
 
@@ -182,14 +182,14 @@ class EmbeddedServer:
         if not self._home.exists():
             return False
         self._home.verify()
-        self._home.open_way_to_socket()
+        self._home.link_socket()
         return True
 
     def _stuck(self) -> EmbeddedError:
         return EmbeddedError(
-            f"{_name_server(self._home)} has the lock, but nothing has answered at {self.socket_path} for "
-            f"{self._patience:g} seconds. It may be stopped or starved, or its socket file was deleted. "
-            f"Read {self.log_path}; `windlass server restart` ends it cleanly and starts another."
+            f"{_name_server(self._home)} holds the lock, but has not answered at {self.socket_path} for "
+            f"{self._patience:g} seconds. It may be suspended or short of CPU time, or its socket file was deleted. "
+            f"Read {self.log_path}, or run `windlass server restart`."
         )
 
     def _with_facts(self, facts: dict[str, Any]) -> ServerStatus:
@@ -219,7 +219,7 @@ class EmbeddedServer:
 
 
 class _Start:
-    """One start of a server, by the one who has the lock."""
+    """One start of a server, by the process that holds the lock."""
 
     def __init__(self, home: Home, taken: lock.Lock) -> None:
         self._home = home
@@ -230,31 +230,31 @@ class _Start:
             self._process = launch(home, self._binary, taken)
         except OSError as error:
             raise ServerWillNotStart(
-                f"The server {self._binary} cannot be run in {home.path}: {error}. "
-                "Check the binary and the folder, or name another binary in WINDLASS_SERVER_BIN."
+                f"The server {self._binary} cannot be started in {home.path}: {error}. "
+                "Check the binary and the folder, or set WINDLASS_SERVER_BIN to another binary."
             ) from error
 
     def succeeded(self) -> None:
         try:
             self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
-            pass  # a script around the server that stays beside it
+            pass  # a wrapper script that keeps running
 
     def failure(self, how: str) -> ServerWillNotStart:
         if self._process.poll() is None:
             self._process.terminate()
-        lines = logfile.tail(self._home.log, LOG_LINES, since=self._log_began)
-        said = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+        lines = logfile.tail(self._home.log, ERROR_LOG_LINES, since=self._log_began)
+        log = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
         return ServerWillNotStart(
             f"The embedded server {how}. "
-            f"It is {self._binary}, its data is in {self._home.path}, and it has said:\n{said}\n"
-            f"The whole log is {self._home.log}. If its data is damaged, copy the folder before any repair; "
-            "another binary can be named in WINDLASS_SERVER_BIN, another folder in WINDLASS_HOME."
+            f"Its binary is {self._binary}, its data is in {self._home.path}, and its log says:\n{log}\n"
+            f"The whole log is {self._home.log}. If its data is damaged, copy the folder before any repair. "
+            "To use another binary set WINDLASS_SERVER_BIN; to use another folder set WINDLASS_HOME."
         )
 
 
 class _Stop:
-    """One order to stop. The server is gone when its lock is free, or when another has taken its place."""
+    """One shutdown. The server is gone once its lock is free, or another server has replaced it."""
 
     def __init__(self, home: Home, facts: dict[str, Any] | None, timeout: float) -> None:
         self._home = home
@@ -275,25 +275,25 @@ class _Stop:
                 self._signal()
             if time.monotonic() > self._deadline:
                 raise self._failure()
-            time.sleep(POLL)
+            time.sleep(POLL_S)
 
     def _signal(self) -> None:
-        """The way for a server that nobody can talk to, its socket being gone. SIGTERM ends it as cleanly."""
+        """Stop a server that has lost its socket file. SIGTERM ends it just as cleanly."""
         self._signal_after = self._deadline
         pid = _pid_of_holder(self._home)
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
 
     def _failure(self) -> EmbeddedError:
-        answer = f" and answers: {self._refusal}" if self._refusal else ""
+        answer = f"; it answers: {self._refusal}" if self._refusal else ""
         return EmbeddedError(
-            f"{_name_server(self._home)} was told to stop and has not ended in time{answer}. "
-            f"It may still be writing: read {self._home.log}, and try again with a longer time."
+            f"{_name_server(self._home)} has not ended in time{answer}. "
+            f"It may still be writing its data: read {self._home.log}, and try again with a longer timeout."
         )
 
 
 def _pid_of_holder(home: Home) -> int | None:
-    """The server's process, if the pid in the pidfile is proven to be the one that has the lock."""
+    """The pid in the pidfile, if that process really holds the lock."""
     try:
         pid = int(home.pidfile.read_text())
     except (OSError, ValueError):
@@ -303,12 +303,12 @@ def _pid_of_holder(home: Home) -> int | None:
 
 @contextmanager
 def _disk_faults(home: Home) -> Iterator[None]:
-    """A full disk, a folder that is read-only or just deleted: an error of ours that names the folder."""
+    """Turn an OSError (full disk, read-only or deleted folder) into an `EmbeddedError` that names the folder."""
     try:
         yield
     except OSError as error:
         raise EmbeddedError(
-            f"The data home {home.path} cannot be used: {error}. Mend that, or set WINDLASS_HOME to another folder."
+            f"The data home {home.path} cannot be used: {error}. Fix this, or set WINDLASS_HOME to another folder."
         ) from error
 
 
@@ -317,6 +317,6 @@ def _name_server(home: Home) -> str:
     return f"The embedded server of {home.path}" + (f" (process {pid})" if pid else "")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     if os.environ.get("WINDLASS_QUIET", "0") in ("", "0") and sys.stderr is not None:
         print(f"windlass: {line}", file=sys.stderr)

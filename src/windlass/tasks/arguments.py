@@ -1,7 +1,7 @@
-"""The arguments of a task as JSON: written when it is enqueued, read when it runs.
+"""The arguments of a task as JSON: encoded when it is enqueued, decoded when it runs.
 
-What is checked is what will run: arguments that were just written are read again by the reader that the worker uses.
-An argument that is not passed is not written, so the function's own default holds, as in any call.
+To check arguments, `write` decodes them again with the worker's own decoder. An argument that is not passed is not
+written, so the function's own default applies, as in any call.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from windlass.values.redacted import Redacted
 
 _encode = msgspec.json.Encoder().encode
 
-OPTIONS = frozenset(JobOptions.__annotations__) | {"queue", "keep_result"}  # what can be said of a call
+OPTIONS = frozenset(JobOptions.__annotations__) | {"queue", "keep_result"}  # the options of `task.using`
 
-# How the reader words its errors. What is not recognised is told in its own words.
+# The decoder's error messages. An unknown one is passed on as it is.
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TOO_FEW = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
@@ -39,7 +39,7 @@ _AT = re.compile(r" - at `(?:key in )?\$(?:\.(?P<name>\w+)|\[(?P<place>\d+)\])(?
 
 
 class Bound(Redacted, frozen=True):
-    """A function with the arguments of one job, and the names under which it wants the job itself."""
+    """A function with the arguments of one job, and the names of the parameters that get the job."""
 
     hidden: ClassVar[tuple[str, ...]] = ("arguments",)
 
@@ -51,14 +51,14 @@ class Bound(Redacted, frozen=True):
         return f"<Bound {self.function!r} with {', '.join(self.arguments) or 'nothing'}>"
 
     def call(self, job: Job) -> Any:
-        """Run it: gives the return value, or the coroutine of an `async def`."""
+        """Call the function. Returns its value, or the coroutine of an `async def`."""
         if not self.job_names:
             return self.function(**self.arguments)
         return self.function(**self.arguments, **dict.fromkeys(self.job_names, job))
 
 
 class Arguments:
-    """Writes and reads the arguments of one function; `title` is how errors call it."""
+    """Encodes and decodes the arguments of one function. `title` names the function in errors."""
 
     def __init__(self, signature: Signature, title: str) -> None:
         self._signature = signature
@@ -72,14 +72,14 @@ class Arguments:
         try:
             self._shapes: Shapes | None = signature.shapes()
         except UNRESOLVED:
-            self._shapes = None  # looked for again at first use
+            self._shapes = None  # resolved at first use
 
     def _resolve(self) -> Shapes:
         try:
             self._shapes = self._signature.shapes()
         except UNRESOLVED as error:
             raise InvalidTask(
-                f"{self._title}: a type in its signature cannot be found ({error}): "
+                f"{self._title}: a type in its signature cannot be resolved ({error}): "
                 "import or define it in the module, not under TYPE_CHECKING and not inside a function"
             ) from None
         return self._shapes
@@ -87,7 +87,7 @@ class Arguments:
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The arguments of a call as JSON that is known to be readable."""
+        """Encode the arguments of a call as JSON, and check that a worker can decode it. Raises `InvalidArguments`."""
         shapes = self._shapes or self._resolve()
         try:
             given = shapes.bind(*args, **kwargs)
@@ -102,7 +102,7 @@ class Arguments:
         try:
             read = shapes.by_name.decode(text)
         except Exception as error:
-            raise self._refused(self._told(error, given)) from None
+            raise self._refused(self._explain(error, given)) from None
         for name in self._signature.names:
             sent, arrives = getattr(given, name), getattr(read, name)
             if (type(sent) in _PLAIN and type(arrives) is type(sent)) or sent is UNSET:
@@ -124,11 +124,11 @@ class Arguments:
             if name not in signature.names:
                 return self._no_such(name) + (_meant_option(name) if name in OPTIONS else "")
             if name in by_place:
-                return f"argument {name!r} is given twice, by place and by name"
+                return f"argument {name!r} is given twice, by position and by name"
         if len(args) > len(by_place) and signature.job_place is not None:
             return _filled_in(signature.job_names[0])
         if len(args) > len(by_place):
-            return f"it takes at most {len(by_place)} arguments by place, and {len(args)} were given"
+            return f"it takes at most {len(by_place)} positional arguments, and {len(args)} were given"
         missing = [name for name in signature.required if name not in by_place and name not in kwargs]
         return f"argument {missing[0]!r} is missing"
 
@@ -136,35 +136,35 @@ class Arguments:
         return f"there is no argument {name!r}: it takes {', '.join(self._signature.names) or 'none'}"
 
     def _refuse_nan(self, given: Struct) -> None:
-        """JSON has no word for NaN and infinity: written as null, they would arrive as something else."""
+        """Refuse NaN and infinity: JSON has neither, and they would arrive as null."""
         for name, value in _passed(given):
             if value is not None and holds_nan(value):
-                raise self._refused(f"argument {name!r} holds NaN or infinity, which JSON cannot say: use None or text")
+                raise self._refused(f"argument {name!r} contains NaN or infinity, which JSON lacks: use None or text")
 
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, args: Raw) -> Bound:
-        """The arguments that a payload carries, an object by name or an array by place."""
+        """Decode arguments, from an object (by name) or an array (by position). Raises `Undecodable`."""
         shapes = self._shapes or self._resolve()
         by_place = bytes(memoryview(args)[:1]) == b"["
         try:
             given = (shapes.by_place if by_place else shapes.by_name).decode(args)
         except MemoryError:
-            raise  # says nothing about the payload
-        except Exception as error:  # also what a __post_init__ of the user's own types raises
-            raise Undecodable(f"{self._title}: {self._told(error)}", worker_specific=True) from None
+            raise  # not the payload's fault
+        except Exception as error:  # a __post_init__ of the user's types may raise anything
+            raise Undecodable(f"{self._title}: {self._explain(error)}", worker_specific=True) from None
         arguments = structs.asdict(given)
         if self._optional or by_place:
             arguments = {name: value for name, value in arguments.items() if value is not UNSET}
             for name, default in self._mutable.items():
                 if name not in arguments:
-                    arguments[name] = deepcopy(default)  # a job must not see what an earlier one put into it
+                    arguments[name] = deepcopy(default)  # or a job would see an earlier job's changes
         if by_place:
             self._check_all_there(arguments)
         return Bound(self._signature.function, arguments, self._signature.job_names)
 
     def defaults(self) -> dict[str, Any]:
-        """The arguments that need not be passed, with what they are then."""
+        """The optional arguments with their defaults."""
         return {each.name: each.default for each in self._signature.arguments if each.default is not each.empty}
 
     def _check_all_there(self, arguments: Mapping[str, Any]) -> None:
@@ -174,12 +174,12 @@ class Arguments:
                     f"{self._title}: argument {name!r} is keyword-only: write args as an object", worker_specific=True
                 )
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- error messages --------------------------------------------------------------------------
 
-    def _told(self, error: Exception, given: Struct | None = None) -> str:
-        """A reader's error in terms of arguments."""
+    def _explain(self, error: Exception, given: Struct | None = None) -> str:
+        """Describe a decoder's error in terms of arguments."""
         if isinstance(error, RecursionError):
-            return "the arguments are nested too deep"
+            return "the arguments are nested too deeply"
         if not isinstance(error, msgspec.ValidationError):
             return f"the arguments cannot be read ({type(error).__name__}: {error})"
         text, places = str(error), self._signature.places
@@ -190,7 +190,7 @@ class Arguments:
         if too_few := _TOO_FEW.fullmatch(text):
             return f"argument {places[int(too_few[1])]!r} is missing"
         if too_many := _TOO_MANY.fullmatch(text):
-            return f"it takes at most {too_many[1]} arguments by place"
+            return f"it takes at most {too_many[1]} positional arguments"
         at = _AT.search(text)
         if at is None:
             return f"the arguments cannot be read ({without_values(text)})"
@@ -209,28 +209,28 @@ class Arguments:
 
 
 def without_values(problem: str) -> str:
-    """What a reader complains of, without the value: no log, here or there, must show what a job carries."""
+    """A decoder's message without the value: no log may show a job's data."""
     return _VALUE.sub(r"\1", problem)
 
 
 def _passed(given: Struct) -> list[tuple[str, Any]]:
-    """The arguments that were really passed."""
+    """The arguments that were passed."""
     return [(name, value) for name in given.__struct_fields__ if (value := getattr(given, name)) is not UNSET]
 
 
 def _filled_in(name: str) -> str:
-    return f"argument {name!r} is filled in when the task runs: leave it away, and pass what follows it by name"
+    return f"argument {name!r} is filled in when the task runs: omit it, and pass the arguments after it by name"
 
 
 def _meant_option(name: str) -> str:
-    return f". Options of a call go through using: .using({name}=…).enqueue(…)"
+    return f". To set the option of this name, write .using({name}=…).enqueue(…)"
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 
 
 def _changed(sent: Any, read: Any) -> str | None:
-    """What is wrong with a value that would arrive as something else: bytes and dates turn into text by themselves."""
+    """Why a value would arrive as something else, or `None`. Bytes and dates become text, so str could hide them."""
     if type(sent) in _PLAIN and type(read) is type(sent):
         return None
     if isinstance(read, str) and not isinstance(sent, str):
@@ -239,7 +239,7 @@ def _changed(sent: Any, read: Any) -> str | None:
         return "must be bytes, not str"
     if isinstance(sent, dict) and isinstance(read, dict):
         if any(isinstance(key, str) for key in read) and not all(isinstance(key, str | Enum) for key in sent):
-            return "has keys that are not text, and would arrive as text: name their type in the signature"
+            return "has keys that are not text but would arrive as text: annotate the type of the keys"
         return _first(map(_changed, sent.values(), read.values()))
     if isinstance(sent, list | tuple) and isinstance(read, list | tuple):
         return _first(map(_changed, sent, read))
@@ -251,19 +251,19 @@ def _first(problems: Iterable[str | None]) -> str | None:
 
 
 def _unwritable(given: Struct) -> str:
-    """Which of the arguments could not be written, and why."""
+    """Say which argument could not be encoded, and why."""
     for name, value in _passed(given):
         try:
             _encode(value)
         except RecursionError:
-            return f"argument {name!r} is nested too deep, or holds itself"
+            return f"argument {name!r} is nested too deeply, or contains itself"
         except Exception as error:
             return f"argument {name!r} cannot be written as JSON ({error}): pass plain values"
-    return "the arguments are nested too deep"
+    return "the arguments are nested too deeply"
 
 
 def holds_nan(value: Any) -> bool:
-    """Whether NaN or infinity is anywhere in a value."""
+    """Whether a value contains NaN or infinity."""
     left = [msgspec.to_builtins(value, enc_hook=lambda _: None)]
     while left:
         part = left.pop()

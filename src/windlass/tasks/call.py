@@ -1,4 +1,4 @@
-"""A call of a task that is ready to be sent."""
+"""`TaskCall`: a task call that is ready to be sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from windlass.values.redacted import Redacted
 
 
 class TaskCall(Redacted, frozen=True, gc=False):
-    """A call of a task that is ready to be sent, alone or with many others."""
+    """A task call that is ready to be sent, from `task.call(…)`: for `enqueue_many`, a schedule or `job.enqueue`."""
 
     task: str
     queue: str

@@ -1,4 +1,4 @@
-"""The job that is running, as its own function sees it."""
+"""`Job`: the running job, as its task's function sees it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from windlass.values.job import Lease
 from windlass.values.outcome import Child
 from windlass.values.validation import check_progress
 
-MOST_CHILDREN = 1000  # of one job: they arrive in one step, which must be a short one
-MOST_BYTES = 8 * 1024 * 1024
+MAX_CHILDREN = 1000  # handed over by one job: they are added in one atomic step, which must be short
+MAX_CHILDREN_BYTES = 8 * 1024 * 1024  # the same, for large payloads
 
 
 class JobServices(Protocol):
-    """How running jobs reach the world outside: one for all jobs of a process."""
+    """What running jobs use of their worker. All jobs of a process share one."""
 
     def is_cancelled(self, lease: Lease) -> bool:
-        """Whether a job was told to stop, or has lost its lease."""
+        """Whether a job was cancelled or has lost its lease."""
         ...
 
     def progress(self, lease: Lease, value: float) -> None:
-        """Pass on how far it is, without waiting."""
+        """Send the job's progress, without waiting."""
         ...
 
     async def aprogress(self, lease: Lease, value: float) -> bool:
-        """Pass on how far it is, and learn whether the job is still ours."""
+        """Send the job's progress. False if it was cancelled or has lost its lease."""
         ...
 
     def prepare(self, lease: Lease, call: TaskCall) -> Child:
-        """Check a call that the job wants to hand over."""
+        """Check a call that the job hands over."""
         ...
 
 
 class Job:
-    """A running job: what it is, how often it was tried, and what it may do.
+    """The running job. A task's function gets it through a parameter `job: Job = current()`.
 
-    Without `services` it stands alone, for tests that call a task's function directly.
+    Without `services` it has no worker: for tests that call a task's function directly.
     """
 
     __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "children")
@@ -50,9 +50,9 @@ class Job:
         self._handed_over = 0
 
     def progress(self, value: float) -> bool:
-        """Say how far the job is, 0 to 1, without waiting for the server. False when it was cancelled: stop then.
+        """Report progress, from 0 to 1, without waiting for the server. False if the job was cancelled: then stop.
 
-        The last value counts; many in a short time are sent as one.
+        Values reported in quick succession are sent as one, the last.
         """
         check_progress(value)
         if self._services is not None:
@@ -60,23 +60,24 @@ class Job:
         return not self.cancelled
 
     async def aprogress(self, value: float) -> bool:
-        """Say how far the job is, and wait until the server knows. False when it was cancelled or lost: stop then."""
+        """Report progress and wait for the server. False if the job was cancelled or lost its lease: then stop."""
         check_progress(value)
         return await self._services.aprogress(self._lease, float(value)) if self._services is not None else True
 
     def enqueue(self, call: TaskCall) -> str:
-        """Hand a job over, `job.enqueue(other.call(…))`: it is added in the step that completes this one, or never.
+        """Hand over a job: `job.enqueue(other.call(…))`. It is added in the atomic step that completes this job.
 
-        Returns its id. If this attempt fails or is lost, nothing was added, and the next attempt begins anew.
+        Returns its id. If this attempt fails or is lost, nothing is added. Raises `InvalidOption` beyond 1,000 jobs or
+        8 MiB, and `UnsupportedByLayout`.
         """
         if self._services is None:
-            raise InvalidOption("this job stands alone, without a worker: nothing can be handed over")
+            raise InvalidOption("this job has no worker, so it cannot hand over a job: run it in a worker")
         child = self._services.prepare(self._lease, call)
         size = self._handed_over + len(child.job.data)
-        if len(self.children) >= MOST_CHILDREN or size > MOST_BYTES:
+        if len(self.children) >= MAX_CHILDREN or size > MAX_CHILDREN_BYTES:
             raise InvalidOption(
-                f"a job can hand over {MOST_CHILDREN:,} jobs and {MOST_BYTES:,} bytes at most: hand over jobs that do "
-                "the rest, or use app.enqueue_many, which does not wait for the end of this one"
+                f"a job can hand over {MAX_CHILDREN:,} jobs and {MAX_CHILDREN_BYTES:,} bytes at most: hand over jobs "
+                "that add the rest, or use app.enqueue_many, which adds jobs at once"
             )
         self._handed_over = size
         self.children += (child,)
@@ -84,7 +85,7 @@ class Job:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was cancelled, or has lost its lease. A thread cannot be stopped: look here now and then."""
+        """Whether the job was cancelled or has lost its lease. In a thread, check this now and then and return."""
         return self._services is not None and self._services.is_cancelled(self._lease)
 
     def __repr__(self) -> str:
@@ -92,50 +93,50 @@ class Job:
 
     @property
     def lease(self) -> Lease:
-        """The lease under which it runs."""
+        """The lease of this attempt."""
         return self._lease
 
     @property
     def task(self) -> str | None:
-        """The name of its task; `None` for a raw job."""
+        """The name of the task; `None` for a handler's job."""
         return self._task
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The job's id."""
         return self._lease.id
 
     @property
     def queue(self) -> str:
-        """The name of its queue."""
+        """The name of the queue."""
         return self._lease.queue
 
     @property
     def data(self) -> bytes:
-        """Its payload, as it lies in the server."""
+        """The raw payload."""
         return self._lease.data
 
     @property
     def attempt(self) -> int:
-        """1 for the first try."""
+        """The number of this attempt, from 1."""
         return self._lease.attempt
 
     @property
     def failures(self) -> int:
-        """How often it failed before."""
+        """How many attempts have failed."""
         return self._lease.failures
 
     @property
     def stalls(self) -> int:
-        """How often its worker was lost before."""
+        """How many attempts have lost their lease."""
         return self._lease.stalls
 
     @property
     def priority(self) -> int:
-        """0 first, 9 last."""
+        """The priority, from 0 (first) to 9 (last)."""
         return self._lease.priority
 
     @property
     def fence(self) -> int:
-        """A number that only rises: give it to whatever the job writes to."""
+        """A fencing token. It rises with each lease: pass it on to the storage that the job writes to."""
         return self._lease.fence

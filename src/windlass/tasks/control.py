@@ -1,4 +1,4 @@
-"""What a handler may say of its own job: try again, or give up. Raise a verdict or return it, both mean the same."""
+"""`Retry` and `Failure`: a task or handler raises or returns one to decide what happens to its job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from windlass.values.durations import Duration, Moment, run_time
 
 
 class Retry(Exception):
-    """This attempt failed: try again after the job's backoff, after a `delay`, or at a moment (`at`).
+    """Raise or return this to retry the job: after its backoff, after `delay`, or at a time (`at`).
 
-    `when` is `None` (by the backoff), ("at", ms since 1970) or ("in", ms from now).
+    It counts as a failure. `when` holds the time: `None` (backoff), ("at", ms since 1970) or ("in", ms from now).
     """
 
     def __init__(self, message: str = "", *, delay: Duration | None = None, at: Moment | None = None) -> None:
@@ -19,7 +19,7 @@ class Retry(Exception):
 
 
 class Failure(Exception):
-    """The job failed for good: it is not tried again."""
+    """Raise or return this to fail the job for good, without a retry."""
 
     def __init__(self, message: str = "") -> None:
         self.message = str(message)
@@ -30,6 +30,6 @@ def _when(delay: Duration | None, at: Moment | None) -> tuple[str, int] | None:
     if delay is None and at is None:
         return None
     try:
-        return run_time(at, delay) or ("in", 0)  # an explicit "at once" is not "by the backoff"
+        return run_time(at, delay) or ("in", 0)  # an explicit "at once" replaces the backoff
     except InvalidTime as error:
         raise InvalidTime(f"Retry: {error}".replace("run_at", "at")) from None

@@ -1,6 +1,6 @@
-"""What is said of a function when it becomes a task, a handler or a failure handler: where and how it runs.
+"""The declaration of a task, handler or failure handler: the function, where it runs, and its limits.
 
-Everything is checked when it is declared: an option that cannot be honoured is refused here, not ignored later.
+All options are checked at declaration. An option that cannot work is refused here, not ignored later.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _RUNS = ("loop", "thread", "process")
 _CONTROLS = ("retry", "fail")
 _FACTS = frozenset({"data", "job", "error"})
 
-# A failure handler is the last to hear of a job: it is tried for days if need be.
+# After a failure handler nothing else reports the lost job: so it is retried for days.
 FAILURE_LIMITS = Limits(max_failures=100, min_backoff=2.0, max_backoff=3600.0)
 
 
 class QueueOptions(TypedDict, total=False):
-    """The defaults of a queue, for the tasks that are sent to it."""
+    """The defaults for the tasks of one queue."""
 
     priority: int
     max_failures: int
@@ -47,7 +47,7 @@ class QueueOptions(TypedDict, total=False):
 
 
 class FailureOptions(TypedDict, total=False):
-    """What can be said of a failure handler."""
+    """The options of a failure handler."""
 
     run: Run
     timeout: Duration | None
@@ -58,13 +58,13 @@ class FailureOptions(TypedDict, total=False):
 
 
 class HandlerOptions(FailureOptions, total=False):
-    """What can be said of a handler."""
+    """The options of a handler."""
 
     on_exception: OnException
 
 
 class FailureHandler(Struct, frozen=True):
-    """The function that is told of a job that failed for good, and what it wants to know of it."""
+    """The function that runs when a job failed for good, and the facts (`data`, `job`, `error`) that it takes."""
 
     function: Callable[..., Any]
     run: Run
@@ -73,12 +73,12 @@ class FailureHandler(Struct, frozen=True):
     wants: frozenset[str]
 
     def call(self, **facts: Any) -> Any:
-        """Run it with those of the facts (`data`, `job`, `error`) that it wants."""
+        """Call the function with the facts that it takes."""
         return self.function(**{name: facts[name] for name in self.wants})
 
 
 class Declaration(Generic[P, R]):
-    """A function, and how a worker runs it."""
+    """A function and how a worker runs it."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class Declaration(Generic[P, R]):
         self.failure_handler: FailureHandler | None = None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now."""
+        """Call the function directly, without the queue."""
         return self.function(*args, **kwargs)
 
     @property
     def place(self) -> str:
-        """Where it was written."""
+        """Where the function is defined, for error messages."""
         return place_of(self.function)
 
     @overload
@@ -116,19 +116,21 @@ class Declaration(Generic[P, R]):
     def on_failure(self, /, **options: Unpack[FailureOptions]) -> Callable[[F], F]: ...
 
     def on_failure(self, function: F | None = None, /, **options: Unpack[FailureOptions]) -> F | Callable[[F], F]:
-        """Declare what is run when a job failed for good: a function of any of `data`, `job` and `error`.
+        """Declare the function that runs when a job failed for good: `@welcome.on_failure`.
 
-        Options: `run`, `timeout`, `max_failures` (100), `max_stalls`, `min_backoff`, `max_backoff` (1 hour).
+        It takes any of `data` (payload), `job` and `error`. It runs as a job of its own, with retries. Options: `run`,
+        `timeout`, `max_failures` (100), `max_stalls`, `min_backoff`, `max_backoff` (1 h). Raises `InvalidTask`.
         """
         if function is not None:
-            return self._catch(function, options)
-        return lambda function: self._catch(function, options)
+            return self._add_failure_handler(function, options)
+        return lambda function: self._add_failure_handler(function, options)
 
-    def _catch(self, function: F, options: FailureOptions) -> F:
+    def _add_failure_handler(self, function: F, options: FailureOptions) -> F:
         with declaring(f"the failure handler of {self.title}"):
             if self.failure_handler is not None:
-                raise InvalidTask(f"there is one already, {place_of(self.failure_handler.function)}: keep one of them")
-            need(self._layout, Capability.FAILURE_HANDLERS, "catch failures")
+                other = place_of(self.failure_handler.function)
+                raise InvalidTask(f"it is declared twice, also as {other}: keep one of them")
+            need(self._layout, Capability.FAILURE_HANDLERS, "handle failures")
             check_known(options, FailureOptions)
             wants = _wanted_facts(function)
             run = choose_run(function, options.get("run"))
@@ -140,7 +142,7 @@ class Declaration(Generic[P, R]):
 
 @contextmanager
 def declaring(title: str) -> Iterator[None]:
-    """Whatever is wrong with a declaration is an `InvalidTask` that names it."""
+    """Turn every `InvalidInput` of a declaration into an `InvalidTask` that names it."""
     try:
         yield
     except InvalidInput as error:
@@ -148,7 +150,7 @@ def declaring(title: str) -> Iterator[None]:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Where a function was written, for people."""
+    """Where a function is defined, for error messages."""
     function = inspect.unwrap(function)
     name = f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', repr(function))}"
     code = getattr(function, "__code__", None)
@@ -156,32 +158,32 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 def choose_run(function: Callable[..., Any], run: object) -> Run:
-    """Where a function runs: an `async def` on the loop, a `def` in a thread, either in a process if told so."""
+    """Where a function runs: an `async def` on the loop, a `def` in a thread; either one in a process on request."""
     is_async = inspect.iscoroutinefunction(function)
     chosen = check_choice(("loop" if is_async else "thread") if run is None else run, "run", _RUNS)
     if chosen == "loop" and not is_async:
         raise InvalidOption(
-            'run="loop" would block the event loop, for this is a plain def: '
+            'run="loop" would block the event loop, because this is a plain def: '
             'write async def, or use run="thread" or run="process"'
         )
     if chosen == "thread" and is_async:
-        raise InvalidOption('run="thread" is for a plain def: leave run away for async def, or use run="process"')
+        raise InvalidOption('run="thread" is for a plain def: omit run for async def, or use run="process"')
     return cast(Run, chosen)
 
 
 def check_timeout(timeout: Duration | None, run: Run) -> float | None:
-    """A time limit in seconds, where it can be kept."""
+    """The time limit in seconds. Refused for threads, which cannot be stopped."""
     if timeout is None:
         return None
     if run == "thread":
         raise InvalidOption(
-            'timeout cannot be kept with run="thread", for a thread cannot be killed: use run="process", or async def'
+            'timeout cannot work with run="thread", because a thread cannot be killed: use run="process", or async def'
         )
     return milliseconds(timeout, "timeout", least=0.001) / 1000
 
 
 def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limits:
-    """The limits that these options ask for."""
+    """The limits from these options."""
     numbers = check_numbers({name: options[name] for name in LIMITS if name in options})
     changes = {name: value / 1000 if name.endswith("backoff") else value for name, value in numbers.items()}
     limits = structs.replace(plain or Limits(), **changes)
@@ -193,14 +195,14 @@ def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limi
 
 
 def check_on_exception(given: object) -> OnException:
-    """What an exception other than Retry and Failure means."""
+    """What happens when a job raises an exception other than Retry and Failure."""
     return cast(OnException, check_choice(given, "on_exception", _CONTROLS))
 
 
 def check_queue_options(given: Mapping[str, QueueOptions]) -> dict[str, QueueOptions]:
-    """The defaults of queues by their names, checked."""
+    """Check the `queue_options` of an app."""
     if not isinstance(given, Mapping) or not all(isinstance(options, Mapping) for options in given.values()):
-        raise InvalidOption('queue_options must be options by queue, like {"emails": {"max_failures": 3}}')
+        raise InvalidOption('queue_options must map queue names to options, like {"emails": {"max_failures": 3}}')
     checked: dict[str, QueueOptions] = {}
     for name, options in given.items():
         check_name(name)
@@ -221,5 +223,5 @@ def _wanted_facts(function: Callable[..., Any]) -> frozenset[str]:
             parameter.POSITIONAL_OR_KEYWORD,
             parameter.KEYWORD_ONLY,
         ):
-            raise InvalidTask(f"parameter {parameter} has no meaning: it may take data, job and error, by these names")
+            raise InvalidTask(f"parameter {parameter} cannot be filled: only data, job and error are allowed")
     return frozenset(parameter.name for parameter in parameters)

@@ -1,4 +1,4 @@
-"""What an app can run: tasks by their names, and handlers by their queues. No two of them may claim the same."""
+"""The tasks of an app by name, and its handlers by queue. Refuses duplicates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.errors import InvalidTask
 
 
 class _HandlerLike(Protocol):
-    """A handler, as far as the registry needs to know it."""
+    """The part of a handler that the registry needs."""
 
     @property
     def queue(self) -> str: ...
@@ -20,7 +20,7 @@ class _HandlerLike(Protocol):
 
 
 class _TaskLike(_HandlerLike, Protocol):
-    """A task, as far as the registry needs to know it."""
+    """The part of a task that the registry needs."""
 
     @property
     def name(self) -> str: ...
@@ -40,26 +40,26 @@ class Registry(Generic[T, H]):
         self.handlers: Mapping[str, H] = MappingProxyType(self._handlers)
 
     def add_task(self, task: T) -> None:
-        """Take in a task under a name that is still free."""
+        """Add a task. Raises `InvalidTask` if its name is taken or its queue has a handler."""
         if task.name in self._tasks:
             raise InvalidTask(
                 f"{task.place} and {self._tasks[task.name].place} have the same name: give one of them name=…"
             )
         if task.queue in self._handlers:
             raise InvalidTask(
-                f"queue {task.queue!r} has a handler, {self._handlers[task.queue].place}, and a queue has tasks or one "
+                f"queue {task.queue!r} has a handler, {self._handlers[task.queue].place}. A queue takes tasks or one "
                 "handler: choose another queue"
             )
         self._tasks[task.name] = task
 
     def add_handler(self, handler: H) -> None:
-        """Take in the handler of a queue that has neither tasks nor a handler."""
+        """Add a handler. Raises `InvalidTask` if its queue has tasks or a handler."""
         if handler.queue in self._handlers:
-            raise InvalidTask(f"there is one already, {self._handlers[handler.queue].place}: keep one of them")
+            raise InvalidTask(f"it is declared twice, also as {self._handlers[handler.queue].place}: keep one of them")
         for task in self._tasks.values():
             if task.queue == handler.queue:
                 raise InvalidTask(
-                    f"task {task.name!r}, {task.place}, is on this queue, and a queue has tasks or one handler: "
+                    f"task {task.name!r}, {task.place}, uses this queue. A queue takes tasks or one handler: "
                     "choose another queue"
                 )
         self._handlers[handler.queue] = handler

@@ -1,7 +1,7 @@
-"""What a function's signature says about its jobs: which parameters are arguments, and of which types.
+"""Reads a task function's signature: which parameters are job arguments, and their types.
 
-From it comes a struct that binds like a call and reads like the function. What cannot travel as JSON is refused here,
-when the function is declared.
+It builds a struct that binds arguments like a call, and decodes them by type. A type that JSON cannot carry is refused
+here, when the function is declared.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from msgspec import UNSET, Struct
 from windlass.errors import InvalidTask
 from windlass.tasks.context import Job
 
-UNRESOLVED = (
-    NameError,
-    AttributeError,
-)  # what a type that is defined further down, or in a half-imported module, raises
+# Raised for a type that is defined later in the module, or in a module that is only half imported.
+UNRESOLVED = (NameError, AttributeError)
 _CONTAINERS = (
     msgspec.inspect.CollectionType,
     msgspec.inspect.TupleType,
@@ -34,42 +32,42 @@ _CONTAINERS = (
 
 
 class _Current:
-    """Stands for the running job in a signature, until there is one."""
+    """The placeholder for the running job in a signature."""
 
     def __repr__(self) -> str:
         return "current()"
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"no job is running that could be asked for {name!r}: in a direct call, pass a Job")
+        raise AttributeError(f"there is no running job, so {name!r} is unknown: in a direct call, pass a Job")
 
 
 _CURRENT = _Current()
 
 
 def current() -> Job:
-    """The default of a parameter that is given the running job: `job: Job = current()`."""
+    """Mark the parameter that gets the running job: `async def welcome(user_id: int, job: Job = current())`."""
     return cast(Job, _CURRENT)
 
 
 def takes_current(parameter: inspect.Parameter) -> bool:
-    """Whether this parameter is filled in when the job runs."""
+    """Whether this parameter gets the running job."""
     return parameter.default is _CURRENT
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a function that a worker is to run."""
+    """The parameters of a task or handler function."""
     if not inspect.isroutine(function):
-        raise InvalidTask(f"{function!r} is no function: write a def that does the work, and declare that")
+        raise InvalidTask(f"{function!r} is not a function: write a def that does the work, and declare that")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidTask("a function that yields does nothing when it is called: return instead")
+        raise InvalidTask("a generator function does nothing when it is called: use return instead of yield")
     try:
         return list(inspect.signature(function).parameters.values())
     except ValueError:
-        raise InvalidTask("its signature cannot be read: write a def around it") from None
+        raise InvalidTask("its signature cannot be read: wrap it in a def") from None
 
 
 class Shapes(Struct, frozen=True):
-    """What a signature becomes: a struct that binds like a call, and readers of objects and of arrays."""
+    """A struct that binds like a call, and decoders for arguments by name (object) and by position (array)."""
 
     types: dict[str, msgspec.inspect.Type]
     bind: Callable[..., Struct]
@@ -78,7 +76,7 @@ class Shapes(Struct, frozen=True):
 
 
 class Signature:
-    """The parameters of a task: its arguments, and those that are given the running job."""
+    """The parameters of a task: its arguments, and those that get the running job."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         parameters = parameters_of(function)
@@ -90,30 +88,30 @@ class Signature:
         self.names = tuple(each.name for each in self.arguments)
         in_line = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         self.places = [each.name for each in in_line if not takes_current(each)]
-        # Behind the job's own place nothing can be passed by place, just as in a direct call.
+        # Parameters after the job's can only be passed by name, just as in a direct call.
         self.job_place = next((place for place, each in enumerate(in_line) if takes_current(each)), None)
         self.passable = self.places[: self.job_place]
         self.required = [each.name for each in self.arguments if each.default is each.empty]
 
     def shapes(self) -> Shapes:
-        """The struct and its readers; raises one of `UNRESOLVED` while a type cannot be found."""
+        """Build the struct and its decoders. Raises one of `UNRESOLVED` while a type cannot be found."""
         types = self._types()
-        # Looked into here and never again: that evaluates annotations, which a payload must not be able to cause.
-        looked_into = {name: check_type(kind, name) for name, kind in types.items()}
+        # Done here only: it evaluates annotations, and a payload must never be able to cause that.
+        inspected = {name: check_type(kind, name) for name, kind in types.items()}
         passable = [each for each in self.arguments if each.name in self.passable]
         others = [each for each in self.arguments if each.name not in self.passable]
         by_name = _struct(passable, types, bases=(_struct(others, types, kw_only=True),), forbid_unknown_fields=True)
         in_line = [each for each in self.arguments if each.name in self.places]
         by_place = _struct(in_line, types, array_like=True, forbid_unknown_fields=True)
         return Shapes(
-            types=looked_into,
+            types=inspected,
             bind=by_name,
             by_name=msgspec.json.Decoder(by_name),
             by_place=msgspec.json.Decoder(by_place),
         )
 
     def _types(self) -> dict[str, Any]:
-        """The type of each argument. Only theirs: what is returned, or what the job is, need not be found."""
+        """The type of each argument. The return type and the job's type are left out: they may be unresolvable."""
         annotations = {each.name: each.annotation for each in self.arguments if each.annotation is not each.empty}
         names = getattr(inspect.unwrap(self.function), "__globals__", {})
         try:
@@ -126,7 +124,7 @@ class Signature:
 
 
 def check_type(kind: Any, name: str) -> msgspec.inspect.Type:
-    """Refuse a type that cannot travel as JSON and come back the same; what it consists of."""
+    """Inspect a type. Refuses one that does not survive a round trip through JSON."""
     try:
         msgspec.json.Decoder(kind)
         found = msgspec.inspect.type_info(kind)
@@ -136,7 +134,7 @@ def check_type(kind: Any, name: str) -> msgspec.inspect.Type:
         raise InvalidTask(f"parameter {name!r} has a type that JSON cannot carry ({error})") from None
     for part in _parts(found):
         if isinstance(part, msgspec.inspect.CustomType) and part.cls is Job:
-            raise InvalidTask(f"parameter {name!r} is the running job, no argument: write {name}: Job = current()")
+            raise InvalidTask(f"parameter {name!r} is the running job: write {name}: Job = current()")
         if isinstance(part, msgspec.inspect.CustomType | msgspec.inspect.ExtType) and not _is_object(part):
             shown = getattr(part, "cls", msgspec.msgpack.Ext).__qualname__
             raise InvalidTask(
@@ -158,7 +156,7 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 
 
 def wanted_at(kind: msgspec.inspect.Type, path: str) -> list[msgspec.inspect.Type]:
-    """What may stand at a place within a value of a type, as the reader names it: `.address.lines[0]`."""
+    """The types allowed at a path inside a value: `.address.lines[0]`."""
     there = _choices(kind)
     for field, place in _STEP.findall(path):
         there = [inner for part in there for inner in _step(part, field, place)]
@@ -182,7 +180,7 @@ def _step(part: msgspec.inspect.Type, field: str, place: str) -> list[msgspec.in
 
 
 def allowed_values(wanted: Sequence[msgspec.inspect.Type]) -> list[Any]:
-    """All values of the enums and literals among these types."""
+    """The values of all enums and literals among these types."""
     found: list[Any] = []
     for part in wanted:
         if isinstance(part, msgspec.inspect.EnumType):
@@ -193,7 +191,7 @@ def allowed_values(wanted: Sequence[msgspec.inspect.Type]) -> list[Any]:
 
 
 def in_python(words: str, wanted: Sequence[msgspec.inspect.Type]) -> str:
-    """The reader's words for types, which are those of JSON, as the signature says them."""
+    """Translate the decoder's JSON type names to the names in the signature."""
     names = {"null": ["None"], "object": [], "array": []}
     for part in wanted:
         name = getattr(part, "cls", None)
@@ -207,12 +205,12 @@ def in_python(words: str, wanted: Sequence[msgspec.inspect.Type]) -> str:
 
 
 def _is_object(part: msgspec.inspect.Type) -> bool:
-    """`object` is what careful people write for `Any`."""
+    """Whether the annotation is `object`, which means the same as `Any` here."""
     return isinstance(part, msgspec.inspect.CustomType) and part.cls is object
 
 
 def _parts(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
-    """A type and all types within it; those that hold themselves only once."""
+    """A type and all types inside it. A recursive type comes once."""
     seen: set[int] = set()
     left: list[Any] = [kind]
     while left:
@@ -232,17 +230,17 @@ def _check_parameter(parameter: inspect.Parameter, number: int) -> None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         star = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
         remedy = f"{name}: list[…]" if star == "*" else f"{name}: dict[str, …]"
-        raise InvalidTask(f"parameter {star}{name} cannot be checked: name each argument, or take one {remedy}")
+        raise InvalidTask(f"parameter {star}{name} cannot be checked: name each argument, or use one {remedy}")
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise InvalidTask(f"parameter {name!r} is positional-only, and arguments travel by name: remove the /")
+        raise InvalidTask(f"parameter {name!r} is positional-only, but arguments are sent by name: remove the /")
     if number == 0 and name in ("self", "cls"):
-        raise InvalidTask(f"parameter {name!r} looks like that of a method: declare a function outside of the class")
+        raise InvalidTask(f"parameter {name!r} looks like a method's: declare a function outside the class")
     if name.startswith("__"):
         raise InvalidTask(f"parameter {name!r} begins with two underscores: give it a plain name")
 
 
 def _struct(parameters: Sequence[inspect.Parameter], types: dict[str, Any], **options: Any) -> type[Struct]:
-    """A struct with these fields. Those with a default may be left away: the default stays with the function."""
+    """A struct with these fields. A field with a default is optional: the function's own default applies."""
     required = [(each.name, types[each.name]) for each in parameters if each.default is each.empty]
     optional = [(each.name, types[each.name], UNSET) for each in parameters if each.default is not each.empty]
     return msgspec.defstruct("Arguments", [*required, *optional], **options)

@@ -1,4 +1,4 @@
-"""How calls reach the server: one text for what to do (`session`), two thin runners that do it."""
+"""Sends calls to the server: `session` decides what to send, and two thin drivers do the I/O."""
 
 from windlass.transport.async_driver import AsyncDriver
 from windlass.transport.endpoint import Endpoint

@@ -1,4 +1,4 @@
-"""Runs a session's steps on an asyncio event loop."""
+"""Performs a session's I/O steps on an asyncio event loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from redis.exceptions import RedisError, ResponseError
 from windlass.transport import connections
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Step, Work
+from windlass.transport.wire import AwaitMessage, Connect, Exchange, Flow, Sleep, Step, Work
 
 T = TypeVar("T")
 
 
 class AsyncWire(asyncio.Protocol):
-    """One connection: the client library opened it, and its bytes come here, not by way of the library's streams."""
+    """One connection. The client library opens it; its bytes are read here, not by the library's streams."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class AsyncWire(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = connection._writer.transport
         self._transport.set_protocol(self)
 
-    # -- what the event loop tells ---------------------------------------------------------------
+    # -- called by the event loop ----------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -47,25 +47,25 @@ class AsyncWire(asyncio.Protocol):
             self._wake()
 
     def eof_received(self) -> None:
-        # The loop tells `connection_lost` a turn later; who sends in between would be left in doubt for nothing.
+        # `connection_lost` follows one loop turn later; a request sent in between would have an unknown outcome.
         self._end("the server closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(str(exc or "the server closed the connection"))
 
-    # -- what a session asks ---------------------------------------------------------------------
+    # -- called by the driver --------------------------------------------------------------------
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, and nothing has come that nobody asked for: that would be read as the next answer."""
+        """Whether it is open and has no unread data: that would be taken for the next reply."""
         return self._lost is None and not self._replies and not self._reader.has_data()
 
     def send(self, packed: bytes) -> None:
         self._transport.write(packed)
 
     async def receive(self, replies: int, seconds: float) -> list[Any] | None:
-        """So many replies, errors among them, or None when they did not all come in time. Raises WireLost."""
-        assert self._waiter is None, "two wait for one answer"
+        """Read `replies` replies, including errors; `None` if they do not all arrive in time. Raises WireLost."""
+        assert self._waiter is None, "two calls read from one connection"
         if len(self._replies) < replies and self._lost is None:
             waiter = self._waiter = self._loop.create_future()
             self._wanted = replies
@@ -85,15 +85,15 @@ class AsyncWire(asyncio.Protocol):
         self._lost = self._lost or "the connection was closed on this side"
         try:
             if self._loop.is_running() and self._loop is not asyncio._get_running_loop():
-                self._loop.call_soon_threadsafe(self._close)  # its sockets are for its own thread alone
+                self._loop.call_soon_threadsafe(self._close)  # only the loop's own thread may close the socket
             else:
                 self._close()
         except RuntimeError:
-            pass  # its event loop is closed: the socket goes with it
+            pass  # the event loop is closed, and the socket with it
 
     def _close(self) -> None:
-        self._transport.abort()  # what is not sent yet is not to be
-        # The library's public way to close is a coroutine; a call that was cancelled must not wait for it.
+        self._transport.abort()  # drops unsent data
+        # The library's public close is a coroutine; a cancelled call must not wait for it.
         self._connection._close()
 
     def _wake(self) -> None:
@@ -106,14 +106,14 @@ class AsyncWire(asyncio.Protocol):
 
 
 class AsyncDriver:
-    """Drives a flow to its end, awaiting each step as it comes."""
+    """Runs a flow to its end and awaits each of its steps."""
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self._endpoint = endpoint
         self._timeout = timeout
 
     async def run(self, flow: Flow[T]) -> T:
-        """The flow's result, or its error."""
+        """Return the flow's result, or raise its error."""
         result: Any = None
         problem: BaseException | None = None
         while True:
@@ -130,8 +130,8 @@ class AsyncDriver:
         match step:
             case Exchange():
                 return await self._exchange(step)
-            case Hear():
-                return await self._hear(step)
+            case AwaitMessage():
+                return await self._await_message(step)
             case Connect():
                 return await self._connect(step)
             case Sleep(seconds):
@@ -142,10 +142,10 @@ class AsyncDriver:
     async def _connect(self, step: Connect) -> Any:
         address = step.address
         kind: Any = UnixDomainSocketConnection if address.path else SSLConnection if self._endpoint.tls else Connection
-        given = connections.arguments(self._endpoint, address, self._timeout, sentinel=step.sentinel)
+        arguments = connections.arguments(self._endpoint, address, self._timeout, sentinel=step.sentinel)
         # The library's own limit goes through asyncio.wait_for, which can swallow a cancellation before Python 3.12.
-        given["socket_timeout"] = None
-        connection: Any = kind(retry=Retry(NoBackoff(), 0), **given)
+        arguments["socket_timeout"] = None
+        connection: Any = kind(retry=Retry(NoBackoff(), 0), **arguments)
         try:
             async with asyncio.timeout(self._timeout):
                 await connection.connect()
@@ -167,12 +167,12 @@ class AsyncDriver:
         if not wire.is_usable:
             raise ConnectFailed("the connection was closed before anything was sent")
         wire.send(step.packed)
-        step.pass_the_time()
+        step.run_meanwhile()
         replies = await wire.receive(step.replies, self._timeout)
         if replies is None:
             raise WireLost(f"no answer within {self._timeout:g} s")
         return replies
 
-    async def _hear(self, step: Hear) -> Any:
+    async def _await_message(self, step: AwaitMessage) -> Any:
         message = await cast(AsyncWire, step.wire).receive(1, step.seconds)
         return None if message is None else message[0]

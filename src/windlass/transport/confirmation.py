@@ -1,9 +1,8 @@
-"""How a level of durability is confirmed: commands behind a call on the same connection, and what their answers say.
+"""Confirms a durability level: sends `WAITAOF`, `WAIT` or `CONFIG GET` after a call, and reads their replies.
 
-`WAITAOF` and `WAIT` count for the writes of the connection that sends them, and answer with what was reached when their
-time is over: so the counts are compared, and a repeat of a call writes again (see lua/shared/operations.lua). Where
-`WAITAOF` cannot be had or trusted, the settings are asked for instead, each time anew: with `appendfsync always` the
-server writes to its disk before it answers at all.
+`WAITAOF` and `WAIT` cover the writes of the connection that sends them. On a timeout they reply with the count reached,
+so the count is compared; and a repeated call writes again (see lua/shared/operations.lua). Where `WAITAOF` is missing
+or wrong, each call asks for the settings instead: with `appendfsync always` the server syncs its log before it replies.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from windlass.values.durability import EVERYSEC, FSYNC, MEMORY, Durability, repl
 
 SETTINGS = ("CONFIG", "GET", "*append*")  # one pattern: Redis 7.0 and others alike
 
-# Errors that say that it cannot be known. Any other, such as that the server is a replica by now, is not an answer.
-_NO_ANSWER = ("NOPERM", "ERR unknown command", "appendonly is disabled")
+# These errors mean that the level cannot be confirmed. After any other one (such as READONLY) the call is repeated.
+_CANNOT_CONFIRM = ("NOPERM", "ERR unknown command", "appendonly is disabled")
 
 
-def confirming(level: Durability | None, facts: ServerFacts, ms: int) -> list[tuple[str, ...]]:
-    """The commands that confirm a level; each waits this long at most."""
+def confirm_commands(level: Durability | None, facts: ServerFacts, ms: int) -> list[tuple[str, ...]]:
+    """The commands that confirm a level. Each waits `ms` milliseconds at most."""
     commands: list[tuple[str, ...]] = []
     if level is not None and level >= EVERYSEC:
         commands.append(("WAITAOF", "1", "0", str(ms)) if _waits_for_disk(level, facts) else SETTINGS)
@@ -35,14 +34,14 @@ def confirming(level: Durability | None, facts: ServerFacts, ms: int) -> list[tu
 
 
 def packed(commands: Sequence[tuple[str, ...]]) -> bytes:
-    """The commands as they are sent."""
+    """Encode the commands."""
     return b"".join(pack(*command) for command in commands)
 
 
-def reached(level: Durability | None, facts: ServerFacts, answers: Sequence[Any]) -> Durability:
-    """How safe a call is by what the server answered. Raises WireLost if that was no answer: it must be asked again."""
+def confirmed_level(level: Durability | None, facts: ServerFacts, answers: Sequence[Any]) -> Durability:
+    """The level that the replies confirm. Raises WireLost if the call must be repeated to know."""
     for answer in answers:
-        if isinstance(answer, RedisError) and not any(words in _text(answer) for words in _NO_ANSWER):
+        if isinstance(answer, RedisError) and not any(words in _text(answer) for words in _CANNOT_CONFIRM):
             raise WireLost(_text(answer))
     if level is None or level < EVERYSEC:
         return facts.known_level
@@ -50,20 +49,20 @@ def reached(level: Durability | None, facts: ServerFacts, answers: Sequence[Any]
     if _waits_for_disk(level, facts):
         safe = FSYNC if not isinstance(disk, RedisError) and disk[0] >= 1 else MEMORY
     else:
-        safe = promised(disk)
+        safe = level_from_settings(disk)
     (count,) = replicas or (0,)
     on_replicas = 0 if isinstance(count, RedisError) else count
     return replicated(on_replicas) if safe >= FSYNC and on_replicas else safe
 
 
-def promised(settings: Any) -> Durability:
-    """What the answer to `SETTINGS` promises; nothing where the user may not ask."""
+def level_from_settings(settings: Any) -> Durability:
+    """The level that the reply to `SETTINGS` guarantees: `MEMORY` if the user may not read the settings."""
     if isinstance(settings, RedisError):
         return MEMORY
-    told = dict(zip(settings[::2], settings[1::2], strict=True))
-    if told.get(b"appendonly") != b"yes" or told.get(b"no-appendfsync-on-rewrite") == b"yes":
+    values = dict(zip(settings[::2], settings[1::2], strict=True))
+    if values.get(b"appendonly") != b"yes" or values.get(b"no-appendfsync-on-rewrite") == b"yes":
         return MEMORY
-    return {b"always": FSYNC, b"everysec": EVERYSEC}.get(told.get(b"appendfsync", b""), MEMORY)
+    return {b"always": FSYNC, b"everysec": EVERYSEC}.get(values.get(b"appendfsync", b""), MEMORY)
 
 
 def _waits_for_disk(level: Durability, facts: ServerFacts) -> bool:

@@ -1,6 +1,6 @@
-"""How the client library's connections are made: which class, and with which arguments.
+"""The arguments for the client library's connections.
 
-Only its connections are used, not its clients: those retry by themselves, and a retried script runs twice.
+Windlass uses only the library's connections. Its clients retry by themselves, and a retried script runs twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from windlass.transport.endpoint import Address, Endpoint
 
 
 def arguments(endpoint: Endpoint, address: Address, timeout: float, *, sentinel: bool) -> dict[str, Any]:
-    """The arguments common to blocking and asyncio connections."""
+    """The arguments that blocking and asyncio connections share."""
     chosen: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": min(timeout, 5.0),
@@ -41,14 +41,14 @@ def arguments(endpoint: Endpoint, address: Address, timeout: float, *, sentinel:
 
 
 def is_reply(error: RedisError) -> bool:
-    """Whether the error is one that the server wrote, not one of the connection."""
+    """Whether the server sent this error, as opposed to a connection error."""
     return getattr(error, "status_code", None) is not None
 
 
 NOT_YET = object()
-"""What a reader says of a reply that has not come whole."""
+"""The reader returns this while a reply is incomplete."""
 
 
 def reply_reader() -> Reader:
-    """Makes replies of bytes; what the server refuses comes as an error of the client library, as a value."""
+    """Make a reply parser. It returns error replies as the client library's exceptions, as values."""
     return Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=NOT_YET)

@@ -1,4 +1,4 @@
-"""Where the server is: a URL read into addresses, and never printed with its password."""
+"""Parses the server URL into addresses. Never prints its password."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _EXAMPLE = "redis://host:6379/0, rediss://…, unix:///path/to.sock, redis+senti
 
 
 class _Unusable(ValueError):
-    """What is wrong with a URL, in words that repeat nothing of it."""
+    """Why a URL cannot be used. The message repeats nothing of the URL, which may hold a password."""
 
 
 class Address(NamedTuple):
-    """One server process: a host and port, or the path of a socket."""
+    """One server process: a host and port, or a socket path."""
 
     host: str = ""
     port: int = 0
@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a URL says: where to connect, and as whom."""
+    """A parsed URL: where to connect, and as which user."""
 
     kind: str
     addresses: tuple[Address, ...]
@@ -53,20 +53,20 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
-        """Read a URL; one that cannot be used is refused with an example of what can."""
+        """Parse a URL. Raises `InvalidOption`, with an example of a valid one."""
         if not isinstance(url, str) or "://" not in url:
             raise InvalidOption(f"the server must be given as a URL, like {_EXAMPLE}")
         scheme, _, rest = url.partition("://")
         if scheme not in _SCHEMES:
-            raise InvalidOption(f"{scheme[:20]!r} is no scheme that Windlass knows: use {_EXAMPLE}")
+            raise InvalidOption(f"{scheme[:20]!r} is not a URL scheme that Windlass supports: use {_EXAMPLE}")
         kind, tls = _SCHEMES[scheme]
         try:
             return cls._read(kind, tls, urlsplit("//" + rest))
         except _Unusable as error:
             raise InvalidOption(f"the server's URL cannot be used: {error}; write it like {_EXAMPLE}") from None
-        except ValueError:  # its text may hold a part of the password
+        except ValueError:  # its text may contain part of the password
             raise InvalidOption(
-                "the server's URL cannot be read: is there a character in it that must be percent-encoded? "
+                "the server's URL cannot be parsed: percent-encode special characters in the user name and password. "
                 f"Write it like {_EXAMPLE}"
             ) from None
 
@@ -80,7 +80,7 @@ class Endpoint:
         db = options.pop("db", None)
         if kind == "unix":
             if not path:
-                raise _Unusable("there is no socket path in it")
+                raise _Unusable("it has no socket path")
             addresses: tuple[Address, ...] = (Address(path=path),)
         elif kind == "embedded":
             addresses = (Address(path=path),)
@@ -90,7 +90,7 @@ class Endpoint:
             if kind == "sentinel":
                 service, _, tail = tail.partition("/")
                 if not service:
-                    raise _Unusable("the name of the Sentinel service is missing")
+                    raise _Unusable("it has no Sentinel service name")
             db = db if db is not None else tail or None
         sentinel_password = options.pop("sentinel_password", None)
         tls_options = tuple((name, options.pop(name)) for name in _TLS_OPTIONS if name in options)
@@ -98,7 +98,7 @@ class Endpoint:
             raise _Unusable(f"{tls_options[0][0]} needs a rediss:// URL")
         if options:
             known = ", ".join(("db", "sentinel_password", *_TLS_OPTIONS))
-            raise _Unusable(f"it has an option that is not known (known are {known})")
+            raise _Unusable(f"it has an unknown option (the options are {known})")
         return cls(
             kind=kind,
             addresses=addresses,
@@ -118,7 +118,7 @@ class Endpoint:
 def _address(host: str, default_port: int) -> Address:
     parts = urlsplit("//" + host)
     if not parts.hostname:
-        raise _Unusable("there is no host in it")
+        raise _Unusable("it has no host")
     return Address(parts.hostname, parts.port or default_port)
 
 
@@ -126,5 +126,5 @@ def _database(text: str | None) -> int:
     if text is None:
         return 0
     if not text.isascii() or not text.isdigit():
-        raise _Unusable("the database must be a number")
+        raise _Unusable("its database is not a number")
     return int(text)

@@ -1,12 +1,12 @@
-"""Awaited enqueues that come at the same time go to the server together.
+"""Sends concurrent awaited enqueues in one call.
 
-One that comes while nothing is under way goes at once, so that who comes alone waits for nobody. Those that come behind
-it are sent together when this turn of the event loop is over, or earlier if they are enough: then the server is at work
-on the first of a crowd while the others are still being made. A few that come while many are under way wait for the
-answer to these, for a moment at most: with it the others come again, and one call for all costs little more.
+If no call is in flight, an enqueue is sent at once, so a single one never waits. Further enqueues are collected and
+sent at the end of this turn of the event loop, or as soon as FLUSH_AT are pending: then the server works on the first
+batch while the program makes the rest. If only a few are pending while many jobs are in flight, they wait for those
+replies, MAX_WAIT_S at most. The tasks that get these replies often enqueue again, and one call for all is cheaper.
 
-Calls that are under way at the same time arrive in the order in which they came if their connections are open already,
-which is why a crowd is split only as far as it was before. Who needs an order awaits one after the other.
+Concurrent calls arrive in order only if their connections are open already. So the batcher runs no more calls at once
+than it has run before. A program that needs an order awaits one enqueue after the other.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ Split = Callable[[list[NewJob]], Iterable[list[NewJob]]]
 Waiting = tuple[NewJob, asyncio.Future[Receipt]]
 
 
-ENOUGH = 50  # that wait are sent while others are still coming
-MOST_CALLS = 2  # under way at a time, if there is no need for more: each has a connection of its own
-FEW = 0.5  # of those under way: fewer than that wait for these
-MOMENT = 0.002  # seconds that they wait at most
+FLUSH_AT = 50  # pending enqueues that trigger a send before the end of the loop turn
+MAX_EARLY_CALLS = 2  # calls in flight up to which FLUSH_AT applies: each call needs its own connection
+MIN_PENDING_RATIO = 0.5  # pending enqueues per job in flight; with fewer it pays to wait for the replies
+MAX_WAIT_S = 0.002  # the longest time that an enqueue waits for others
 
 
 class EnqueueBatcher:
-    """Those of one queue and one event loop. Only such that are to be equally safe go together.
+    """Batches the enqueues of one queue on one event loop. One batch holds jobs of one durability level only.
 
-    `split` makes batches that one call can take: each is sent, and answered, by itself.
+    `split` divides the jobs into batches that one call can take. Each batch is sent and answered separately.
     """
 
     def __init__(self, send: Send, split: Split) -> None:
         self._send = send
         self._split = split
         self._waiting: dict[Durability | None, list[Waiting]] = {}
-        self._under_way: Counter[Durability | None] = Counter()  # jobs
-        self._calls = 0
-        self._calls_before = 0  # that were under way at a time, at most
+        self._in_flight: Counter[Durability | None] = Counter()  # jobs
+        self._calls = 0  # in flight
+        self._max_calls_seen = 0  # the most calls in flight at once so far
         self._sending: dict[asyncio.Task[None], list[Waiting]] = {}
-        self._turn_begun = False  # at its end those that wait are looked at
-        self._abandoning = False  # somebody was cancelled: at its end calls that nobody waits for are ended
-        self._patience: asyncio.TimerHandle | None = None  # ends when the first of them has waited long enough
+        self._flush_scheduled = False  # for the end of this turn of the event loop
+        self._cleanup_scheduled = False  # an enqueue was cancelled: check for calls that no one awaits
+        self._flush_timer: asyncio.TimerHandle | None = None  # fires when the oldest one has waited MAX_WAIT_S
 
     async def enqueue(self, job: NewJob) -> Receipt:
-        """Send a job, alone or with others; its own receipt.
+        """Send a job, alone or in a batch, and return its receipt.
 
-        Who is cancelled before it is sent is not sent. After that the others decide: it may be sent with them.
+        If the caller is cancelled before the send, the job is not sent. Later, it may be sent with its batch.
         """
         loop = asyncio.get_running_loop()
         if not self._calls and not self._waiting:
@@ -62,29 +62,29 @@ class EnqueueBatcher:
             finally:
                 self._call_ends(loop, job.durability, 1)
         receipt: asyncio.Future[Receipt] = loop.create_future()
-        if self._patience is None:
-            self._patience = loop.call_later(MOMENT, self._begin_all, loop)
+        if self._flush_timer is None:
+            self._flush_timer = loop.call_later(MAX_WAIT_S, self._begin_all, loop)
         together = self._waiting.setdefault(job.durability, [])
         together.append((job, receipt))
-        if len(together) >= ENOUGH and self._calls < min(MOST_CALLS, self._calls_before):
+        if len(together) >= FLUSH_AT and self._calls < min(MAX_EARLY_CALLS, self._max_calls_seen):
             self._begin(loop, job.durability)
         else:
-            self._look_after_this_turn(loop)
+            self._schedule_flush(loop)
         try:
             return await receipt
         except asyncio.CancelledError:
-            self._look_for_abandoned_calls(loop)
+            self._schedule_cleanup(loop)
             raise
 
-    def _look_after_this_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._turn_begun:
-            self._turn_begun = True
-            loop.call_soon(self._end_turn, loop)
+    def _schedule_flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            loop.call_soon(self._flush, loop)
 
-    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._turn_begun = False
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._flush_scheduled = False
         for durability, waiting in list(self._waiting.items()):
-            if len(waiting) >= FEW * self._under_way[durability]:
+            if len(waiting) >= MIN_PENDING_RATIO * self._in_flight[durability]:
                 self._begin(loop, durability)
 
     def _begin_all(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,9 +93,9 @@ class EnqueueBatcher:
 
     def _begin(self, loop: asyncio.AbstractEventLoop, durability: Durability | None) -> None:
         together = [each for each in self._waiting.pop(durability) if not each[1].done()]
-        if not self._waiting and self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if not self._waiting and self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         if not together:
             return
         task = loop.create_task(self._send_all(together))
@@ -108,36 +108,36 @@ class EnqueueBatcher:
 
         task.add_done_callback(ended)
 
-    def _look_for_abandoned_calls(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Once for all that are cancelled in one turn of the loop. To count those who wait would cost every job."""
-        if not self._abandoning:
-            self._abandoning = True
-            loop.call_soon(self._end_abandoned_calls)
+    def _schedule_cleanup(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Check once for all enqueues cancelled in this loop turn. A count of waiters would cost time for each job."""
+        if not self._cleanup_scheduled:
+            self._cleanup_scheduled = True
+            loop.call_soon(self._cancel_abandoned_calls)
 
-    def _end_abandoned_calls(self) -> None:
-        self._abandoning = False
+    def _cancel_abandoned_calls(self) -> None:
+        self._cleanup_scheduled = False
         for task, together in self._sending.items():
-            # Who came first is cancelled first, as a rule: from the end it takes one look to know that somebody waits.
+            # Tasks are usually cancelled in order, so the last one is the most likely to be still waiting.
             if all(receipt.done() for _, receipt in reversed(together)):
-                task.cancel()  # nobody waits any more: as one alone would, it ends where it is
+                task.cancel()
 
     def _call_begins(self, durability: Durability | None, jobs: int) -> None:
-        self._under_way[durability] += jobs
+        self._in_flight[durability] += jobs
         self._calls += 1
 
     def _call_ends(self, loop: asyncio.AbstractEventLoop, durability: Durability | None, jobs: int) -> None:
-        """Who waited for it goes with those who were under way: they come again in this turn of the loop."""
-        self._calls_before = max(self._calls_before, self._calls)
-        self._under_way[durability] -= jobs
+        """Schedule a flush: the tasks that get their receipts now may enqueue again in this loop turn."""
+        self._max_calls_seen = max(self._max_calls_seen, self._calls)
+        self._in_flight[durability] -= jobs
         self._calls -= 1
         if self._waiting and not loop.is_closed():
-            self._look_after_this_turn(loop)
+            self._schedule_flush(loop)
 
     async def _send_all(self, together: list[Waiting]) -> None:
         waiting = iter(together)
         for batch in self._split([job for job, _ in together]):
             receipts = [receipt for _, receipt in islice(waiting, len(batch))]
-            if not all(receipt.done() for receipt in receipts):  # cancelled while an earlier batch was under way
+            if not all(receipt.done() for receipt in receipts):  # cancelled while an earlier batch was in flight
                 await self._send_batch(batch, receipts)
 
     async def _send_batch(self, batch: list[NewJob], waiting: list[asyncio.Future[Receipt]]) -> None:

@@ -1,4 +1,4 @@
-"""What a server says of itself (INFO), and whether a queue may be trusted to it."""
+"""What INFO says about a server, and whether it is fit for a queue."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from windlass.errors import ServerMayEvict, ServerTooOld
 from windlass.values.durability import MEMORY, Durability
 
-OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
+MIN_VERSIONS = {"redis": (7, 0), "valkey": (7, 2)}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The few facts of INFO that decide."""
+    """The fields of INFO that matter to a queue."""
 
     kind: str
     version: tuple[int, ...]
     eviction: str
     cluster: bool
     primary: bool
-    run_id: str = ""  # of this process: another after each restart
-    known_level: Durability = MEMORY  # how safe everything is there that it has acknowledged, as far as that is known
+    run_id: str = ""  # changes with each restart of the server
+    known_level: Durability = MEMORY  # the durability of every acknowledged write, as far as it is known
 
     @classmethod
     def read(cls, info: bytes) -> ServerFacts:
-        """Read an INFO reply."""
+        """Parse an INFO reply."""
         lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
         fields = {name: value.strip() for name, separator, value in lines if separator}
         kind = "valkey" if "valkey_version" in fields else "redis"
@@ -39,9 +39,9 @@ class ServerFacts:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether it can be asked to wait until a write is on its disk, and then does.
+        """Whether WAITAOF exists and really waits for the disk.
 
-        From Redis 7.4.0 to 7.4.2, and in Valkey from 8.0 on, WAITAOF answers too early with `appendfsync everysec`
+        In Redis 7.4.0 to 7.4.2, and in Valkey from 8.0 on, WAITAOF replies too early with `appendfsync everysec`
         (redis#13793; measured on Valkey 9.1.2).
         """
         if self.kind == "valkey":
@@ -49,17 +49,16 @@ class ServerFacts:
         return (7, 2) <= self.version < (7, 4) or self.version >= (7, 4, 3)
 
     def check(self, where: str, *, allow_eviction: bool) -> None:
-        """Raise if a queue must not be kept here."""
-        oldest = OLDEST[self.kind]
-        if self.version < oldest:
+        """Raise `ServerTooOld` or `ServerMayEvict` if this server is not fit for a queue."""
+        if self.version < MIN_VERSIONS[self.kind]:
             raise ServerTooOld(
                 f"the server at {where} is {self.kind} {_dotted(self.version)}: Windlass needs Redis 7.0 or Valkey 7.2 "
-                "or newer; upgrade it, or leave the URL away to use the embedded server"
+                "or newer. Upgrade it, or omit the URL to use the embedded server"
             )
         if self.eviction != "noeviction" and not allow_eviction:
             raise ServerMayEvict(
-                f"the server at {where} has maxmemory-policy {self.eviction}: it may throw jobs away in silence when "
-                "memory runs short; set `maxmemory-policy noeviction`, or pass allow_eviction=True to take the risk"
+                f"the server at {where} has maxmemory-policy {self.eviction}: it may silently evict jobs when memory "
+                "runs short. Set `maxmemory-policy noeviction`, or pass allow_eviction=True to take the risk"
             )
 
 

@@ -1,9 +1,8 @@
-"""The way of a call to the server and back, without I/O: connections, repeats, redirections, script loading.
+"""Sends calls to the server, without doing I/O: connections, retries, redirections, script loading.
 
-A session is a generator machine: it yields the steps of `wire.py` and is sent their results. A *caller* is one
-connection's worth of calls, one after the other, with a name that outlives the connection: the server
-remembers the last operation of each caller, so a call whose reply was lost can be repeated on a new
-connection and is applied once.
+The session's methods are generators. They yield the steps of `wire.py`, a driver performs each step, and sends its
+result back. A *caller* sends one call at a time and has a name that outlives its connection. The server remembers the
+last operation of each caller. So a call whose reply was lost is repeated on a new connection, and is applied once.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from redis.exceptions import AskError, BusyLoadingError, NoScriptError, RedisErr
 
 from windlass import errors
 from windlass.storage.port import Call, Script
-from windlass.transport.confirmation import SETTINGS, confirming, packed, promised, reached
+from windlass.transport.confirmation import SETTINGS, confirm_commands, confirmed_level, level_from_settings, packed
 from windlass.transport.endpoint import Address, Endpoint
-from windlass.transport.errors import ConnectFailed, Fault, Next, WireLost, understand
+from windlass.transport.errors import Action, ConnectFailed, Fault, WireLost, classify
 from windlass.transport.server_facts import ServerFacts
-from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Wire, Work, pack
+from windlass.transport.wire import AwaitMessage, Connect, Exchange, Flow, Sleep, Wire, Work, pack
 from windlass.values.durability import MEMORY, Durability
 from windlass.values.ids import random_id
 
 T = TypeVar("T")
-_FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
-_QUICK_TRIES = 10
-_SCAN = 1000  # keys that the server looks at in one step
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.02, 1.0
+_MAX_IMMEDIATE_RETRIES = 10  # after redirections and script loads; then each retry waits
+_SCAN_COUNT = 1000  # keys for one SCAN step: short enough not to hold up the server
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session must know beside the address. `locate` gives the path of the embedded server, starting it."""
+    """The options of a session. `locate` starts the embedded server if needed and returns its socket path."""
 
     scripts: tuple[Script, ...]
     retry_for: float = 10.0
@@ -46,19 +45,19 @@ class SessionOptions:
     locate: Callable[[], str] | None = None
 
 
-@dataclass(slots=True, eq=False)  # to compare what they hold would let another thread in while a deque looks for one
+@dataclass(slots=True, eq=False)  # comparing fields would run Python code, so deque.remove would not be atomic
 class Caller:
-    """One connection's worth of calls. In a cluster it has a wire for each node that it spoke to."""
+    """Sends one call at a time under its own name. In a cluster it has one wire for each node it has used."""
 
     name: str = field(default_factory=random_id)
     number: int = 0
     wires: dict[Address, Wire] = field(default_factory=dict)
-    queues: set[str] = field(default_factory=set)  # by their first key
-    abandoned: Call[Any] | None = None  # under the caller's present number
-    lossy: bool = False  # a try of a call was given up: it may still arrive, and must be known as what it is then
+    queues: set[str] = field(default_factory=set)  # the first key of each queue it has written to
+    abandoned: Call[Any] | None = None  # its last call, if the program stopped waiting for the reply
+    lossy: bool = False  # a request got no reply: it may still arrive, and the server must recognise it then
 
     def drop(self, address: Address | None = None) -> None:
-        """Close the wires: a reply that is still to come must never be read as the answer to another call."""
+        """Close the wires, so that a late reply is never read as the answer to another call."""
         for each in [address] if address else list(self.wires):
             wire = self.wires.pop(each, None)
             if wire is not None:
@@ -67,17 +66,17 @@ class Caller:
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """A connection on which a waiter hears that there is work."""
+    """A connection that receives wake-ups, or other published messages."""
 
     name: str
     address: Address
     wire: Wire
     channels: tuple[str, ...]
-    peek: tuple[str, ...] | None = None  # instead of channels: a command that blocks until there may be work
+    peek: tuple[str, ...] | None = None  # a command that blocks until there may be work; replaces the channels
 
 
 class Session:
-    """All connections of one program (of one event loop) to one server, cluster or Sentinel group."""
+    """The connections of one program, or of one event loop, to one server, cluster or Sentinel group."""
 
     def __init__(self, endpoint: Endpoint, options: SessionOptions) -> None:
         self.endpoint = endpoint
@@ -88,28 +87,28 @@ class Session:
         self._seeds: list[Address] = list(endpoint.addresses)
         self._routes: dict[int, Address] = {}
         self._primary: Address | None = None
-        self._guide: Address | None = None  # the node of a cluster that told us last who has which slots
-        self._facts: dict[Address, ServerFacts] = {}  # of each server, as of the last connection to it
+        self._slot_source: Address | None = None  # the cluster node that last sent us the slot table
+        self._facts: dict[Address, ServerFacts] = {}  # as of the last connection to each server
         self._cluster = False
         self._ended = False
 
     # -- calls -----------------------------------------------------------------------------------
 
     def perform(self, call: Call[T], retry_for: float | None = None) -> Flow[T]:
-        """Send a call until it is answered, refused, or time is up."""
+        """Send a call; retry it until the server answers or refuses, for `retry_for` seconds at most."""
         value, _ = yield from self.perform_durably(call, None, retry_for)
         return value
 
     def perform_durably(
         self, call: Call[T], level: Durability | None, retry_for: float | None = None
     ) -> Flow[tuple[T, Durability]]:
-        """The same, and wait until it is as safe as `level`; also how safe it is, which may be less."""
-        patience = self.options.retry_for if retry_for is None else retry_for
+        """`perform`, then wait for `level`. Returns the value and the durability reached, which may be lower."""
+        retry_for = self.options.retry_for if retry_for is None else retry_for
         caller = self._take_caller(call)
         try:
             if caller.abandoned:
-                yield from self._take_back(caller, caller.abandoned, patience)
-            return (yield from self._carry_out(caller, call, patience, level))
+                yield from self._undo_abandoned(caller, caller.abandoned, retry_for)
+            return (yield from self._execute(caller, call, retry_for, level))
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
@@ -119,52 +118,56 @@ class Session:
         finally:
             self._idle.append(caller)
 
-    def _carry_out(
-        self, caller: Caller, call: Call[T], patience: float, level: Durability | None = None
+    def _execute(
+        self, caller: Caller, call: Call[T], retry_for: float, level: Durability | None = None
     ) -> Flow[tuple[T, Durability]]:
         if call.writes and not call.operation:
             caller.number += 1
             caller.queues.add(call.keys[0])
-        # Until there is an answer. If nobody waits for it any more, the next call on this caller will ask for it first.
+        # If the program stops waiting for the reply, the next call on this caller undoes this one first.
         caller.abandoned = call if call.undo else None
         try:
-            reply, safe = yield from self._persist(caller, call, self._command(caller, call), patience, level)
+            reply, safe = yield from self._retry_until_answered(
+                caller, call, self._command(caller, call), retry_for, level
+            )
         except errors.OutcomeUnknown:
             raise
         except errors.WindlassError:
-            caller.abandoned = None  # a refusal is an answer, too
+            caller.abandoned = None  # a refusal is an answer too
             raise
         caller.abandoned = None
         return call.read(reply), safe
 
-    def _take_back(self, caller: Caller, call: Call[Any], patience: float) -> Flow[None]:
-        """Learn what an abandoned call brought, by repeating it under its own number, and give that back."""
+    def _undo_abandoned(self, caller: Caller, call: Call[Any], retry_for: float) -> Flow[None]:
+        """Repeat an abandoned call under its own number to learn its result, then undo it."""
         try:
             command = self._command(caller, call, repeated=True)
-            reply, _ = yield from self._persist(caller, call, command, patience)
+            reply, _ = yield from self._retry_until_answered(caller, call, command, retry_for)
             assert call.undo is not None
             undo = call.undo(call.read(reply))
             caller.abandoned = None
             if undo is not None:
-                # That in its turn is not given up before there is an answer: nobody else knows of these leases.
-                yield from self._carry_out(caller, structs.replace(undo, undo=lambda _: None), patience)
+                # The undo call is repeated too if its reply is lost: nothing else knows of these leases.
+                yield from self._execute(caller, structs.replace(undo, undo=lambda _: None), retry_for)
         except errors.OutcomeUnknown as error:
-            raise errors.ServerUnreachable(f"nothing was sent: an earlier call is still in doubt ({error})") from error
+            raise errors.ServerUnreachable(
+                f"nothing was sent: the outcome of an earlier call on this connection is still unknown ({error})"
+            ) from error
         except errors.NotApplied:
             raise
         except errors.WindlassError:
-            caller.abandoned = None  # refused for good: it brought nothing that could be given back
+            caller.abandoned = None  # refused for good: there is nothing to undo
 
     def _take_caller(self, call: Call[Any]) -> Caller:
-        """An idle caller. One with a call in doubt is for the same queue only: no other queue has to wait for that.
+        """Take an idle caller. One with an abandoned call serves only the queue of that call.
 
-        There it goes first: what that call leased comes back with the next call on its caller, and not before.
+        For that queue it comes first: the jobs which the abandoned call leased come back with the caller's next call.
         """
-        idle = list(self._idle)[::-1]  # in one step: between two, another thread may take or give back a caller
-        doubtful = [
+        idle = list(self._idle)[::-1]  # one step: another thread may take or return a caller at any time
+        with_abandoned = [
             caller for caller in idle if caller.abandoned is not None and caller.abandoned.keys[0] == call.keys[0]
         ]
-        for caller in (*doubtful, *(caller for caller in idle if caller.abandoned is None)):
+        for caller in (*with_abandoned, *(caller for caller in idle if caller.abandoned is None)):
             try:
                 self._idle.remove(caller)
                 return caller
@@ -179,41 +182,41 @@ class Session:
         more = call.when_repeated if repeated else ()
         return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args, *more)
 
-    def _persist(
+    def _retry_until_answered(
         self,
         caller: Caller,
         call: Call[Any],
         command: bytes,
-        patience: float,
+        retry_for: float,
         level: Durability | None = None,
     ) -> Flow[tuple[Any, Durability]]:
-        """Try until there is an answer. What may have happened stays in doubt whatever the later tries meet."""
-        deadline = monotonic() + patience
-        wait = _FIRST_WAIT
+        """Send until there is a reply. Once a reply was lost, a later failure raises `OutcomeUnknown`."""
+        deadline = monotonic() + retry_for
+        wait = _FIRST_BACKOFF_S
         may_have_happened = False
-        asked: Address | None = None
-        quick = 0  # tries that were made at once: after a redirection, or when scripts were loaded
+        ask_node: Address | None = None
+        immediate = 0  # retries made without a wait, after a redirection or a script load
         while True:
             address: Address | None = None
             try:
-                address = asked or self._known_address(call.keys) or (yield from self._find_address())
+                address = ask_node or self._known_address(call.keys) or (yield from self._find_address())
                 wire = caller.wires.get(address) or (yield from self._open(caller, address))
                 facts = self._facts[address]
-                more = confirming(level, facts, self._wait_ms) if level is not None else []
-                replies = yield _question(wire, command, more, call.meanwhile, asking=asked is not None)
-                reply, *told = replies if asked is None else replies[1:]
-                safe = reached(level, facts, told) if not isinstance(reply, RedisError) else MEMORY
+                confirm = confirm_commands(level, facts, self._wait_ms) if level is not None else []
+                replies = yield _exchange(wire, command, confirm, call.meanwhile, asking=ask_node is not None)
+                reply, *confirmations = replies if ask_node is None else replies[1:]
+                safe = confirmed_level(level, facts, confirmations) if not isinstance(reply, RedisError) else MEMORY
                 if isinstance(reply, NoScriptError):
                     yield from self._load_scripts(wire, (call.script,))
             except ConnectFailed as error:
-                self._forget(caller, address)
+                self._drop_connection(caller, address)
                 problem = error.reason or errors.ServerUnreachable(
                     f"{call.about}: no connection to {address or self.endpoint} ({error}); nothing was sent. "
                     "Is the server running, and is the URL right?"
                 )
-                asked = None
+                ask_node = None
             except WireLost as error:
-                self._forget(caller, address)
+                self._drop_connection(caller, address)
                 caller.lossy = caller.lossy or call.writes
                 may_have_happened = may_have_happened or call.writes
                 if call.when_repeated:
@@ -221,65 +224,67 @@ class Session:
                 problem = errors.ServerUnreachable(
                     f"{call.about}: the connection to {address or self.endpoint} was lost ({error})"
                 )
-                asked = None
+                ask_node = None
             except errors.NotApplied as error:
                 self._raise(error, call, may_have_happened)
             else:
                 if not isinstance(reply, RedisError):
                     return reply, safe
-                fault = understand(_text(reply))
-                problem = fault.error(f"{call.about}: the server at {address} said “{_text(reply)}”; {fault.remedy}")
-                if fault.next is Next.GIVE_UP:
+                text = _text(reply)
+                fault = classify(text)
+                problem = fault.error(f"{call.about}: the server at {address} answered “{text}”; {fault.remedy}")
+                if fault.action is Action.GIVE_UP:
                     self._raise(problem, call, may_have_happened)
-                asked = self._redirect(reply, fault, address)
-                if fault.next is Next.TRY_AGAIN:
-                    self._look_anew(caller, address)
-                elif quick < _QUICK_TRIES:
-                    quick += 1
+                ask_node = self._redirect(reply, fault, address)
+                if fault.action is Action.TRY_AGAIN:
+                    self._forget_routes(caller, address)
+                elif immediate < _MAX_IMMEDIATE_RETRIES:
+                    immediate += 1
                     continue
-            quick = 0
+            immediate = 0
             if self._ended or monotonic() + wait > deadline:
                 self._raise(problem, call, may_have_happened)
             yield Sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(wait * 2, _LONGEST_WAIT)
+            wait = min(wait * 2, _MAX_BACKOFF_S)
 
     @property
     def _wait_ms(self) -> int:
-        """How long the server waits for its disk, and then for its replicas: the answer must come before we give up."""
+        """How long the server may wait for its disk, and again for its replicas: in all less than `call_timeout`."""
         return max(1, int(self.options.call_timeout * 400))
 
     def _raise(self, problem: Exception, call: Call[Any], may_have_happened: bool) -> NoReturn:
         if may_have_happened:
             raise errors.OutcomeUnknown(
-                f"{call.about}: it was sent and its reply was lost, so it may have been applied or not. Look what "
-                f"became of the job, or do it again: with the same id or lease it is harmless. The last try: {problem}"
+                f"{call.about}: the request was sent and its reply was lost, so it may have been applied or not. Look "
+                "up the job, or repeat the call: with the same id or lease that is safe. The last attempt failed with: "
+                f"{problem}"
             ) from problem
         raise problem
 
-    def find_out(self) -> Flow[bool]:
-        """Connect if need be, and tell whether this is a cluster."""
+    def is_cluster(self) -> Flow[bool]:
+        """Whether the server is a cluster. Connects if there is no connection yet."""
         if not self._cluster and self._primary is None:
             wire = yield from self._connect((yield from self._find_address()))
             wire.abort()
         return self._cluster
 
     def scan(self, pattern: str) -> Flow[set[bytes]]:
-        """All keys that match a pattern, on every server that has any."""
-        return self._patiently(lambda: self._scan_all(pattern), "look for keys")
+        """All keys that match a pattern, on every primary."""
+        return self._retry_read(lambda: self._scan_all(pattern), "scan for keys")
 
     def examine(self, look: Callable[[Address, Wire], Flow[T]]) -> Flow[dict[Address, T | None]]:
-        """Look at every primary, on a connection of its own, whether that server is fit for a queue or not.
+        """Run `look` on every primary, on a new connection, even if the server is not fit for a queue.
 
-        `None` for one of a cluster that cannot be reached.
+        The result is `None` for a cluster node that cannot be reached.
         """
-        return self._patiently(lambda: self._examine_all(look), "look at the server")
+        return self._retry_read(lambda: self._examine_all(look), "examine the server")
 
     def primaries(self) -> Flow[list[Address]]:
-        """All servers that queues may be on, once they have their data."""
-        return self._patiently(lambda: self._primaries(loaded=True), "look at the server")
+        """All primaries. Waits while a server is loading its data."""
+        return self._retry_read(lambda: self._primaries(loaded=True), "find the primaries")
 
     def visit(self, address: Address, look: Callable[[Address, Wire], Flow[T]]) -> Flow[T]:
-        """Look at one server, once. Raises ConnectFailed or WireLost."""
+        """Run `look` on one server, without retries. Raises ConnectFailed or WireLost."""
         wire: Any = yield Connect(address)
         if isinstance(wire, RedisError):
             self._refuse(address, wire)
@@ -288,22 +293,22 @@ class Session:
         finally:
             wire.abort()
 
-    def _patiently(self, attempt: Callable[[], Flow[T]], about: str) -> Flow[T]:
-        """Try something that writes nothing until it is done, or time is up."""
+    def _retry_read(self, attempt: Callable[[], Flow[T]], about: str) -> Flow[T]:
+        """Retry an attempt that writes nothing, for `retry_for` seconds at most."""
         deadline = monotonic() + self.options.retry_for
-        wait = _FIRST_WAIT
+        wait = _FIRST_BACKOFF_S
         while True:
             try:
                 return (yield from attempt())
             except (ConnectFailed, WireLost) as error:
-                self._primary = self._guide = None
+                self._primary = self._slot_source = None
                 if self._ended or monotonic() + wait > deadline:
                     raise getattr(error, "reason", None) or errors.ServerUnreachable(
                         f"{about}: no connection to {self.endpoint} ({error}). "
                         "Is the server running, and is the URL right?"
                     ) from None
             yield Sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(wait * 2, _LONGEST_WAIT)
+            wait = min(wait * 2, _MAX_BACKOFF_S)
 
     def _examine_all(self, look: Callable[[Address, Wire], Flow[T]]) -> Flow[dict[Address, T | None]]:
         primaries = yield from self._primaries()
@@ -321,7 +326,7 @@ class Session:
         first = yield from self._find_primary()
         info = yield from self.visit(first, self._read_info)
         if loaded and info and b"\nloading:1" in info:
-            self._refuse(first, BusyLoadingError("LOADING it is still reading its data"))
+            self._refuse(first, BusyLoadingError("LOADING the server is still reading its data"))
         return sorted(set(self._routes.values()), key=str) or [first] if self._cluster else [first]
 
     def _read_info(self, address: Address, wire: Wire) -> Flow[bytes | None]:
@@ -333,7 +338,7 @@ class Session:
         return bytes(info)
 
     def _scan_all(self, pattern: str) -> Flow[set[bytes]]:
-        """A cluster is asked anew who its primaries are: one that was left out would hide its queues."""
+        """Scan every primary. Connecting refreshes the slot table: a missing primary would hide its queues."""
         first = self._primary or (yield from self._find_address())
         wire = yield from self._connect(first)
         others = set(self._routes.values()) if self._cluster else {first}
@@ -352,7 +357,7 @@ class Session:
         cursor = b"0"
         try:
             while True:
-                (reply,) = yield Exchange(wire, pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN))
+                (reply,) = yield Exchange(wire, pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT))
                 if isinstance(reply, RedisError):
                     self._refuse(address, reply)
                 cursor, keys = reply
@@ -369,7 +374,7 @@ class Session:
 
     def _find_address(self) -> Flow[Address]:
         if self._cluster:
-            return self._seed()  # whoever it is will redirect us
+            return self._seed()  # any node redirects us
         self._primary = yield from self._find_primary()
         return self._primary
 
@@ -381,11 +386,11 @@ class Session:
         return self._seed()
 
     def _seed(self) -> Address:
-        """Somebody to ask for the way: who told it last. A node that stands still would cost all our patience."""
-        return self._guide or random.choice(self._seeds)
+        """The node to ask for the slot table: the last one that answered, for a dead node would cost a full timeout."""
+        return self._slot_source or random.choice(self._seeds)
 
     def _ask_sentinels(self) -> Flow[Address]:
-        problem = "none of them knows it"
+        problem = "no Sentinel knows this service"
         for sentinel in random.sample(self.endpoint.addresses, len(self.endpoint.addresses)):
             wire: Any = None
             try:
@@ -404,33 +409,33 @@ class Session:
                 problem = _text(reply)
             elif reply is not None:
                 return Address(reply[0].decode(), int(reply[1]))
-        raise ConnectFailed(f"no Sentinel names a primary for {self.endpoint.service!r}: {problem}")
+        raise ConnectFailed(f"no Sentinel returned a primary for {self.endpoint.service!r}: {problem}")
 
     def _redirect(self, reply: RedisError, fault: Fault, sender: Address) -> Address | None:
-        """Follow the cluster: a moved slot for good, an asked one for the next try only (which is then returned)."""
+        """Follow a redirection. MOVED updates the slot table; ASK returns the node for the next attempt only."""
         if not isinstance(reply, AskError):
             return None
-        address = Address(reply.host or sender.host, reply.port)  # no host: on the one that answered
-        if fault.next is Next.ASK:
+        address = Address(reply.host or sender.host, reply.port)  # an empty host means the node that answered
+        if fault.action is Action.ASK:
             return address
         self._cluster = True
         self._routes[reply.slot_id] = address
         return None
 
-    def _look_anew(self, caller: Caller, address: Address) -> None:
-        """Something is wrong there: ask again for the primary, or for the node that has the slot."""
+    def _forget_routes(self, caller: Caller, address: Address) -> None:
+        """Forget what this server was used for, so that the next attempt looks up the primary or the slot again."""
         if self.endpoint.kind == "sentinel":
             caller.drop(address)
         self._primary = None
-        if self._guide == address:
-            self._guide = None
+        if self._slot_source == address:
+            self._slot_source = None
         self._routes = {slot: node for slot, node in self._routes.copy().items() if node != address}
 
-    def _forget(self, caller: Caller, address: Address | None) -> None:
-        """The connection there is no more."""
+    def _drop_connection(self, caller: Caller, address: Address | None) -> None:
+        """Close the caller's connection to a server, and forget its routes."""
         if address is not None:
             caller.drop(address)
-            self._look_anew(caller, address)
+            self._forget_routes(caller, address)
         self._primary = None
 
     # -- connections -----------------------------------------------------------------------------
@@ -441,7 +446,7 @@ class Session:
         return wire
 
     def _connect(self, address: Address) -> Flow[Wire]:
-        """A connection to a server that is fit for a queue, with all scripts loaded."""
+        """Connect, check that the server is fit for a queue, and load the scripts it does not have."""
         wire: Wire | RedisError = yield Connect(address)
         if isinstance(wire, RedisError):
             self._refuse(address, wire)
@@ -452,15 +457,15 @@ class Session:
                 if isinstance(reply, RedisError):
                     self._refuse(address, reply)
             facts = ServerFacts.read(info)
-            if self.endpoint.kind == "embedded":  # its settings are ours, and nobody changes them under way
+            if self.endpoint.kind == "embedded":  # Windlass wrote its configuration, so it stays as it is
                 (settings,) = yield Exchange(wire, pack(*SETTINGS))
-                facts = replace(facts, known_level=promised(settings))
+                facts = replace(facts, known_level=level_from_settings(settings))
             self._facts[address] = facts
             facts.check(str(address), allow_eviction=self.options.allow_eviction)
             missing = tuple(s for s, there in zip(self.options.scripts, known, strict=True) if not there)
             yield from self._load_scripts(wire, missing)
             if self.endpoint.kind == "sentinel" and not facts.primary:
-                raise ConnectFailed("it is a replica by now")
+                raise ConnectFailed("it has become a replica")
             if facts.cluster:
                 yield from self._learn_cluster(wire, address)
         except BaseException as error:
@@ -471,14 +476,14 @@ class Session:
         return wire
 
     def _refuse(self, address: Address, reply: RedisError) -> NoReturn:
-        fault = understand(_text(reply))
-        reason = fault.error(f"the server at {address} said “{_text(reply)}”; {fault.remedy}")
-        if fault.next is Next.TRY_AGAIN:
+        fault = classify(_text(reply))
+        reason = fault.error(f"the server at {address} answered “{_text(reply)}”; {fault.remedy}")
+        if fault.action is Action.TRY_AGAIN:
             raise ConnectFailed(str(reason), reason)
         raise reason
 
     def _load_scripts(self, wire: Wire, scripts: tuple[Script, ...]) -> Flow[None]:
-        """Nothing that was asked for has happened yet when this fails."""
+        """Load scripts. A failure here means that the call itself was not sent."""
         if not scripts:
             return
         packed = b"".join(pack("SCRIPT", "LOAD", script.text) for script in scripts)
@@ -488,7 +493,7 @@ class Session:
             raise ConnectFailed(str(error)) from None
         for reply in replies:
             if isinstance(reply, RedisError):
-                fault = understand(_text(reply))
+                fault = classify(_text(reply))
                 raise fault.error(f"the server refused to load a script: “{_text(reply)}”; {fault.remedy}")
 
     def _learn_cluster(self, wire: Wire, address: Address) -> Flow[None]:
@@ -503,16 +508,16 @@ class Session:
             routes.update(dict.fromkeys(range(first, last + 1), node))
         self._routes = routes
         self._seeds = sorted({*routes.values(), *self.endpoint.addresses}, key=str)
-        self._guide = address
+        self._slot_source = address
 
     # -- waiting for work ------------------------------------------------------------------------
 
     def listen(
         self, keys: tuple[str, ...], channel: Callable[[str], str], peek: tuple[str, ...] | None = None
     ) -> Flow[Listener]:
-        """A listener on the server that has this queue; announcements on its channel reach it.
+        """Return a listener for wake-ups, on the server that has this queue.
 
-        With a `peek` it hears of all that comes, also from programs that announce nothing.
+        With `peek` it blocks on the queue itself, so it also notices jobs from programs that publish no wake-ups.
         """
         address = self._known_address(keys) or (yield from self._find_address())
         for listener in list(self._listeners):
@@ -529,7 +534,7 @@ class Session:
         return (yield from self._subscribe(address, name, [channel(name)]))
 
     def subscribe(self, keys: tuple[str, ...], channels: Sequence[str]) -> Flow[Listener]:
-        """A listener of its own for these channels; the caller closes it."""
+        """Return a new listener for these channels. The code that asked for it closes it."""
         address = self._known_address(keys) or (yield from self._find_address())
         return (yield from self._subscribe(address, random_id(), channels))
 
@@ -546,65 +551,68 @@ class Session:
                 self._refuse(address, reply)
         return Listener(name, address, wire, tuple(channels))
 
-    def hear(self, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
-        """Wait for a message, this long at most: its channel and what it says."""
+    def next_message(self, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
+        """Wait up to `seconds` for a message. Returns its channel and payload, or `None`."""
         if listener.peek:
-            return (yield from self._wait_at(listener.wire, listener.peek, seconds))
-        message: Any = yield Hear(listener.wire, seconds)
+            return (yield from self._block_on(listener.wire, listener.peek, seconds))
+        message: Any = yield AwaitMessage(listener.wire, seconds)
         if isinstance(message, RedisError):
             raise WireLost(_text(message))
         return None if message is None else (message[1].decode(errors="replace"), message[2])
 
-    def _wait_at(self, wire: Wire, peek: tuple[str, ...], seconds: float) -> Flow[tuple[str, bytes] | None]:
-        patience = max(0.01, min(seconds, 0.8 * self.options.call_timeout))
+    def _block_on(self, wire: Wire, peek: tuple[str, ...], seconds: float) -> Flow[tuple[str, bytes] | None]:
+        timeout = max(0.01, min(seconds, 0.8 * self.options.call_timeout))
         try:
-            (reply,) = yield Exchange(wire, pack(*peek, f"{patience:.3f}"))
-        except ConnectFailed as error:  # it was closed since it was last listened at
+            (reply,) = yield Exchange(wire, pack(*peek, f"{timeout:.3f}"))
+        except ConnectFailed as error:  # the connection was closed since its last use
             raise WireLost(str(error)) from None
         if isinstance(reply, RedisError):
             raise WireLost(_text(reply))
         return None if reply is None else ("", b"")
 
     def keep_listener(self, listener: Listener) -> None:
-        """Put a listener back for the next one who waits."""
+        """Put a listener back, to be used by the next waiter."""
         self._listeners.append(listener)
 
     # -- the end ---------------------------------------------------------------------------------
 
     @property
     def known_primary(self) -> Address | None:
-        """A server that we are connected to, if any."""
+        """A server that this session has a connection to, if there is one."""
         return self._primary or next((address for caller in list(self.callers) for address in list(caller.wires)), None)
 
     def start_at(self, address: Address) -> None:
-        """Begin with a server that is known to be there, instead of looking for one."""
+        """Use this server first, instead of looking for the primary."""
         self._primary = address
 
     def server_of(self, keys: tuple[str, ...]) -> str:
-        """The process that has these keys, by the name that it gives itself anew at each start."""
+        """The run id of the server process that has these keys; it changes with each restart."""
         address = self._known_address(keys)
         return self._facts[address].run_id if address in self._facts else ""
 
     def idle_callers(self, first_key: str, *, lossy: bool = False) -> list[str]:
-        """The callers that wrote to a queue, named by its first key; `lossy`: those with a try that may yet arrive."""
+        """Names of the idle callers that wrote to the queue with this first key.
+
+        With `lossy`, only those with a request that may still arrive; otherwise only the others.
+        """
         return [caller.name for caller in list(self._idle) if first_key in caller.queues and caller.lossy == lossy]
 
     def adopt(self, ended: Session) -> None:
-        """Take over the callers of a session whose event loop has ended: their names live on, their wires do not."""
+        """Take over the callers of a session whose event loop has ended: their names, without their wires."""
         callers = list(ended.callers)
         ended._drop()
         self.callers += callers
         self._idle.extend(callers)
 
-    def hang_up(self) -> None:
-        """Close every connection, and keep the callers: what comes next makes new ones."""
+    def disconnect(self) -> None:
+        """Close every connection and keep the callers: their next call connects again."""
         self._primary = self.known_primary
         for caller in list(self.callers):
             caller.drop()
         self._drop_listeners()
 
     def end(self) -> None:
-        """Close every connection at once, and repeat nothing any more: the server may have forgotten our callers."""
+        """Close every connection and stop all retries: the server may have forgotten these callers."""
         self._ended = True
         self._drop()
 
@@ -620,15 +628,15 @@ class Session:
             self._listeners.pop().wire.abort()
 
 
-def _question(
-    wire: Wire, command: bytes, more: list[tuple[str, ...]], meanwhile: Callable[[], object] | None, *, asking: bool
+def _exchange(
+    wire: Wire, command: bytes, confirm: list[tuple[str, ...]], meanwhile: Callable[[], object] | None, *, asking: bool
 ) -> Exchange:
-    """A command, and those that confirm it behind it; `asking` for a slot that this node is about to get."""
+    """A command, followed by those that confirm it. `asking`: this node is about to get the slot."""
     before = pack("ASKING") if asking else b""
-    return Exchange(wire, before + command + packed(more), asking + 1 + len(more), meanwhile)
+    return Exchange(wire, before + command + packed(confirm), asking + 1 + len(confirm), meanwhile)
 
 
 def _text(error: RedisError) -> str:
-    """The error as the server wrote it, with the code that the client library takes off."""
+    """The error as the server wrote it. The client library cuts the code off; this puts it back."""
     code = getattr(error, "status_code", None) or ""
     return f"{code} {error}" if code and not str(error).startswith(code) else str(error)

@@ -1,4 +1,4 @@
-"""Runs a session's steps in the calling thread."""
+"""Performs a session's I/O steps in the calling thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from redis.retry import Retry
 from windlass.transport import connections
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.wire import Connect, Exchange, Flow, Hear, Sleep, Step, Work
+from windlass.transport.wire import AwaitMessage, Connect, Exchange, Flow, Sleep, Step, Work
 
 T = TypeVar("T")
-_MOST_AT_ONCE = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class SyncWire:
-    """One connection: the client library opened it, its bytes are sent and read here (see awaitable.py)."""
+    """One connection. The client library opens it; its bytes are sent and read here (see async_driver.py)."""
 
     def __init__(self, connection: Any, timeout: float) -> None:
         self._connection = connection
@@ -32,7 +32,7 @@ class SyncWire:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, and nothing has come that nobody asked for: that would be read as the next answer."""
+        """Whether it is open and has no unread data: that would be taken for the next reply."""
         return self._socket is not None and not self._reader.has_data()
 
     def send(self, packed: bytes) -> None:
@@ -40,13 +40,13 @@ class SyncWire:
         self._open_socket().sendall(packed)
 
     def receive(self) -> Any:
-        """The next reply, maybe an error. Raises OSError, also when it does not come in time, and RedisError."""
+        """Read the next reply, which may be an error. Raises OSError (on a timeout too) and RedisError."""
         while (reply := self._reader.gets()) is connections.NOT_YET:
             self._reader.feed(self._read())
         return reply
 
     def wait(self, seconds: float) -> Any:
-        """The same, this long at most: None in vain."""
+        """Read the next reply; `None` if none arrives within `seconds`."""
         reply = self._reader.gets()
         deadline = time.monotonic() + seconds
         open_socket = self._open_socket()
@@ -67,27 +67,27 @@ class SyncWire:
         self._connection.disconnect()
 
     def _open_socket(self) -> socket.socket:
-        open_socket = self._socket  # another thread may close it at any time
+        open_socket = self._socket  # read once: another thread may close it at any time
         if open_socket is None:
             raise OSError("the connection was closed on this side")
         return open_socket
 
     def _read(self) -> bytes:
-        data = self._open_socket().recv(_MOST_AT_ONCE)
+        data = self._open_socket().recv(_READ_BYTES)
         if not data:
             raise OSError("the server closed the connection")
         return data
 
 
 class SyncDriver:
-    """Drives a flow to its end, doing each step as it comes."""
+    """Runs a flow to its end and performs each of its steps."""
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self._endpoint = endpoint
         self._timeout = timeout
 
     def run(self, flow: Flow[T]) -> T:
-        """The flow's result, or its error."""
+        """Return the flow's result, or raise its error."""
         result: Any = None
         problem: BaseException | None = None
         while True:
@@ -104,8 +104,8 @@ class SyncDriver:
         match step:
             case Exchange():
                 return self._exchange(step)
-            case Hear():
-                return self._hear(step)
+            case AwaitMessage():
+                return self._await_message(step)
             case Connect():
                 return self._connect(step)
             case Sleep(seconds):
@@ -116,8 +116,8 @@ class SyncDriver:
     def _connect(self, step: Connect) -> Any:
         address = step.address
         kind: Any = UnixDomainSocketConnection if address.path else SSLConnection if self._endpoint.tls else Connection
-        given = connections.arguments(self._endpoint, address, self._timeout, sentinel=step.sentinel)
-        connection: Any = kind(retry=Retry(NoBackoff(), 0), **given)
+        arguments = connections.arguments(self._endpoint, address, self._timeout, sentinel=step.sentinel)
+        connection: Any = kind(retry=Retry(NoBackoff(), 0), **arguments)
         try:
             connection.connect()
         except RedisError as error:
@@ -136,14 +136,14 @@ class SyncDriver:
             raise ConnectFailed("the connection was closed before anything was sent")
         try:
             wire.send(step.packed)
-            step.pass_the_time()
+            step.run_meanwhile()
             return [wire.receive() for _ in range(step.replies)]
         except TimeoutError:
             raise WireLost(f"no answer within {self._timeout:g} s") from None
         except (RedisError, OSError) as error:
             raise WireLost(str(error)) from None
 
-    def _hear(self, step: Hear) -> Any:
+    def _await_message(self, step: AwaitMessage) -> Any:
         try:
             return cast(SyncWire, step.wire).wait(step.seconds)
         except (RedisError, OSError) as error:

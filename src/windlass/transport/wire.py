@@ -1,4 +1,4 @@
-"""What a session asks its runner to do: the only steps at which blocking and asyncio programs differ."""
+"""The I/O steps that a session asks its driver for: the only places where blocking and asyncio programs differ."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Wire(Protocol):
     """An open connection."""
 
     def abort(self) -> None:
-        """Close at once, without waiting: nothing more is read from it."""
+        """Close at once, without waiting for replies."""
         ...
 
 
 class Connect(Struct, frozen=True):
-    """Open a connection and authenticate. Answer: the wire. Raises ConnectFailed, or an error reply as value."""
+    """Open a connection and authenticate. Result: the wire, or an error reply as a value. Raises ConnectFailed."""
 
     address: Address
     sentinel: bool = False
 
 
 class Exchange(Struct, frozen=True):
-    """Send packed commands and read as many replies. Answer: the replies, errors among them. Raises WireLost.
+    """Send packed commands and read `replies` replies. Result: the replies, including errors. Raises WireLost.
 
-    `meanwhile` is done when all is on its way, before anything is read.
+    `meanwhile` runs after the commands are sent and before the replies are read.
     """
 
     wire: Wire
@@ -39,8 +39,8 @@ class Exchange(Struct, frozen=True):
     replies: int = 1
     meanwhile: Callable[[], object] | None = None
 
-    def pass_the_time(self) -> None:
-        """Do what is to be done meanwhile. If that fails nobody will read the replies, so the wire is closed."""
+    def run_meanwhile(self) -> None:
+        """Call `meanwhile`. If it raises, nothing reads the replies, so the wire is closed."""
         if self.meanwhile is None:
             return
         try:
@@ -50,8 +50,8 @@ class Exchange(Struct, frozen=True):
             raise
 
 
-class Hear(Struct, frozen=True):
-    """Wait for a message on a subscribed wire. Answer: [kind, channel, payload], an error reply, or None in vain.
+class AwaitMessage(Struct, frozen=True):
+    """Wait for a message on a subscribed wire. Result: [kind, channel, payload], an error reply, or None.
 
     Raises WireLost.
     """
@@ -61,22 +61,22 @@ class Hear(Struct, frozen=True):
 
 
 class Sleep(Struct, frozen=True):
-    """Wait."""
+    """Sleep."""
 
     seconds: float
 
 
 class Work(Struct, frozen=True):
-    """Run a function that may block. Answer: what it returns."""
+    """Run a function that may block. Result: its return value."""
 
     function: Callable[[], Any]
 
 
 def pack(*words: bytes | str | int) -> bytes:
-    """A command as it is sent."""
+    """Encode a command."""
     packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub wants a tuple of one
     return packed
 
 
-Step = Connect | Exchange | Hear | Sleep | Work
+Step = Connect | Exchange | AwaitMessage | Sleep | Work
 Flow = Generator[Step, Any, T]

@@ -1,25 +1,25 @@
-"""What an audit of a queue found: plain values.
+"""The result of a queue audit.
 
-Every job is to be in exactly one index, every entry of an index is to have its job, and counters are to say what is
-there. Where that is not so something is *amiss*: somebody deleted a key by hand, or restored half of a backup.
+Every job must be in exactly one index, every index entry must have its job, and every counter must be right. Anything
+else is *amiss*: for example after a key was deleted by hand, or a backup was restored in part.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-EXAMPLES = 10  # of each part that are named
+EXAMPLES = 10  # mismatches listed for each part: enough to find the cause
 
 
 class Mismatch(Struct, frozen=True):
-    """One thing that is amiss: of what kind, and the id of the job (or the name of what it is about)."""
+    """One mismatch: its kind, and the id of the job (or the name of the key or counter)."""
 
     kind: str
     id: str
 
 
 class Drift(Struct, frozen=True):
-    """What is amiss in one part of a queue: how much, how much of it was mended, and some of it by name."""
+    """The mismatches in one part of a queue: how many, how many were mended, and some examples."""
 
     part: str
     amiss: int
@@ -28,9 +28,9 @@ class Drift(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True):
-    """One queue, looked through: how many jobs, and only those parts in which something is amiss.
+    """The audit of one queue: how many jobs were checked, and the parts with mismatches.
 
-    `recovered` are jobs that came back from holders which are lost; only a repair takes them back.
+    `recovered` counts the jobs of lost holders that a repair put back on the queue.
     """
 
     queue: str
@@ -41,15 +41,15 @@ class Audit(Struct, frozen=True):
 
     @property
     def amiss(self) -> int:
-        """How many things did not fit when they were looked at."""
+        """How many mismatches were found."""
         return sum(drift.amiss for drift in self.drifts)
 
     @property
     def mended(self) -> int:
-        """How many of them were mended."""
+        """How many mismatches were mended."""
         return sum(drift.mended for drift in self.drifts)
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is amiss, or nothing is left of it."""
+        """Whether there is no mismatch, or all are mended."""
         return self.amiss == self.mended

@@ -12,7 +12,7 @@ from time import monotonic
 
 from windlass.values.outcome import Broken, Released
 
-MAX_RUN = 20  # undecodable jobs in a row: more than a producer's slip, fewer than anybody would miss for a minute
+MAX_RUN = 20  # undecodable jobs in a row: more than one faulty producer sends, few enough to put back by hand
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 
 
@@ -24,12 +24,12 @@ class DecodeGuard:
         self.retry_at = 0.0  # when to try the next job (monotonic)
         self._left = MAX_RUN  # undecodable jobs that may still go to `broken`
         self._last = ""
-        self._no_room = False  # the queue was suspended because it keeps `max_broken` jobs
+        self._no_room = False  # suspended because the queue keeps `max_broken` jobs
         self._pause_s = 0.0
 
     @property
     def suspended(self) -> bool:
-        """Whether the worker takes no jobs from the queue but one at a time, to try."""
+        """Whether the queue is suspended: the worker only tries one job at a time."""
         return bool(self.reason)
 
     @property
@@ -54,28 +54,28 @@ class DecodeGuard:
         return ended
 
     def stored(self) -> bool:
-        """The queue took a broken job; whether that ended a suspension for want of room."""
+        """The queue stored a broken job; whether that ended a suspension for `max_broken`."""
         return self._no_room and self.decoded()
 
     def check_run(self) -> bool:
         """Suspend the queue if too many jobs in a row could not be decoded; whether that is new."""
         if self._left:
             return False
-        return self._suspend(f"{MAX_RUN} jobs in a row could not be decoded, the last one because: {self._last}")
+        return self._suspend(f"{MAX_RUN} jobs in a row could not be decoded; the last one: {self._last}")
 
     def no_room(self) -> bool:
         """The queue keeps `max_broken` broken jobs, so another one went back to the queue; whether that is new."""
         self._no_room = True
-        return self._suspend("the queue keeps as many broken jobs as it may (max_broken)")
+        return self._suspend("the queue has reached its limit of broken jobs (max_broken)")
 
     def begin_trial(self) -> None:
-        """One job is asked for: if it cannot be decoded either, it alone goes to `broken`."""
+        """Allow one more undecodable job to go to `broken`: the worker is about to try one."""
         self._left = max(self._left, 1)
 
     def _suspend(self, reason: str) -> bool:
         new = not self.suspended
         if monotonic() < self.retry_at:
-            return False  # settled since the suspension began; only the next trial tells more
+            return False  # leased before the suspension began; only the next trial says more
         self.reason = reason
         self._left = 0
         self._pause_s = min(self._pause_s * 2 or FIRST_PAUSE_S, MAX_PAUSE_S)

@@ -1,11 +1,11 @@
-"""How safe an acknowledged job is: the levels, from the memory of one server to the memory of several.
+"""The durability levels of an acknowledged job.
 
-    memory         the server has it in memory: lost when its process dies
-    everysec       it writes a log, and to the disk every second: what was acknowledged in its last two seconds may go
-    fsync          it is on the server's disk: neither a killed process nor a power cut loses it, but a failover may
-    replicated(n)  it is on the primary's disk, and n replicas have it in memory: a failover to one of them keeps it
+    memory         in the server's memory: lost when its process dies
+    everysec       in the server's log, synced every second: a crash may lose up to the last two seconds
+    fsync          on the server's disk: survives a killed process and a power cut, but maybe not a failover
+    replicated(n)  on the primary's disk and in the memory of n replicas: survives a failover to one of them
 
-A level that is asked for is confirmed by the server for every enqueue, and the receipt states what was reached.
+If a level is asked for, the server confirms it for every enqueue. The receipt states the level reached.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ EVERY_QUEUE = "*"
 
 
 class Durability(Struct, frozen=True, order=True):
-    """One level; the greater is the safer."""
+    """One level. A greater one is safer."""
 
     rank: int
     replicas: int = 0
 
     @classmethod
     def parse(cls, level: object) -> Durability:
-        """Read a level as people write it."""
+        """Parse a level, such as "fsync". Raises `InvalidOption`."""
         if isinstance(level, str) and (found := _REPLICATED.fullmatch(level)):
             return replicated(int(found[1]))
         if isinstance(level, str) and level in _RANKS and level != "replicated":
@@ -48,7 +48,7 @@ class Durability(Struct, frozen=True, order=True):
 
 
 def replicated(replicas: int) -> Durability:
-    """So many replicas have it."""
+    """The level `replicated(n)`."""
     return Durability(_RANKS["replicated"], replicas)
 
 
@@ -56,7 +56,7 @@ MEMORY, EVERYSEC, FSYNC = (Durability.parse(name) for name in ("memory", "everys
 
 
 def levels_by_queue(given: str | Mapping[str, str] | None) -> dict[str, Durability]:
-    """One level for all queues, or levels by queue; "*" is for all others."""
+    """Parse one level for all queues, or levels by queue. "*" means all other queues."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):

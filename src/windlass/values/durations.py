@@ -1,4 +1,4 @@
-"""Durations and moments as people write them, turned into milliseconds."""
+"""Parses durations and times as users write them, to milliseconds."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 
 
 def seconds(value: Duration, what: str) -> float:
-    """A duration in seconds: a number, a timedelta, or text like "30s", "5m", "1h30m"."""
+    """Parse a duration to seconds: a number, a timedelta, or text like "30s", "5m", "1h30m"."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
         text = value.strip()
         parts = _DURATION.findall(text)
         if not parts or _DURATION.sub("", text).strip():
-            raise InvalidOption(f'{what}={value!r} is no duration: write "500ms", "30s", "5m", "1h30m" or a number')
+            raise InvalidOption(f'{what}={value!r} is not a duration: write "500ms", "30s", "5m", "1h30m" or a number')
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOption(f'{what} must be a number of seconds, a timedelta or text like "5m", not {value!r}')
     length = _float(value)
     if not math.isfinite(length):
-        raise InvalidOption(f"{what}={value!r} is no duration: pass a finite number of seconds")
+        raise InvalidOption(f"{what}={value!r} is not a duration: pass a finite number of seconds")
     return length
 
 
 def milliseconds(value: Duration, what: str, *, least: float = 0.0, most: float = 10 * 365 * 86400.0) -> int:
-    """A duration in whole milliseconds, within bounds given in seconds."""
+    """Parse a duration to whole milliseconds. `least` and `most` are in seconds."""
     length = seconds(value, what)
     if not least <= length <= most:
         raise InvalidOption(f"{what}={value!r} is out of range: it must be from {least:g} to {most:,.0f} seconds")
@@ -44,9 +44,9 @@ def milliseconds(value: Duration, what: str, *, least: float = 0.0, most: float 
 
 
 def run_time(run_at: Moment | None, delay: Duration | None) -> tuple[str, int] | None:
-    """When a job may run: `None` for now, ("at", ms since 1970) or ("in", ms from now)."""
+    """Parse the time when a job may run: `None` (now), ("at", ms since 1970) or ("in", ms from now)."""
     if run_at is not None and delay is not None:
-        raise InvalidTime("give run_at or delay, not both")
+        raise InvalidTime("pass run_at or delay, not both")
     if delay is not None:
         try:
             length = seconds(delay, "delay")
@@ -61,7 +61,7 @@ def run_time(run_at: Moment | None, delay: Duration | None) -> tuple[str, int] |
 
 
 def _float(value: float) -> float:
-    """A whole number beyond all floats is a very large one, and out of every range."""
+    """Convert to float. An int too large for one becomes a float that is out of every range."""
     try:
         return float(value)
     except OverflowError:
@@ -72,7 +72,7 @@ def _moment(run_at: Moment) -> int:
     if isinstance(run_at, datetime):
         if run_at.tzinfo is None:
             raise InvalidTime(
-                f"run_at={run_at!r} has no time zone, so it is no moment in time: "
+                f"run_at={run_at!r} has no time zone, so the time is unknown: "
                 "use datetime.now(timezone.utc) or .astimezone()"
             )
         return min(LATEST_MS, max(1, -((_EPOCH - run_at) // timedelta(milliseconds=1))))  # exact, rounded up
@@ -80,7 +80,7 @@ def _moment(run_at: Moment) -> int:
         raise InvalidTime(f"run_at must be seconds since 1970 or a datetime with a time zone, not {run_at!r}")
     run_at = _float(run_at)
     if not math.isfinite(run_at):
-        raise InvalidTime(f"run_at={run_at!r} is no moment in time: pass seconds since 1970")
+        raise InvalidTime(f"run_at={run_at!r} is not a valid time: pass seconds since 1970")
     if run_at * 1000 > LATEST_MS:
         raise InvalidTime(f"run_at={run_at!r} is beyond the year 9999 (it is seconds since 1970, not milliseconds)")
     return max(1, math.ceil(run_at * 1000))

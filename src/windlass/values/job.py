@@ -1,8 +1,7 @@
-"""The plain values that go in and out of a queue: jobs, leases, receipts, counts.
+"""The values that go into and come out of a queue: jobs, leases, receipts, counts.
 
-They are msgspec structs: as frozen as dataclasses can be, and made ten times as fast, which counts when a
-thousand come with one reply. Those that come by the thousand are kept from the garbage collector (`gc=False`): nothing
-that they hold can hold them.
+They are msgspec structs, which are created ten times as fast as frozen dataclasses: one reply may hold a thousand.
+`gc=False` keeps the most frequent ones from the garbage collector. That is safe because they never form cycles.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ _ERRORS: dict[str | None, type[JobFailed]] = {"stalled": StallError, "crashed": 
 
 
 def write_json(value: Any) -> bytes:
-    """A payload from anything that JSON can say. NaN and infinity it cannot."""
+    """Encode a payload as JSON. Refuses NaN and infinity, which JSON does not have."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidPayload(
-            f"this cannot be written as JSON ({error}): pass plain values, or bytes to enqueue"
+            f"the value cannot be written as JSON ({error}): pass plain values, or bytes to enqueue"
         ) from None
 
 
 def read_json(data: bytes) -> Any:
-    """What a payload says as JSON."""
+    """Decode a JSON payload."""
     try:
         return json.loads(data)
     except RecursionError:
-        raise InvalidPayload("this payload is nested too deep for JSON: use .data for the bytes") from None
+        raise InvalidPayload("the payload is nested too deeply for JSON: use .data for the bytes") from None
     except ValueError as error:
-        raise InvalidPayload(f"this payload is not JSON ({error}): use .data for the bytes") from None
+        raise InvalidPayload(f"the payload is not JSON ({error}): use .data for the bytes") from None
 
 
 def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
-    """The error that tells why a job failed for good."""
+    """The error for a job that failed for good."""
     return _ERRORS.get(reason, JobFailed)(queue, id, message)
 
 
-SUSPECT, FAILURE_JOB, LIMITED = 1, 2, 4
+SUSPECT, FAILURE_JOB, LIMITED = 1, 2, 4  # bits of Lease.marks, as in the server
 
 
 class State(StrEnum):
-    """Where a job is."""
+    """The state of a job."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
@@ -69,11 +68,11 @@ class Status(StrEnum):
 
 
 class Change(Struct, frozen=True):
-    """What is asked for a job beside its data, and how to treat a job of the same id. Times are in milliseconds.
+    """The options of a job, and how to treat an existing job of the same id. Times are in milliseconds.
 
-    `when` is `None` for now, or ("at", ms since 1970), or ("in", ms from the server's now). `update_run_at`
-    is one of "never", "always", "later", "earlier". `limits_given`: they are the job's own, and count for more than
-    those of its task, also where they are the plain ones.
+    `when` is `None` (now), ("at", ms since 1970) or ("in", ms from the server's now). `update_run_at` is "never",
+    "always", "later" or "earlier". With `limits_given` the job's limits override those of its task, even if they equal
+    the defaults.
     """
 
     when: tuple[str, int] | None = None
@@ -99,9 +98,9 @@ PLAIN = Change()
 
 
 class NewJob(Redacted, frozen=True, gc=False):
-    """One job to be put on a queue. A `fresh` id was just made up, so no job can have it yet.
+    """One job to enqueue. A `fresh` id is newly generated, so no job has it yet.
 
-    `updates`: it was said how to change a job of the same id, which not every layout can.
+    `updates` says that the user set an update option, which not every layout supports.
     """
 
     id: str
@@ -113,7 +112,7 @@ class NewJob(Redacted, frozen=True, gc=False):
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """The server has the job: under which id, what became of the request, and how safe it is (see durability.py)."""
+    """The server's answer to an enqueue: the job's id, what happened to it, and its durability (see durability.py)."""
 
     id: str
     status: Status
@@ -121,7 +120,7 @@ class Receipt(Struct, frozen=True, gc=False):
 
 
 class Limits(Struct, frozen=True):
-    """How often a job may fail or stall, and how long it waits between tries (seconds)."""
+    """How often a job may fail or stall, and how long it waits between attempts (seconds)."""
 
     max_failures: int = 10
     max_stalls: int = 3
@@ -132,8 +131,8 @@ class Limits(Struct, frozen=True):
 class Lease(Redacted, frozen=True, gc=False):
     """The right to work on one job until it is settled or the lease ends.
 
-    `fence` only rises: of two leases on the same job the later has the greater number. Give it to
-    whatever the job writes to, so that a worker that was long asleep cannot overwrite its successor.
+    `fence` is a fencing token: a later lease on the same job has a greater one. Pass it on to the storage that the job
+    writes to, so that a worker that wakes up late cannot overwrite a newer attempt.
     """
 
     queue: str
@@ -153,27 +152,27 @@ class Lease(Redacted, frozen=True, gc=False):
 
     @property
     def suspect(self) -> bool:
-        """It ran in a process that died and may have killed it: run it alone."""
+        """Whether the job ran in a process that died, and may have killed it: it is run alone."""
         return bool(self.marks & SUSPECT)
 
     @property
     def is_failure_job(self) -> bool:
-        """It is not the job itself but its failure, for a failure handler; the data is a record of the layout."""
+        """Whether this is a failure job, for a failure handler: its data is the layout's record of the failed job."""
         return bool(self.marks & FAILURE_JOB)
 
     @property
     def limited(self) -> bool:
-        """Its limits were given with the job."""
+        """Whether the job has limits of its own."""
         return bool(self.marks & LIMITED)
 
     @property
     def attempt(self) -> int:
-        """1 for the first try."""
+        """The number of this attempt, from 1."""
         return self.failures + self.stalls + 1
 
 
 class JobRecord(Redacted, frozen=True):
-    """What the server knows of one job. `failed` is the job whose failure this one is to tell a failure handler."""
+    """Everything the server knows about one job. In a failure job, `failed` is the job that failed."""
 
     queue: str
     id: str
@@ -198,23 +197,23 @@ class JobRecord(Redacted, frozen=True):
         return read_json(self.data)
 
     def error(self) -> JobFailed:
-        """The error that tells why a dead job failed."""
+        """The error of a dead job."""
         return failure(self.queue, self.id, self.reason, self.message or "")
 
 
 class Page(Struct, frozen=True):
-    """Some jobs, and the cursor with which to ask for the next ones (`None` at the end)."""
+    """One page of jobs, and the cursor for the next page (`None` after the last)."""
 
     jobs: tuple[JobRecord, ...]
     cursor: str | None
 
 
 class Counts(Struct, frozen=True):
-    """How many jobs there are in each state, all at one moment.
+    """How many jobs there are in each state, at one moment.
 
-    `inbox` counts what was pushed by hand and is not yet taken in; `parked` those of the scheduled jobs that were put
-    aside because no worker that saw them knew their task; `outbox` what is on its way to other queues. `dropped` counts
-    the dead jobs that were dropped because there were more than `max_dead`, since the dead were last purged.
+    `inbox` counts payloads pushed by other programs and not yet taken in. `parked` counts the scheduled jobs that wait
+    for a worker that knows their task. `outbox` counts jobs to be sent to other queues. `dropped` counts the dead jobs
+    dropped because of `max_dead` since the last purge of dead jobs.
     """
 
     ready: int
@@ -233,12 +232,12 @@ class Counts(Struct, frozen=True):
 
     @property
     def waiting(self) -> int:
-        """What is still to be run."""
+        """How many jobs are still to be run."""
         return self.ready + self.scheduled + self.blocked + self.inbox
 
 
 class Result(Redacted, frozen=True):
-    """What a finished job left behind: its return value as JSON, or why it failed. `reason` as in `JobRecord`."""
+    """The kept result of a finished job: its return value as JSON, or its error message. `reason` as in `JobRecord`."""
 
     succeeded: bool
     data: bytes
@@ -246,7 +245,7 @@ class Result(Redacted, frozen=True):
 
 
 class Cleaned(Struct, frozen=True):
-    """What a clean found: jobs taken back from lost holders, and things mended by a deep clean."""
+    """The result of a clean: jobs put back from lost holders, and mismatches mended by a deep clean."""
 
     recovered: int
     mended: int = 0

@@ -1,4 +1,4 @@
-"""This machine, and how long it has been up: so two programs on it agree on time, whatever its clock does."""
+"""This machine's boot id and uptime: programs on one machine agree on them, whatever its wall clock does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from time import monotonic
 
 
 def _machine() -> str:
-    """One name for each boot of a machine; "-" where there is none. Only then is uptime comparable."""
+    """A name for this boot of the machine. Uptimes are comparable only within it. "-" if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         # A time namespace has an uptime of its own.
         named = f"{boot}/{os.readlink('/proc/self/ns/time')}"
-        # It lies in the state of every queue: short, so that a small state stays small in the server.
+        # Short, because each queue stores it: a small hash takes less memory in the server.
         return sha256(named.encode()).hexdigest()[:16]
     except OSError:
         return "-"
@@ -25,13 +25,13 @@ MACHINE = _machine()
 
 
 def uptime_ms() -> int:
-    """Milliseconds since the machine came up, the same for all programs on it."""
+    """Milliseconds since boot, the same for all programs on this machine."""
     return int(monotonic() * 1000)
 
 
 def awake() -> float:
-    """Seconds that have passed by, also while the machine was asleep: what a lease must be measured with."""
-    return time.clock_gettime(_EVER) if _EVER is not None else monotonic()
+    """Monotonic seconds that also count while the machine sleeps: the clock for leases."""
+    return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else monotonic()
 
 
-_EVER: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -1,4 +1,4 @@
-"""What can be said of a job when it is enqueued or changed: checked here, and made a `NewJob`."""
+"""The options of enqueue and update: checks them and builds a `NewJob`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "e
 
 
 class JobOptions(TypedDict, total=False):
-    """What can be said of a job when it is enqueued."""
+    """The options of `enqueue`."""
 
     id: str
     priority: int
@@ -52,7 +52,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class UpdateOptions(TypedDict, total=False):
-    """What can be changed of a job that waits."""
+    """The changes of `update`."""
 
     data: bytes
     run_at: Moment | None
@@ -68,7 +68,7 @@ class UpdateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RawJob:
-    """Data and options of one job, for `enqueue_many`."""
+    """A payload with its options, for `enqueue_many`: `RawJob(b"…", delay="5m")`."""
 
     data: bytes
     options: JobOptions
@@ -85,7 +85,7 @@ _UPDATES = frozenset(name for name in JobOptions.__annotations__ if name.startsw
 
 
 def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | None = None) -> NewJob:
-    """A job that can be enqueued; it has an id of its own choice, or a random one."""
+    """Check data and options and build a job. Without an id it gets `spare_id`, or a random one."""
     payload = check_payload(data, max_payload)
     if not options:
         return NewJob(spare_id or random_id(), payload, fresh=True)
@@ -118,14 +118,14 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
 
 
 def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
-    """A change of a job that must be there already."""
+    """Check and build the change of an existing job."""
     check_known(changes, UpdateOptions, "update")
     if not changes:
-        raise InvalidOption(f"update needs a change: {listed(UpdateOptions)}")
+        raise InvalidOption(f"update needs at least one change: {listed(UpdateOptions)}")
     timed = "run_at" in changes or "delay" in changes
     mode = check_choice(changes.get("when", "always"), "when", ("always", "later", "earlier"))
     if "when" in changes and not timed:
-        raise InvalidOption("when= says how to treat a run time: give run_at or delay with it")
+        raise InvalidOption("when= needs a run time: pass run_at or delay with it")
     data = check_payload(changes["data"], max_payload) if "data" in changes else b""
     change = Change(
         when=run_time(changes.get("run_at"), changes.get("delay")),
@@ -145,7 +145,7 @@ def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
 
 
 def check_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Priority and limits (backoffs in milliseconds) as far as they are given, checked."""
+    """Check the given priority and limits. Backoffs are returned in milliseconds."""
     numbers: dict[str, Any] = {}
     if "priority" in options:
         numbers["priority"] = check_priority(options["priority"])

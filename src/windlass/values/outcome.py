@@ -1,4 +1,4 @@
-"""How an attempt at a job ended. Plain values: a layout records them, a worker only returns them.
+"""The outcomes of an attempt. A worker returns one, and the layout records it.
 
 They are tagged, so that a child process can send one to its runner as JSON.
 """
@@ -12,21 +12,21 @@ from windlass.values.redacted import Redacted
 
 
 class Kept(Redacted, frozen=True):
-    """What is to be kept of a finished job, and for how many milliseconds."""
+    """The result to keep of a finished job, and for how many milliseconds."""
 
     data: bytes
     ms: int
 
 
 class Child(Struct, frozen=True):
-    """A job that a finished job hands over to a queue."""
+    """A job that a completed job hands over to a queue."""
 
     queue: str
     job: NewJob
 
 
 class Completed(Struct, frozen=True, tag=True, gc=False):
-    """Done: the job leaves the queue. Nothing stays behind but what it hands over, and a result if one is asked for."""
+    """Done. The job leaves the queue; its children are added, and its result is kept if there is one."""
 
     lease: Lease
     result: Kept | None = None
@@ -34,13 +34,13 @@ class Completed(Struct, frozen=True, tag=True, gc=False):
 
 
 class Released(Struct, frozen=True, tag=True):
-    """Not started, or given up without fault: back to the front of the queue, nothing is charged."""
+    """Not run, or stopped early: back to the front of the queue, without counting a failure."""
 
     lease: Lease
 
 
 class Retried(Struct, frozen=True, tag=True):
-    """Failed, and to be tried again: behind its equals, at once or at a time (as in `NewJob.when`)."""
+    """Failed, to be retried at once or at a time (as in `Change.when`), behind the jobs of its priority."""
 
     lease: Lease
     when: tuple[str, int] | None = None
@@ -48,7 +48,7 @@ class Retried(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """Failed for good: the job is kept among the dead."""
+    """Failed for good: the job becomes dead."""
 
     lease: Lease
     message: str = ""
@@ -56,19 +56,19 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Crashed(Struct, frozen=True, tag=True):
-    """The process died. `alone`: this job did it and is charged; else it is one of several suspects, run alone next."""
+    """The process died. `alone`: this job is the cause and is charged. Else it is a suspect, and runs alone next."""
 
     lease: Lease
     message: str
     alone: bool
-    allowed: int = -1  # crashes that the task allows, for a job that has no limits of its own
+    allowed: int = -1  # crashes that the task allows, for a job without limits of its own
     keep_ms: int = 0
 
 
 class Broken(Struct, frozen=True, tag=True):
-    """The payload cannot be decoded: kept, with the reason, among the broken.
+    """The payload cannot be decoded: the job becomes broken, with the reason.
 
-    `worker_specific`: another worker, with other code or keys, may be able to decode it.
+    `worker_specific`: a worker with other code or keys may be able to decode it.
     """
 
     lease: Lease
@@ -77,14 +77,14 @@ class Broken(Struct, frozen=True, tag=True):
 
 
 class Unknown(Struct, frozen=True, tag=True):
-    """Nobody here knows the task: put aside, uncharged, for a worker that does."""
+    """This worker does not know the task: the job is parked, without a failure, for a worker that does."""
 
     lease: Lease
     task: str
 
 
 class Unhandled(Struct, frozen=True, tag=True):
-    """A caught failure that no handler here wants: the job it tells of lands among the dead."""
+    """A failure job for which this worker has no failure handler: the failed job becomes dead."""
 
     lease: Lease
 

@@ -1,4 +1,4 @@
-"""Values that do not show what they carry: a payload may be long, and may be secret."""
+"""Structs whose repr hides some fields: a payload may be long, or secret."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from msgspec import Struct, structs
 
 
 class Redacted(Struct, frozen=True):
-    """A struct that leaves out what `hidden` names: in its repr, and in what it tells Rich.
+    """A struct that omits its `hidden` fields from its repr, and from Rich's output.
 
-    By itself a struct tells Rich all that it has, whatever its repr says, and Rich's tracebacks show local variables.
+    Without `__rich_repr__`, Rich shows all fields of a struct whatever its repr says; its tracebacks show local
+    variables.
     """
 
     hidden: ClassVar[tuple[str, ...]] = ("data",)

@@ -1,7 +1,7 @@
-"""Schedules as plain values: when their ticks come, which of them are fired, and how a schedule is written down.
+"""Schedules: when their ticks are, which ticks to fire, and how a schedule is stored.
 
-A *tick* is one moment of a schedule, in milliseconds since 1970. Everything here is a pure function of its arguments:
-two workers that look at the same schedule compute the same ticks, the same job ids and the same jitter without talking.
+A *tick* is a time at which a schedule enqueues its job, in milliseconds since 1970. All functions here are pure, so two
+workers compute the same ticks, job ids and jitter for the same schedule, without talking to each other.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from windlass.values.validation import MAX_COUNT, MAX_PAYLOAD, check_choice, che
 CatchUp = Literal["none", "one", "all"]
 Overlap = Literal["skip", "wait", "allow"]
 
-GRACE_MS = 60_000  # a tick that is later than this was missed
-MAX_JITTER = 86_400.0
-VERSION = 1
+GRACE_MS = 60_000  # a later tick counts as missed: a restart of the workers takes less
+MAX_JITTER_S = 86_400.0
+RECORD_VERSION = 1
 _NICKNAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -42,16 +42,16 @@ _NICKNAMES = {
     "@annually": "0 0 1 1 *",
 }
 
-# -- when the ticks come ---------------------------------------------------------------------------
+# -- ticks -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """What a cron expression names by the clocks of a zone: `Cron("*/5 9-17 * * MON-FRI", zone="Europe/Berlin")`.
+    """The times of a cron expression in a time zone: `Cron("*/5 9-17 * * MON-FRI", zone="Europe/Berlin")`.
 
-    When clocks change it does as Debian's cron: a fixed time in the hour that is left out comes when that hour is over,
-    one in the hour that comes twice comes the first time only. With a `*` in front of the minute or hour it goes by
-    real time. A sixth field, in front of the others, is for seconds.
+    Clock changes are handled as in Debian's cron: a fixed time in the skipped hour fires when that hour is over, and a
+    fixed time in the repeated hour fires the first time only. An expression with `*` in its minute or hour follows real
+    time. An optional sixth field, before the others, is the second.
     """
 
     expression: str
@@ -60,27 +60,27 @@ class Cron:
     def __post_init__(self) -> None:
         zone = _zone(self.zone)
         if not isinstance(self.expression, str):
-            raise InvalidOption(f"cron must be text like '0 9 * * MON-FRI', not {self.expression!r}")
+            raise InvalidOption(f"cron must be text such as '0 9 * * MON-FRI', not {self.expression!r}")
         try:
             first = next(CronSim(self._fields()[0], datetime(2024, 1, 1, tzinfo=zone)), None)
         except (CronSimError, AssertionError, TypeError, ValueError) as error:
-            why = str(error) or "a combination that means nothing"
+            why = str(error) or "an impossible combination"
             raise InvalidOption(
-                f"cron={self.expression!r} is no cron expression ({why}): write minute, hour, day of month, month and "
-                "day of week, like '0 9 * * MON-FRI'"
+                f"cron={self.expression!r} is not a cron expression ({why}): write minute, hour, day of month, month "
+                "and day of week, like '0 9 * * MON-FRI'"
             ) from None
         if first is None:
-            raise InvalidOption(f"cron={self.expression!r} never comes: there is no such day within 50 years")
+            raise InvalidOption(f"cron={self.expression!r} never fires: there is no such day within 50 years")
 
     def ticks(self, after: int) -> Iterator[int]:
-        """All ticks later than this moment."""
+        """All ticks after this time."""
         expression, shift = self._fields()
         last = after
         try:
             start = datetime.fromtimestamp((after - shift) // 1000, _zone(self.zone))
             for moment in CronSim(expression, start):
                 tick = int(moment.timestamp()) * 1000 + shift
-                # Begun in the second pass of an hour that comes twice, the first pass is named once more.
+                # If `after` is in the second pass of a repeated hour, CronSim returns the first pass again.
                 if tick > last:
                     last = tick
                     yield tick
@@ -88,14 +88,14 @@ class Cron:
             return
 
     def count(self, first: int, end: int, most: int) -> int:
-        """How many ticks there are from `first` on and before `end`, up to `most`: it goes through them."""
+        """How many ticks there are from `first` (included) to `end` (excluded), up to `most`. It iterates over them."""
         found = takewhile(lambda tick: tick < end, self.ticks(first - 1))
         return sum(1 for _ in zip(found, range(most), strict=False))
 
     def _fields(self) -> tuple[str, int]:
-        """The expression, and the milliseconds by which its ticks are to be moved.
+        """The expression without a fixed second, and that second in milliseconds, to be added to each tick.
 
-        A fixed second is taken out of it: only an expression of five fields is treated with care when clocks change.
+        CronSim handles clock changes only for expressions of five fields.
         """
         text = self.expression.strip()
         fields = _NICKNAMES.get(text.lower(), text).split()
@@ -106,9 +106,9 @@ class Cron:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Every:
-    """Every multiple of an interval since an anchor, the beginning of 1970 unless told otherwise: `Every("5m")`.
+    """Every multiple of an interval since an anchor, by default the beginning of 1970: `Every("5m")`.
 
-    It counts real time. So `Every("1d")` is midnight in UTC; for nine in the morning in Rome use cron.
+    It counts real time: `Every("1d")` fires at midnight UTC. For nine in the morning in Rome use cron.
     """
 
     interval: int
@@ -122,21 +122,21 @@ class Every:
 
     @classmethod
     def of_milliseconds(cls, interval: int, anchor: int) -> Every:
-        """The same from whole numbers, exactly."""
+        """Build from whole milliseconds, without rounding."""
         made = cls(1)
         object.__setattr__(made, "interval", interval)
         object.__setattr__(made, "anchor", anchor)
         return made
 
     def ticks(self, after: int) -> Iterator[int]:
-        """All ticks later than this moment."""
+        """All ticks after this time."""
         tick = self.anchor + max(0, (after - self.anchor) // self.interval + 1) * self.interval
         while tick <= LATEST_MS:
             yield tick
             tick += self.interval
 
     def count(self, first: int, end: int, most: int) -> int:
-        """How many ticks there are from `first` on and before `end`."""
+        """How many ticks there are from `first` (included) to `end` (excluded). Computed, so `most` is not needed."""
         begin = next(self.ticks(first - 1), end)
         return max(0, -((begin - end) // self.interval))
 
@@ -146,25 +146,25 @@ Timing = Cron | Every
 
 def _zone(name: object) -> tzinfo:
     if name == "UTC":
-        return UTC  # what cronsim recognises as a zone without changes
+        return UTC  # cronsim recognises this object as a zone without clock changes
     try:
         if isinstance(name, str):
             return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         pass
     raise InvalidOption(
-        f"there is no time zone {name!r} on this machine: use a name like 'Europe/Berlin' or 'UTC' "
-        "(the package tzdata brings the names where the system does not)"
+        f"there is no time zone {name!r} on this machine: use a name like 'Europe/Berlin' or 'UTC', "
+        "or install the package tzdata if the system has no time zones"
     )
 
 
 def next_after(timing: Timing, moment: int) -> int:
-    """The first tick later than this moment; the end of the year 9999 when there is none."""
+    """The first tick after this time; the end of the year 9999 if there is none."""
     return next(timing.ticks(moment), LATEST_MS)
 
 
 class Plan(Struct, frozen=True):
-    """What to do about a schedule that is due: the ticks to fire, the next tick, how many were passed over."""
+    """What to do about a due schedule: the ticks to fire, the next tick, and how many ticks were missed."""
 
     fire: tuple[int, ...]
     next: int
@@ -172,9 +172,9 @@ class Plan(Struct, frozen=True):
 
 
 def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most: int = 1000) -> Plan:
-    """Which ticks to fire at `now`, when `next_tick` was to be the next. At most so many; the rest stays due.
+    """Which ticks to fire at `now`, if `next_tick` is the next one. Fires `most` ticks; the rest stays due.
 
-    `none` leaves out ticks that are more than a minute late, `one` fires the oldest for all of them, `all` fires each.
+    "none" skips ticks that are more than a minute late, "one" fires the oldest for all of them, "all" fires each.
     """
     if next_tick > now:
         return Plan((), next_tick)
@@ -194,14 +194,14 @@ def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most:
     return Plan(tuple(fire), tick, missed)
 
 
-# -- what a tick asks for --------------------------------------------------------------------------
+# -- schedules and their jobs ----------------------------------------------------------------------
 
 
 _Milliseconds = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 
 
 class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the jobs of a schedule are to be treated. Times are in milliseconds."""
+    """The job options of a schedule. Times are in milliseconds."""
 
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
     max_failures: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 10
@@ -211,7 +211,7 @@ class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class Schedule(Redacted, frozen=True, kw_only=True):
-    """A job that comes again and again. `declared` ones come from code, the others were added to the server."""
+    """A recurring job. `declared`: it comes from code; else it was added to the server by `Schedules.add`."""
 
     name: str
     queue: str
@@ -228,11 +228,11 @@ class Schedule(Redacted, frozen=True, kw_only=True):
         return f"<Schedule {self.name!r} on queue {self.queue!r}: {self.timing!r}>"
 
     def job_id(self, tick: int) -> str:
-        """The id of a tick's job: the schedule's name, so that a second one meets the first; or one for each tick."""
+        """The id of a tick's job: the schedule's name, so that jobs cannot overlap, or with "allow" one per tick."""
         return f"{self.name}@{iso(tick)}" if self.overlap == "allow" else self.name
 
     def run_at(self, tick: int) -> int | None:
-        """When a tick's job may run: some of the jitter later, the same each time one asks. None for at once."""
+        """When a tick's job may run: the tick plus its jitter, which is the same on each call. `None` means at once."""
         if not self.jitter:
             return None
         drawn = int.from_bytes(sha256(f"{self.name}@{tick}".encode()).digest()[:6], "big")
@@ -240,13 +240,13 @@ class Schedule(Redacted, frozen=True, kw_only=True):
 
 
 def iso(moment: int) -> str:
-    """Milliseconds since 1970 as people write them, in UTC."""
+    """Format milliseconds since 1970 as ISO 8601, in UTC."""
     whole = datetime.fromtimestamp(moment // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{whole}.{moment % 1000:03}Z" if moment % 1000 else f"{whole}Z"
 
 
 class TimingOptions(TypedDict, total=False):
-    """What can be said of a schedule: `cron` with `zone`, or `every` with `anchor`; and how ticks are treated."""
+    """The timing options of a schedule: `cron` with `zone`, or `every` with `anchor`; see `Schedules.add`."""
 
     cron: str
     zone: str
@@ -267,13 +267,13 @@ def new_schedule(
     max_payload: int = MAX_PAYLOAD,
     **timing: Unpack[TimingOptions],
 ) -> Schedule:
-    """A schedule from what a user says of it, checked. `options` are those of its jobs."""
+    """Check the options and build a schedule. `options` are those of its jobs."""
     check_known(timing, TimingOptions, "a schedule")
     catch_up = check_choice(timing.get("catch_up", "one"), "catch_up", get_args(CatchUp))
     overlap = check_choice(timing.get("overlap", "skip"), "overlap", get_args(Overlap))
     if catch_up == "all" and overlap != "allow":
         raise InvalidOption(
-            f'catch_up="all" asks for a job for each missed tick, and overlap="{overlap}" lets them fall together: '
+            f'catch_up="all" enqueues a job for each missed tick, but overlap="{overlap}" allows one job at a time: '
             'use overlap="allow", or catch_up="one"'
         )
     return Schedule(
@@ -282,40 +282,40 @@ def new_schedule(
         data=check_payload(data, max_payload),
         timing=_timing(timing),
         job=_job_settings(options or {}),
-        jitter=milliseconds(timing.get("jitter", 0), "jitter", most=MAX_JITTER) / 1000,
+        jitter=milliseconds(timing.get("jitter", 0), "jitter", most=MAX_JITTER_S) / 1000,
         catch_up=cast(CatchUp, catch_up),
         overlap=cast(Overlap, overlap),
         declared=declared,
     )
 
 
-def _timing(said: TimingOptions) -> Timing:
-    if ("cron" in said) == ("every" in said):
-        raise InvalidOption("a schedule needs cron= or every=, and not both")
-    if "cron" in said:
-        if "anchor" in said:
-            raise InvalidOption("anchor= belongs to every=: a cron expression says by itself when its ticks come")
-        return Cron(said["cron"], said.get("zone", "UTC"))
-    if "zone" in said:
+def _timing(options: TimingOptions) -> Timing:
+    if ("cron" in options) == ("every" in options):
+        raise InvalidOption("a schedule needs either cron= or every=")
+    if "cron" in options:
+        if "anchor" in options:
+            raise InvalidOption("anchor= belongs to every=: a cron expression has no anchor")
+        return Cron(options["cron"], options.get("zone", "UTC"))
+    if "zone" in options:
         raise InvalidOption("zone= belongs to cron=: an interval is the same in all zones")
-    return Every(said["every"], anchor=said.get("anchor"))
+    return Every(options["every"], anchor=options.get("anchor"))
 
 
 def _job_settings(options: Mapping[str, Any]) -> JobSettings:
     for name in options:
         if name not in JobSettings.__struct_fields__:
             raise InvalidOption(
-                f"the jobs of a schedule cannot be given {name!r}: their ids and run times come from the schedule. "
-                f"Use {', '.join(JobSettings.__struct_fields__)}"
+                f"the jobs of a schedule cannot have the option {name!r}: their ids and run times come from the "
+                f"schedule. Use {', '.join(JobSettings.__struct_fields__)}"
             )
     return JobSettings(**check_numbers(options))
 
 
-# -- how a schedule lies in the server -------------------------------------------------------------
+# -- schedules in the server -----------------------------------------------------------------------
 
 
 class _Written(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The record of a schedule. `lua/schedules.lua` recognises declared ones by its beginning."""
+    """The stored record of a schedule. `lua/schedules.lua` recognises a declared one by its first bytes."""
 
     version: int
     declared: bool
@@ -329,7 +329,7 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     anchor: _Milliseconds = 0
     jitter: _Milliseconds = 0
     job: JobSettings = JobSettings()
-    sum: int = 0  # CRC-32 of the record without it: the server's log has none of its own. Absent in one written by hand
+    sum: int = 0  # CRC-32 of the record with sum 0: the server's log has no checksum. A record written by hand has none
 
 
 class _Version(Struct):
@@ -337,13 +337,13 @@ class _Version(Struct):
 
 
 class Unreadable(Struct, frozen=True):
-    """A record that is not ours to understand, and so to leave alone."""
+    """A record that this version cannot read, with the reason. It is left as it is."""
 
     why: str
 
 
 def write_schedule(schedule: Schedule) -> bytes:
-    """The record of a schedule: JSON. The same schedule gives the same bytes."""
+    """Encode a schedule as JSON. Equal schedules give equal bytes."""
     timing = schedule.timing
     when: dict[str, Any] = (
         {"cron": timing.expression, "zone": timing.zone}
@@ -351,7 +351,7 @@ def write_schedule(schedule: Schedule) -> bytes:
         else {"every": timing.interval, "anchor": timing.anchor}
     )
     written = _Written(
-        version=VERSION,
+        version=RECORD_VERSION,
         declared=schedule.declared,
         data=schedule.data,
         catch_up=schedule.catch_up,
@@ -369,21 +369,23 @@ def _sum_of(written: _Written) -> int:
 
 
 def read_schedule(queue: str, name: str, record: bytes) -> Schedule | Unreadable:
-    """The schedule that a record describes."""
+    """Decode a record."""
     try:
         version = msgspec.json.decode(record, type=_Version).version
-        if version != VERSION:
-            return Unreadable(f"written by another version of Windlass (format {version}, this one knows {VERSION})")
+        if version != RECORD_VERSION:
+            return Unreadable(
+                f"written by another version of Windlass (format {version}; this one reads format {RECORD_VERSION})"
+            )
         said = msgspec.json.decode(record, type=_Written)
         if said.sum and said.sum != _sum_of(said):
-            return Unreadable("it was damaged in the server (the checksum does not fit): add or declare it again")
+            return Unreadable("it is damaged (its checksum does not match): add or declare it again")
         timing: Timing
         if said.cron is not None:
             timing = Cron(said.cron, said.zone or "UTC")
         elif said.every is not None:
             timing = Every.of_milliseconds(said.every, said.anchor)
         else:
-            return Unreadable("it says neither cron nor every")
+            return Unreadable("it has neither cron nor every")
         return Schedule(
             name=check_name(name, "schedule"),
             queue=queue,
@@ -401,10 +403,10 @@ def read_schedule(queue: str, name: str, record: bytes) -> Schedule | Unreadable
 
 
 class StoredSchedule(Struct, frozen=True):
-    """A schedule as the server has it: its record, its next tick, and what became of its ticks so far.
+    """A schedule as stored in the server: its record, its next tick, and the counts of its ticks.
 
-    Where records are sealed, `sealed` is what lies in the server, `stale` says that today another key would be used,
-    and `refused` why there is no record: its seal does not fit.
+    For a sealed record, `sealed` is the stored form, `stale` says that the sealing key has changed since, and `refused`
+    says why its seal was refused (there is no record then).
     """
 
     name: str
@@ -420,16 +422,16 @@ class StoredSchedule(Struct, frozen=True):
 
     @property
     def stored(self) -> bytes:
-        """Its record byte for byte as it lies in the server."""
+        """The record byte for byte as it is stored."""
         return self.record if self.sealed is None else self.sealed
 
     def read(self, queue: str) -> Schedule | Unreadable:
-        """The schedule that its record describes."""
+        """Decode the record."""
         return read_schedule(queue, self.name, self.record) if self.refused is None else Unreadable(self.refused)
 
 
 class StoredSchedules(Struct, frozen=True):
-    """Some schedules of a queue at one moment of its clock. `cursor` asks for more, `next_tick` is the first ahead."""
+    """One page of a queue's schedules, at server time `now`. `next_tick` is the earliest one of the queue."""
 
     now: int
     rows: tuple[StoredSchedule, ...]
@@ -438,7 +440,7 @@ class StoredSchedules(Struct, frozen=True):
 
 
 class FireResult(StrEnum):
-    """What became of an attempt to fire ticks: done, or why not."""
+    """Whether ticks were fired, or why not."""
 
     FIRED = "fired"
     GONE = "gone"
@@ -448,7 +450,7 @@ class FireResult(StrEnum):
 
 
 class Fired(Struct, frozen=True):
-    """The answer to an attempt to fire ticks: jobs added, and ticks dropped because their job is there already."""
+    """The reply to firing ticks: how many jobs were added, and how many ticks dropped because their job exists."""
 
     result: FireResult
     added: int
@@ -458,8 +460,8 @@ class Fired(Struct, frozen=True):
 class ScheduleRecord(Struct, frozen=True):
     """What the server knows of one schedule. Times are in seconds since 1970.
 
-    `fired` ticks gave a job, `dropped` ones found the job before them still there, `missed` ones came too late. Where
-    `schedule` is None, `problem` says why its record could not be read.
+    `fired` ticks enqueued a job, `dropped` ticks found the previous job still there, `missed` ticks were too late. If
+    `schedule` is `None`, `problem` says why its record could not be read.
     """
 
     name: str
@@ -474,7 +476,7 @@ class ScheduleRecord(Struct, frozen=True):
 
 
 def record_of(queue: str, row: StoredSchedule) -> ScheduleRecord:
-    """A stored schedule, read."""
+    """Decode a stored schedule."""
     found = row.read(queue)
     return ScheduleRecord(
         name=row.name,
@@ -490,5 +492,5 @@ def record_of(queue: str, row: StoredSchedule) -> ScheduleRecord:
 
 
 def same_but_pause(one: Schedule, other: Schedule) -> bool:
-    """Whether two schedules differ in nothing, or only in being paused."""
+    """Whether two schedules are equal apart from `paused`."""
     return structs.replace(one, paused=False) == structs.replace(other, paused=False)

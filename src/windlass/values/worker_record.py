@@ -1,4 +1,4 @@
-"""What a worker tells of itself."""
+"""`WorkerRecord`: what a worker reports about itself."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ LOST = "lost?"
 
 
 class WorkerRecord(Struct, frozen=True):
-    """What a worker told of itself. Times are in seconds since 1970, `rss` is in bytes.
+    """A worker's last heartbeat. Times are in seconds since 1970, `rss` is in bytes.
 
-    `queues` with their weights; `slots` by the way of running: loop, thread, process. `finished` counts the attempts
-    that have ended since `started_at`. `state` is working or stopping, and "lost?" when it has been silent for three
-    times as long as it is between two of its signs (`every` seconds). `suspended` names the queues from which it
-    takes no jobs for now, with the reasons.
+    `queues` maps names to weights, `slots` maps "loop", "thread" and "process" to their number. `finished` counts the
+    attempts that have ended since `started_at`. `state` is "working", "stopping", or "lost?" after three missed
+    heartbeats (one comes every `every` seconds). `suspended` maps the queues from which it leases no jobs at present to
+    the reasons.
     """
 
     name: str
@@ -33,5 +33,5 @@ class WorkerRecord(Struct, frozen=True):
 
     @property
     def is_lost(self) -> bool:
-        """It was not heard of for so long that it is probably gone."""
+        """Whether the worker has been silent for so long that it is probably dead."""
         return self.state == LOST
