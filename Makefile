@@ -1,12 +1,14 @@
 # Every target builds what it needs in .venv: Python >= 3.11, make and PyPI are enough.
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
-ARGS   ?=
+# `make test PYTHON=python3.13` has a folder of its own, .venv-python3.13.
+PYTHON  ?= python3
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+VENV    := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+ARGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench chaos simulate mutants topologies docs clean
+.PHONY: help demo test matrix lint types bench chaos simulate mutants topologies docs clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,6 +26,13 @@ demo: $(READY) ## Watch a queue survive a kill -9, and account for every job
 
 test: lint types ## Run everything that must hold: lint, types, tests (ARGS="-k lease" to choose)
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+matrix: ## Run the tests on each Python that is installed (PYTHONS="python3.12 python3.13")
+	@for python in $(PYTHONS); do \
+	  if $$python -c '' 2>/dev/null; then \
+	    echo "== $$($$python --version)"; $(MAKE) --no-print-directory test PYTHON=$$python ARGS='$(ARGS)' || exit 1; \
+	  else echo "== $$python is not installed: skipped"; fi; \
+	done
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .
@@ -51,4 +60,4 @@ docs: $(READY) ## Check that the docs are true: conformance table, links, snippe
 	@$(BIN)/python -m pytest tests/docs/test_docs.py $(ARGS)
 
 clean: ## Remove what was built
-	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	@rm -rf .venv .venv-* .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

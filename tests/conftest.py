@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -23,7 +22,6 @@ from tests.support.seats import (
 )
 from tests.support.server import Server, redis_binary, valkey_binary
 from windlass import Queue, Windlass
-from windlass.errors import UnsupportedByLayout
 from windlass.storage.capabilities import CAPABILITIES
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import Capability
@@ -38,16 +36,17 @@ LONGEST = {"test_contract_elsewhere.py", "test_model.py", "test_run.py", "test_h
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--on`, tests that do not stand on the shared server are left out: they would be the same tests again.
+    """Deselect the tests that a layout declares it cannot pass. A refusal that it did not declare is a failure.
 
-    The longest files come first: two processes share the files, and one must not wait for the other in the end.
+    With `--on`, tests that do not use the shared server are deselected too: they would be the same tests again. The
+    longest files come first: several processes share the files, and one must not wait for the others in the end.
     """
     items.sort(key=lambda item: item.path.name not in LONGEST)
-    if not config.getoption("--on"):
-        return
-    left_out = [item for item in items if "server" not in getattr(item, "fixturenames", ())]
-    items[:] = [item for item in items if "server" in getattr(item, "fixturenames", ())]
-    config.hook.pytest_deselected(items=left_out)
+    on = config.getoption("--on")
+    chosen = [item for item in items if _is_able(item) and (not on or "server" in getattr(item, "fixturenames", ()))]
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen
 
 
 @pytest.fixture(scope="module")
@@ -150,54 +149,14 @@ def later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
     return lambda seconds: pass_time(client, raw_queue.name, seconds)
 
 
-# -- the contract on other layouts: what they cannot do is skipped, by what they declare --------------
+# -- the contract on other layouts: tests are chosen by the capabilities that each layout declares ----------
 
 
-def _skip_unable(item: pytest.Item) -> None:
+def _is_able(item: pytest.Item) -> bool:
+    """Whether the layout of a test can do all that the test needs. A test without a layout runs on the native one."""
     layout = item.get_closest_marker("layout")
-    if layout is None:
-        return
-    for name in (name for mark in item.iter_markers("needs") for name in mark.args):
-        if Capability[name] not in CAPABILITIES[layout.args[0]]:
-            pytest.skip(f"{layout.args[0]} has no {Capability[name]}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that needs more than its layout can is not run."""
-    _skip_unable(item)
-    return (yield from _refusals_are_skips(item))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Nor is one that meets a clear refusal."""
-    return (yield from _refusals_are_skips(item))
-
-
-def _refusals_are_skips(item: pytest.Item) -> Generator[None, object, object]:
-    try:
-        return (yield)
-    except UnsupportedByLayout as error:
-        layout = item.get_closest_marker("layout")
-        if layout is None:
-            raise
-        missing = str(error).partition("which has no ")[2].partition(";")[0]
-        pytest.skip(f"{layout.args[0]} has no {missing}")
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Which tests were not run on which layout or topology, and why."""
-    topology = config.getoption("--on")
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
-        if topology or " has no " in report.longrepr[2]
-    )
-    if reasons:
-        terminalreporter.section(f"skipped on {topology}" if topology else "skipped by what a layout can do")
-        for reason, count in sorted(reasons.items()):
-            terminalreporter.write_line(f"{count:4}  {reason}")
+    needed = {Capability[name] for mark in item.iter_markers("needs") for name in mark.args}
+    return layout is None or needed <= CAPABILITIES[layout.args[0]]
 
 
 def _name(request: pytest.FixtureRequest) -> str:

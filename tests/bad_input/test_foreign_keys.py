@@ -207,7 +207,7 @@ def test_a_queue_that_was_written_by_a_stranger_is_still_read(queue: Queue, clie
     assert take(queue).data == b"data"
 
 
-@pytest.mark.parametrize("fields", [{"format": "4", "seq": "7"}, {"core": b"\x06" + bytes(49)}, {"core": b"\x05"}])
+@pytest.mark.parametrize("fields", [{"format": "4", "seq": "7"}, {"core": b"\x05" + bytes(49)}, {"core": b"\x06"}])
 def test_a_queue_of_another_version_is_refused_and_left_as_it_is(
     raw_queue: Queue, client: redis.Redis, fields: dict[Any, Any]
 ) -> None:
@@ -223,6 +223,6 @@ def test_a_queue_of_another_version_is_refused_and_left_as_it_is(
 
 def test_earlier_versions_find_that_a_queue_is_not_theirs(raw_queue: Queue, client: redis.Redis) -> None:
     raw_queue.enqueue(b"")
-    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"5"
+    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"6"
     raw_queue.purge()
-    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"5"
+    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"6"

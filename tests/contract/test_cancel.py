@@ -14,8 +14,9 @@ NOTHING = Counts(ready=0, scheduled=0, blocked=0, leased=0, dead=0)
 
 
 @pytest.mark.serves("W10", "Q9")
-@pytest.mark.parametrize("delay", [None, 60])
-@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("delay", [None, pytest.param(60, marks=pytest.mark.needs("RUN_TIME"))])
+@pytest.mark.parametrize("running", [False, pytest.param(True, marks=pytest.mark.needs("CANCEL_RUNNING"))])
+@pytest.mark.needs("IDS", "LIMITS")
 def test_a_waiting_job_is_taken_away(queue: Queue, delay: float | None, running: bool) -> None:
     queue.enqueue(b"", id="a", delay=delay, max_failures=3)
     queue.enqueue(b"", id="b")
@@ -27,6 +28,7 @@ def test_a_waiting_job_is_taken_away(queue: Queue, delay: float | None, running:
 
 
 @pytest.mark.serves("Q9")
+@pytest.mark.needs("CANCEL", "CANCEL_RUNNING", "IDS")
 def test_there_may_be_nothing_to_cancel(queue: Queue) -> None:
     assert not queue.cancel("a")
     assert not queue.cancel("a", running=True)
@@ -37,6 +39,7 @@ def test_there_may_be_nothing_to_cancel(queue: Queue) -> None:
 
 
 @pytest.mark.serves("Q9")
+@pytest.mark.needs("IDS")
 def test_a_running_job_is_left_alone_unless_asked_for(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     lease = take(queue)
@@ -46,6 +49,7 @@ def test_a_running_job_is_left_alone_unless_asked_for(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W10")
+@pytest.mark.needs("IDS")
 def test_a_retried_job_can_be_cancelled_with_all_it_left(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     assert queue.retry(take(queue), message="no luck")
@@ -58,6 +62,7 @@ def test_a_retried_job_can_be_cancelled_with_all_it_left(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W10")
+@pytest.mark.needs("CANCEL_RUNNING", "IDS")
 def test_who_runs_a_cancelled_job_is_told(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     lease = take(queue)
@@ -74,6 +79,7 @@ def test_who_runs_a_cancelled_job_is_told(queue: Queue) -> None:
 
 @pytest.mark.serves("W10")
 @pytest.mark.parametrize("verb", ["complete", "release", "retry", "fail"])
+@pytest.mark.needs("CANCEL_RUNNING", "IDS")
 def test_a_cancelled_job_is_gone_however_its_attempt_ends(queue: Queue, later: Later, verb: str) -> None:
     queue.enqueue(b"", id="a")
     lease = take(queue)
@@ -87,6 +93,7 @@ def test_a_cancelled_job_is_gone_however_its_attempt_ends(queue: Queue, later: L
 
 @pytest.mark.serves("W10", "W14")
 @pytest.mark.parametrize("holder", [None, "worker-1"])
+@pytest.mark.needs("CANCEL_RUNNING", "IDS")
 def test_a_cancelled_job_is_gone_when_its_holder_is_lost(queue: Queue, later: Later, holder: str | None) -> None:
     queue.enqueue(b"", id="a")
     take(queue, seconds=10, holder=holder)
@@ -98,6 +105,7 @@ def test_a_cancelled_job_is_gone_when_its_holder_is_lost(queue: Queue, later: La
 
 
 @pytest.mark.serves("W10", "Q11")
+@pytest.mark.needs("CANCEL_RUNNING", "IDS")
 def test_cancelling_takes_the_running_and_the_blocked_one(queue: Queue) -> None:
     queue.enqueue(b"first", id="a")
     lease = take(queue)
@@ -109,6 +117,7 @@ def test_cancelling_takes_the_running_and_the_blocked_one(queue: Queue) -> None:
 
 
 @pytest.mark.serves("W10", "Q11")
+@pytest.mark.needs("CANCEL_RUNNING", "IDS")
 def test_what_is_enqueued_after_the_cancelling_runs(queue: Queue) -> None:
     queue.enqueue(b"first", id="a")
     lease = take(queue)

@@ -29,6 +29,7 @@ def test_a_job_gets_an_id_of_its_own(queue: Queue) -> None:
     "id",
     ["a", "welcome:42", "{braces}", "two words", "-1", "0", "nul\0and\nnewline\r\n", "schön 🪢", "x" * 512],
 )
+@pytest.mark.needs("IDS")
 def test_an_id_may_be_any_text(queue: Queue, id: str) -> None:
     receipt = queue.enqueue(b"data", id=id)
     assert (receipt.id, receipt.status) == (id, Status.ADDED)
@@ -43,6 +44,7 @@ def test_an_id_may_be_any_text(queue: Queue, id: str) -> None:
 
 @pytest.mark.serves("W6", "R1")
 @pytest.mark.parametrize("data", [b"", b"\0", EVERY_BYTE, b"\r\n$-1\r\n", b"\xff" * 1000, MEBIBYTE], ids=len)
+@pytest.mark.needs("IDS", "LIMITS")
 def test_a_payload_comes_out_byte_for_byte(queue: Queue, data: bytes) -> None:
     queue.enqueue(data, id="one")
     queue.enqueue_many([data, RawJob(data, id="many", delay=0, max_failures=3)])
@@ -74,6 +76,7 @@ def test_first_in_first_out(queue: Queue) -> None:
 
 
 @pytest.mark.serves("P8")
+@pytest.mark.needs("IDS", "PRIORITY")
 def test_priority_0_comes_first_and_9_last_and_equals_in_order(queue: Queue) -> None:
     priorities = [p for p in range(10) for _ in range(6)]
     random.Random(3).shuffle(priorities)
@@ -85,6 +88,7 @@ def test_priority_0_comes_first_and_9_last_and_equals_in_order(queue: Queue) -> 
 
 
 @pytest.mark.serves("P8")
+@pytest.mark.needs("IDS", "PRIORITY")
 def test_the_plain_priority_is_5(queue: Queue) -> None:
     queue.enqueue(b"", id="six", priority=6)
     queue.enqueue(b"", id="plain")
@@ -105,6 +109,7 @@ def test_many_jobs_in_one_call_keep_their_order(queue: Queue) -> None:
     assert [lease.id for lease in leases] == [receipt.id for receipt in receipts]
 
 
+@pytest.mark.needs("IDS", "PRIORITY", "RUN_TIME")
 def test_many_jobs_may_each_have_their_options(queue: Queue) -> None:
     receipts = queue.enqueue_many(
         [
@@ -128,6 +133,7 @@ def test_no_jobs_is_no_work(queue: Queue) -> None:
 
 
 @pytest.mark.serves("R2")
+@pytest.mark.needs("IDS")
 def test_an_id_is_added_once(queue: Queue) -> None:
     assert queue.enqueue(b"first", id="a", if_exists="keep").status is Status.ADDED
     assert queue.enqueue(b"second", id="a", if_exists="keep").status is Status.KEPT
@@ -139,7 +145,7 @@ def test_an_id_is_added_once(queue: Queue) -> None:
     assert take(queue).data == b"fourth"
 
 
-@pytest.mark.needs("DEAD")
+@pytest.mark.needs("DEAD", "IDS")
 def test_the_id_of_a_dead_job_is_free(queue: Queue) -> None:
     queue.enqueue(b"old", id="a")
     assert queue.fail(take(queue))
@@ -152,6 +158,7 @@ def test_the_id_of_a_dead_job_is_free(queue: Queue) -> None:
 
 @pytest.mark.serves("R1")
 @pytest.mark.parametrize("value", [None, 0, "ü", [1, 2.5, "x", None, True], {"a": {"b": []}}, 12345678901234567890])
+@pytest.mark.needs("IDS")
 def test_json_goes_in_and_comes_out(queue: Queue, value: Any) -> None:
     receipt = queue.enqueue_json(value, id="j")
     job = queue.get(receipt.id)

@@ -26,6 +26,7 @@ def fill(queue: Queue) -> None:
 
 
 @pytest.mark.serves("R6")
+@pytest.mark.needs("IDS", "PRIORITY", "RUN_TIME")
 def test_counts(queue: Queue) -> None:
     assert queue.counts() == Counts(0, 0, 0, 0, 0)
     fill(queue)
@@ -35,6 +36,7 @@ def test_counts(queue: Queue) -> None:
 
 
 @pytest.mark.serves("R6")
+@pytest.mark.needs("RUN_TIME")
 def test_due_jobs_count_as_ready_before_anybody_takes_them(queue: Queue, later: Later) -> None:
     queue.enqueue_many(RawJob(b"", delay=delay) for delay in (10, 10, 100))
     later(11)
@@ -42,6 +44,7 @@ def test_due_jobs_count_as_ready_before_anybody_takes_them(queue: Queue, later: 
     assert (counts.ready, counts.scheduled) == (2, 1)
 
 
+@pytest.mark.needs("IDS", "PRIORITY", "RUN_TIME")
 def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> None:
     assert queue.get("a") is None
     began = time.time()
@@ -78,6 +81,7 @@ def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> No
     )
 
 
+@pytest.mark.needs("IDS", "PRIORITY", "RUN_TIME")
 def test_looking_changes_nothing(queue: Queue) -> None:
     fill(queue)
     first = [queue.jobs(state) for state in State], queue.counts()
@@ -95,6 +99,7 @@ def test_looking_changes_nothing(queue: Queue) -> None:
         ("dead", ["run-0"]),
     ],
 )
+@pytest.mark.needs("IDS", "PRIORITY", "RUN_TIME")
 def test_the_jobs_of_each_state(queue: Queue, state: str, ids: list[str]) -> None:
     assert queue.jobs(state) == Page((), None)
     fill(queue)
@@ -149,14 +154,14 @@ def walk(queue: Queue, state: str, limit: int) -> list[str]:
 @pytest.mark.parametrize(
     "state",
     [
-        "ready",
-        "scheduled",
-        "leased",
+        pytest.param("ready", marks=pytest.mark.needs("PRIORITY")),
+        pytest.param("scheduled", marks=pytest.mark.needs("RUN_TIME")),
+        pytest.param("leased", marks=pytest.mark.needs("PRIORITY")),
         pytest.param("dead", marks=pytest.mark.needs("DEAD")),
         pytest.param("blocked", marks=pytest.mark.needs("SINGLETON")),
     ],
 )
-@pytest.mark.needs("ORDER")
+@pytest.mark.needs("ORDER", "IDS")
 def test_pages_show_every_job_once(queue: Queue, state: str, limit: int) -> None:
     fill_state(queue, state)
     found = walk(queue, state, limit)
@@ -196,6 +201,7 @@ def test_all_jobs_walks_the_pages(queue: Queue) -> None:
     assert drain(queue) == ids
 
 
+@pytest.mark.needs("IDS", "LIMITS")
 def test_a_page_shows_payloads_and_counters(queue: Queue) -> None:
     queue.enqueue(b"\0data", id="a", max_stalls=1)
     assert queue.retry(take(queue), delay=0, message="once")

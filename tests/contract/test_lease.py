@@ -22,6 +22,7 @@ def test_an_empty_queue_has_nothing_to_lease(queue: Queue) -> None:
     assert queue.lease_many(10) == []
 
 
+@pytest.mark.needs("IDS", "LIMITS", "PRIORITY")
 def test_a_lease_says_what_the_job_is(queue: Queue) -> None:
     queue.enqueue(b"data", id="a", priority=3, max_failures=7, max_stalls=2, min_backoff="500ms", max_backoff="1m")
     lease = take(queue)
@@ -111,6 +112,7 @@ def test_fences_only_rise(queue: Queue, later: Later) -> None:
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.needs("IDS")
 def test_fences_rise_even_when_the_queue_was_purged(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     before = take(queue)
@@ -177,6 +179,7 @@ def test_more_time_for_one_job_is_not_more_for_its_batch(queue: Queue, later: La
     assert queue.complete(second)
 
 
+@pytest.mark.needs("IDS", "PROGRESS")
 def test_progress_can_be_told_and_read(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
     lease = take(queue)
@@ -236,6 +239,7 @@ def test_more_time_for_a_holders_job_is_a_beat(queue: Queue, later: Later) -> No
     assert queue.complete_many([first, second]) == [True, True]
 
 
+@pytest.mark.needs("IDS")
 def test_who_holds_a_job_can_be_seen(queue: Queue) -> None:
     queue.enqueue(b"", id="a")
     queue.enqueue(b"", id="b")
@@ -248,6 +252,7 @@ def test_who_holds_a_job_can_be_seen(queue: Queue) -> None:
 
 
 @pytest.mark.serves("R7")
+@pytest.mark.needs("IDS")
 def test_at_least_once_a_worker_that_dies_before_completing(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
     take(queue, seconds=10)  # … and it dies
@@ -256,6 +261,7 @@ def test_at_least_once_a_worker_that_dies_before_completing(queue: Queue, later:
 
 
 @pytest.mark.serves("R7")
+@pytest.mark.needs("IDS")
 def test_at_most_once_by_completing_right_after_leasing(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
     assert queue.complete(take(queue, seconds=10))

@@ -15,6 +15,7 @@ from windlass import Counts, Lease, Queue, RawJob, Windlass
 Later = Callable[[float], None]
 
 
+@pytest.mark.needs("PAUSE")
 def test_a_paused_queue_gives_out_nothing(queue: Queue, later: Later) -> None:
     ids = [queue.enqueue(b"").id for _ in range(2)]
     running = take(queue)
@@ -46,6 +47,7 @@ def test_a_pause_holds_for_every_program(queue: Queue, same_face: SameFace, serv
     take(queue)
 
 
+@pytest.mark.needs("PAUSE")
 def test_a_paused_queue_still_takes_back_what_was_lost(queue: Queue, later: Later) -> None:
     queue.enqueue(b"")
     take(queue, seconds=10)
@@ -55,6 +57,7 @@ def test_a_paused_queue_still_takes_back_what_was_lost(queue: Queue, later: Late
     assert queue.counts().ready == 1
 
 
+@pytest.mark.needs("PAUSE")
 def test_a_waiter_goes_on_when_the_queue_is_resumed(queue: Queue, raw_queue: Queue) -> None:
     raw_queue.enqueue(b"")
     raw_queue.pause()
@@ -78,6 +81,7 @@ def fill(queue: Queue) -> Lease:
 
 
 @pytest.mark.parametrize(("state", "deleted"), [("ready", 3), ("scheduled", 4), ("blocked", 1), ("dead", 1)])
+@pytest.mark.needs("IDS", "LIMITS", "PRIORITY")
 def test_one_state_can_be_purged(queue: Queue, state: str, deleted: int) -> None:
     lease = fill(queue)
     before = queue.counts()
@@ -90,6 +94,7 @@ def test_one_state_can_be_purged(queue: Queue, state: str, deleted: int) -> None
     assert queue.complete(lease)
 
 
+@pytest.mark.needs("IDS", "LIMITS", "PRIORITY")
 def test_the_whole_queue_can_be_purged(queue: Queue) -> None:
     lease = fill(queue)
     queue.pause()
@@ -101,6 +106,7 @@ def test_the_whole_queue_can_be_purged(queue: Queue) -> None:
     assert drain(queue) == ["running"], "it is a new queue"
 
 
+@pytest.mark.needs("RUN_TIME")
 def test_thousands_can_be_purged(queue: Queue) -> None:
     queue.enqueue_many([b""] * 2300)
     queue.enqueue_many(RawJob(b"", delay=60) for _ in range(1500))
@@ -109,6 +115,7 @@ def test_thousands_can_be_purged(queue: Queue) -> None:
     assert queue.counts().waiting == 0
 
 
+@pytest.mark.needs("RUN_TIME")
 def test_what_is_due_is_purged_as_ready(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", delay=10)
     queue.enqueue(b"", id="late", delay=100)
@@ -120,6 +127,7 @@ def test_what_is_due_is_purged_as_ready(queue: Queue, later: Later) -> None:
     assert drain(queue) == ["late"]
 
 
+@pytest.mark.needs("IDS", "LIMITS")
 def test_a_purged_id_begins_afresh(queue: Queue) -> None:
     queue.enqueue(b"", id="a", max_failures=1)
     assert queue.retry(take(queue), delay=0, message="once")

@@ -16,7 +16,7 @@ Later = Callable[[float], None]
 
 
 @pytest.mark.serves("R5")
-@pytest.mark.needs("LIMITS")
+@pytest.mark.needs("LIMITS", "PRIORITY")
 def test_an_expired_lease_is_taken_back_by_a_clean(queue: Queue, later: Later) -> None:
     queue.enqueue(b"data", id="a", priority=3)
     take(queue, seconds=10)
@@ -43,6 +43,7 @@ def test_no_cleaner_is_needed_the_next_lease_does_it(queue: Queue, later: Later)
 
 
 @pytest.mark.serves("W14")
+@pytest.mark.needs("IDS")
 def test_a_peer_of_another_program_recovers_it(queue: Queue, same_face: SameFace, server: Server, later: Later) -> None:
     queue.enqueue(b"", id="a")
     take(queue, seconds=10, holder="worker-1")
@@ -63,7 +64,7 @@ def test_raw_leases_return_to_the_front_in_their_order(queue: Queue, later: Late
 
 
 @pytest.mark.serves("W3", "P8", "W13", "P6", "H3")
-@pytest.mark.needs("FRONT")
+@pytest.mark.needs("FRONT", "IDS")
 def test_a_lost_holders_jobs_return_to_the_front_of_their_priorities(queue: Queue, later: Later) -> None:
     for number in range(12):
         queue.enqueue(b"", id=f"{number % 3}-{number:02}", priority=number % 3)
@@ -160,6 +161,7 @@ def test_three_stalls_are_forgiven_by_default(queue: Queue, later: Later) -> Non
     assert queue.counts() == Counts(ready=0, scheduled=0, blocked=0, leased=0, dead=1)
 
 
+@pytest.mark.needs("LIMITS")
 def test_failures_and_stalls_are_two_budgets(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", max_failures=1, max_stalls=1)
     assert queue.retry(take(queue), delay=0)
@@ -171,6 +173,7 @@ def test_failures_and_stalls_are_two_budgets(queue: Queue, later: Later) -> None
 
 
 @pytest.mark.serves("W2")
+@pytest.mark.needs("RUN_TIME")
 def test_what_was_settled_in_time_is_not_recovered(queue: Queue, later: Later) -> None:
     queue.enqueue_many([b""] * 4)
     first, second, third, fourth = queue.lease_many(4, seconds=10, holder="worker-1")
@@ -183,6 +186,7 @@ def test_what_was_settled_in_time_is_not_recovered(queue: Queue, later: Later) -
 
 
 @pytest.mark.serves("R5")
+@pytest.mark.needs("IDS", "PRIORITY", "RUN_TIME")
 def test_a_healthy_queue_needs_no_cleaning(queue: Queue) -> None:
     queue.enqueue_many([b""] * 5)
     queue.enqueue(b"", id="late", delay=60)

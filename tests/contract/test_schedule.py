@@ -86,6 +86,7 @@ def test_jobs_come_in_the_order_of_their_run_times(queue: Queue, later: Later) -
     assert drain(queue) == ["30", "40", "50"]
 
 
+@pytest.mark.needs("PRIORITY")
 def test_among_the_due_the_priority_decides(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="early-9", delay=10, priority=9)
     queue.enqueue(b"", id="late-0", delay=20, priority=0)
@@ -107,6 +108,7 @@ def test_what_was_due_goes_before_what_came_later(queue: Queue, later: Later) ->
     assert drain(queue) == ["before", "scheduled", "after"]
 
 
+@pytest.mark.needs("PRIORITY")
 def test_a_scheduled_job_keeps_all_its_options(queue: Queue, later: Later) -> None:
     queue.enqueue(b"data", id="a", delay=10, priority=7, max_failures=1, max_stalls=2, min_backoff=3, max_backoff=4)
     waiting = queue.get("a")

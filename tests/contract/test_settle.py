@@ -24,6 +24,7 @@ NOTHING = Counts(ready=0, scheduled=0, blocked=0, leased=0, dead=0)
 
 
 @pytest.mark.serves("W9", "W4")
+@pytest.mark.needs("IDS", "LIMITS", "PROGRESS")
 def test_a_completed_job_is_gone(queue: Queue) -> None:
     queue.enqueue(b"data", id="a", max_failures=3)
     lease = take(queue)
@@ -102,6 +103,7 @@ def test_a_released_job_is_at_the_front_again(queue: Queue) -> None:
     assert drain(queue) == ids
 
 
+@pytest.mark.needs("IDS", "PRIORITY")
 def test_a_released_job_goes_back_into_its_priority(queue: Queue) -> None:
     queue.enqueue(b"", id="5a")
     queue.enqueue(b"", id="5b")
@@ -111,6 +113,7 @@ def test_a_released_job_goes_back_into_its_priority(queue: Queue) -> None:
     assert drain(queue) == ["0", "5a", "5b"]
 
 
+@pytest.mark.needs("LIMITS")
 def test_a_release_charges_nothing(queue: Queue) -> None:
     queue.enqueue(b"", max_failures=0, max_stalls=0)
     for _ in range(5):
@@ -131,7 +134,7 @@ def test_a_retried_job_goes_to_the_back(queue: Queue) -> None:
     assert drain(queue) == [*ids[1:], ids[0]]
 
 
-@pytest.mark.needs("LIMITS")
+@pytest.mark.needs("LIMITS", "PRIORITY")
 def test_a_retry_is_charged_and_keeps_its_message(queue: Queue) -> None:
     queue.enqueue(b"data", id="a", priority=2)
     assert queue.retry(take(queue), delay=0, message="no route to host")
@@ -143,6 +146,7 @@ def test_a_retry_is_charged_and_keeps_its_message(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("delay", [60, 60.0, "60s", "1m", timedelta(minutes=1)])
+@pytest.mark.needs("RUN_TIME")
 def test_a_retry_may_say_how_long_to_wait(queue: Queue, later: Later, delay: float | str | timedelta) -> None:
     queue.enqueue(b"")
     assert queue.retry(take(queue), delay=delay)
@@ -152,6 +156,7 @@ def test_a_retry_may_say_how_long_to_wait(queue: Queue, later: Later, delay: flo
     assert take(queue).failures == 1
 
 
+@pytest.mark.needs("IDS", "RUN_TIME")
 def test_a_retry_may_say_when(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
     when = time.time() + 60
@@ -169,7 +174,7 @@ def test_a_retry_may_say_when(queue: Queue, later: Later) -> None:
     assert take(queue).id == "b", "a time that has passed is at once"
 
 
-@pytest.mark.needs("ORDER")
+@pytest.mark.needs("IDS", "LIMITS", "ORDER")
 def test_a_retry_backs_off_twice_as_long_each_time(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a", min_backoff=10, max_backoff=60)
     for least in (10, 20, 40, 60, 60):
@@ -226,7 +231,7 @@ def test_an_explicit_time_does_not_save_a_job_from_its_last_failure(queue: Queue
 # -- fail ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.needs("DEAD")
+@pytest.mark.needs("DEAD", "IDS")
 def test_a_failed_job_is_kept_among_the_dead(queue: Queue) -> None:
     queue.enqueue(b"data", id="a", priority=1, max_failures=9)
     began = time.time()
@@ -240,7 +245,7 @@ def test_a_failed_job_is_kept_among_the_dead(queue: Queue) -> None:
     assert queue.lease() is None
 
 
-@pytest.mark.needs("DEAD")
+@pytest.mark.needs("DEAD", "IDS")
 def test_a_long_message_is_cut_and_a_strange_one_kept_readable(queue: Queue) -> None:
     queue.enqueue(b"", id="long")
     queue.enqueue(b"", id="strange")
@@ -255,7 +260,7 @@ def test_a_long_message_is_cut_and_a_strange_one_kept_readable(queue: Queue) -> 
 
 
 @pytest.mark.serves("H5")
-@pytest.mark.needs("DEAD")
+@pytest.mark.needs("DEAD", "IDS")
 def test_the_dead_are_bounded_and_the_latest_are_kept(queue: Queue, same_face: SameFace, server: Server) -> None:
     with Windlass(server.url, max_dead=3) as frugal:
         small = same_face(frugal.queue(queue.name, layout=queue.layout))
@@ -268,7 +273,7 @@ def test_the_dead_are_bounded_and_the_latest_are_kept(queue: Queue, same_face: S
 
 
 @pytest.mark.serves("H5")
-@pytest.mark.needs("DEAD")
+@pytest.mark.needs("DEAD", "IDS")
 def test_the_dead_may_be_kept_not_at_all(queue: Queue, same_face: SameFace, server: Server) -> None:
     with Windlass(server.url, max_dead=0) as frugal:
         small = same_face(frugal.queue(queue.name, layout=queue.layout))
@@ -293,6 +298,7 @@ def test_a_thousand_dead_are_kept_by_default(queue: Queue) -> None:
 
 @pytest.mark.serves("R4", "W5")
 @pytest.mark.parametrize("verb", ["complete", "release", "retry", "fail"])
+@pytest.mark.needs("IDS", "PROGRESS")
 def test_a_lost_lease_settles_nothing(queue: Queue, later: Later, verb: str) -> None:
     queue.enqueue(b"data", id="a")
     sleeper = take(queue, seconds=10)
@@ -308,6 +314,7 @@ def test_a_lost_lease_settles_nothing(queue: Queue, later: Later, verb: str) -> 
 
 
 @pytest.mark.parametrize("verb", ["complete", "release", "retry", "fail"])
+@pytest.mark.needs("IDS")
 def test_a_lease_is_settled_once(queue: Queue, verb: str) -> None:
     queue.enqueue(b"", id="a")
     lease = take(queue)

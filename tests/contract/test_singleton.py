@@ -87,6 +87,7 @@ def finish(request: pytest.FixtureRequest, queue: Queue, later: Later) -> Callab
 
 
 @pytest.mark.serves("Q11")
+@pytest.mark.needs("PRIORITY")
 def test_the_second_is_released_as_a_job_of_its_own(queue: Queue, finish: Callable[[], None]) -> None:
     # Whatever may be updated or not: there is nothing to update.
     options: dict[str, Any] = dict(zip(LIMITS, (1, 2, 3, 4), strict=True))
@@ -102,6 +103,7 @@ def test_the_second_is_released_as_a_job_of_its_own(queue: Queue, finish: Callab
 
 
 @pytest.mark.serves("Q11", "Q8")
+@pytest.mark.needs("PRIORITY")
 def test_the_second_is_released_to_its_own_run_time(queue: Queue, finish: Callable[[], None], later: Later) -> None:
     queue.enqueue(b"second", id="a", delay=100)
     finish()
@@ -143,6 +145,7 @@ def again(request: pytest.FixtureRequest, queue: Queue, later: Later) -> Ending:
 
 
 @pytest.mark.serves("Q11")
+@pytest.mark.needs("PRIORITY")
 def test_the_two_become_one(queue: Queue, again: Ending) -> None:
     lease = start(queue, priority=3, max_failures=1)
     queue.enqueue(b"second", id="a", priority=6, max_stalls=7)
@@ -182,6 +185,7 @@ def test_a_merge_respects_reset_counts(queue: Queue, again: Ending, reset: bool)
 
 @pytest.mark.serves("Q11")
 @pytest.mark.parametrize("limit", [*LIMITS, "priority"])
+@pytest.mark.needs("PRIORITY")
 def test_a_merge_respects_the_flag_of_each_limit(queue: Queue, again: Ending, limit: str) -> None:
     names = [*LIMITS, "priority"]
     old: dict[str, Any] = dict(zip(names, (5, 6, 7, 8, 4), strict=True))
@@ -254,6 +258,7 @@ def test_a_returned_job_is_at_the_front_though_it_was_changed(queue: Queue) -> N
 
 
 @pytest.mark.serves("Q11")
+@pytest.mark.needs("PRIORITY")
 def test_a_third_one_changes_the_second(queue: Queue) -> None:
     lease = start(queue)
     queue.enqueue(b"second", id="a", priority=1, max_failures=1)
@@ -315,6 +320,7 @@ def test_all_three_agree_on_a_run_time(
 
 
 @pytest.mark.serves("Q11", "Q10")
+@pytest.mark.needs("PRIORITY")
 def test_a_third_one_that_may_not_change_the_data_does_not(queue: Queue, again: Ending) -> None:
     lease = start(queue)
     queue.enqueue(b"second", id="a")
@@ -325,6 +331,7 @@ def test_a_third_one_that_may_not_change_the_data_does_not(queue: Queue, again: 
 
 
 @pytest.mark.serves("Q11", "Q10")
+@pytest.mark.needs("PRIORITY")
 def test_the_second_can_be_updated(queue: Queue) -> None:
     lease = start(queue)
     began = time.time()

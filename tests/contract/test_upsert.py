@@ -34,6 +34,7 @@ def fail_and_stall_once(queue: Queue, later: Later) -> None:
 
 
 @pytest.mark.serves("Q10")
+@pytest.mark.needs("PRIORITY")
 def test_an_id_again_is_the_same_job_changed(queue: Queue) -> None:
     assert queue.enqueue(b"old", id="a").status is Status.ADDED
     assert queue.enqueue(b"new", id="a", priority=2, max_failures=1).status is Status.UPDATED
@@ -44,6 +45,7 @@ def test_an_id_again_is_the_same_job_changed(queue: Queue) -> None:
 
 
 @pytest.mark.serves("Q10")
+@pytest.mark.needs("PRIORITY")
 def test_an_updated_job_keeps_its_place(queue: Queue) -> None:
     for id in ("a", "b", "c"):
         queue.enqueue(b"", id=id)
@@ -134,6 +136,7 @@ def test_update_each_limit(queue: Queue, limit: str, update: bool | None, schedu
 
 
 @pytest.mark.serves("Q10")
+@pytest.mark.needs("PRIORITY")
 def test_update_priority(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a", priority=2)
     queue.enqueue(b"", id="b", priority=2, delay=60)
@@ -169,6 +172,7 @@ def test_reset_counts_goes_with_the_data_unless_said(
 
 @pytest.mark.serves("Q10", "R2")
 @pytest.mark.parametrize("scheduled", [False, True], ids=["ready", "scheduled"])
+@pytest.mark.needs("PRIORITY")
 def test_keep_changes_nothing(queue: Queue, scheduled: bool) -> None:
     queue.enqueue(b"old", id="a", delay=60 if scheduled else None, priority=3)
     before = look(queue)
@@ -181,6 +185,7 @@ def test_keep_changes_nothing(queue: Queue, scheduled: bool) -> None:
 
 
 @pytest.mark.serves("Q10")
+@pytest.mark.needs("PRIORITY")
 def test_update_changes_only_what_is_named(queue: Queue, later: Later) -> None:
     queue.enqueue(b"old", id="a", priority=3, max_failures=4)
     fail_and_stall_once(queue, later)
