@@ -1,1 +1,1 @@
-"""Windlass beside its peers on the same server, in the same run; and raw queues beside bare lists. See README.md."""
+"""Benchmarks: Windlass and its peers on one server in one run; raw queues and bare lists. See README.md."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: install the peers, hold the contest, print the tables; or the section `raw`."""
+"""`python -m bench`: install the peers, run the benchmark, print the tables; or run only the section `raw`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FULL = Sizes(1.0, 1.5, 300, 20_000, 1_000_000, 10.0)
 
 def main() -> None:
     """Read the arguments and run."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and drivers end with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and drivers are cleaned up
     parser = _parser()
     given = parser.parse_args()
     if given.list:
@@ -42,10 +42,10 @@ def main() -> None:
         parser.error("--runs must be at least 1, and --scale above 0 and at most 100")
     unknown = [name for name in given.only if name not in {*PEERS, *WORKLOADS, RAW}]
     if unknown:
-        parser.error(f"--only knows no {', '.join(map(repr, unknown))}. {_names()}")
+        parser.error(f"--only: unknown name {', '.join(map(repr, unknown))}. {_names()}")
     if RAW in given.only:
         if len(given.only) > 1:
-            parser.error(f"--only {RAW} stands alone: it has servers, cases and tables of its own")
+            parser.error(f"--only {RAW} cannot be combined with other names")
         result = raw.run(raw.make_plan(quick=given.quick, runs=runs, scale=given.scale), given.dir, _say)
         show = raw_report.show
     else:
@@ -58,17 +58,17 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Windlass beside its peers.", epilog=_names())
     parser.add_argument(
-        "--only", type=_split, default=[], metavar="NAMES", help="peers and workloads by commas, or raw"
+        "--only", type=_split, default=[], metavar="NAMES", help="comma-separated peers and workloads, or raw"
     )
     parser.add_argument("--quick", action="store_true", help="one small round, at most three minutes")
-    parser.add_argument("--runs", type=int, help="rounds, of which the middle counts (default 3, quick 1)")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of everything, times this")
+    parser.add_argument("--runs", type=int, help="number of rounds; the median counts (default 3, quick 1)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for all sizes (default 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the chart into a file")
-    parser.add_argument("--write", action="store_true", help="write both to where README and docs show them")
-    parser.add_argument("--dir", type=Path, help="where the servers keep their files: decides what an fsync costs")
-    parser.add_argument("--list", action="store_true", help="say who takes part and what is measured")
-    parser.add_argument("--no-install", action="store_true", help="only peers that are installed already")
+    parser.add_argument("--write", action="store_true", help="update the figures and the chart in README and docs")
+    parser.add_argument("--dir", type=Path, help="folder of the servers' files; its disk decides the cost of fsync")
+    parser.add_argument("--list", action="store_true", help="list the peers and workloads")
+    parser.add_argument("--no-install", action="store_true", help="use only peers that are already installed")
     return parser
 
 
@@ -77,7 +77,7 @@ def _split(text: str) -> list[str]:
 
 
 def _names() -> str:
-    return f"Peers: {', '.join(PEERS)}. Workloads: {', '.join(WORKLOADS)}. Apart from these: {RAW}."
+    return f"Peers: {', '.join(PEERS)}. Workloads: {', '.join(WORKLOADS)}. Alone: {RAW}."
 
 
 def _list() -> None:
@@ -132,7 +132,7 @@ def _write(given: argparse.Namespace, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """The progress: on a terminal one line that is written over, elsewhere a line for each step."""
+    """Print progress: on a terminal one line that is overwritten, elsewhere a line per step."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text:

@@ -1,4 +1,4 @@
-"""How quiet the machine is: a loop of fixed work, timed again and again, and the CPU that others take meanwhile."""
+"""How quiet the machine is: times a loop of fixed work, and measures the CPU use of other processes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pathlib import Path
 _STAT = Path("/proc/stat")
 _LOOPS = 25_000
 SLOW = 1.35  # times the usual duration of the loop
-BUSY = 0.15  # of all cores, taken by others
+BUSY = 0.15  # share of all cores used by other processes
 
 
 class Calm:
-    """Remembers how long the loop takes on this machine, and so can tell when it takes too long."""
+    """Knows the usual duration of the loop on this machine, and so detects a slow one."""
 
     def __init__(self) -> None:
         self.durations = [self._spin() for _ in range(5)]
 
     @property
     def usual(self) -> float:
-        """The fastest quarter's edge: a usual that a busy minute does not move."""
+        """The lower quartile: robust against a busy minute."""
         return statistics.quantiles(self.durations, n=4)[0]
 
     @property
     def spread(self) -> float:
-        """How much longer than usual the loop took in the middle case; 1.0 is a quiet machine."""
+        """The median duration divided by the usual one; 1.0 is a quiet machine."""
         return statistics.median(self.durations) / self.usual
 
     def is_slow(self) -> bool:
-        """Run the loop once; true if something else had the core, or slowed it."""
+        """Run the loop once; returns whether another process slowed it."""
         self.durations.append(self._spin())
         return self.durations[-1] > SLOW * self.usual
 
@@ -44,7 +44,7 @@ class Calm:
 
 
 def wait_for_calm(calm: Calm, pause: float) -> bool:
-    """True if the machine was still not calm after a while."""
+    """Wait until the machine is calm; returns True if it still is not after a while."""
     for _ in range(3):
         if not calm.is_slow():
             return False
@@ -53,7 +53,7 @@ def wait_for_calm(calm: Calm, pause: float) -> bool:
 
 
 def busy_seconds() -> float | None:
-    """CPU seconds that all processes have used since boot; `None` where the system does not say."""
+    """CPU seconds of all processes since boot; None if the system does not report it."""
     try:
         user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = map(
             int, _STAT.read_text().split("\n")[0].split()[1:]

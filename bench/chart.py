@@ -1,4 +1,4 @@
-"""The result as a picture: two panels of bars, written by hand as SVG."""
+"""The result as an SVG chart with two panels of bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rounds: in each, every workload is done by everybody in turn, and who begins changes from round to round."""
+"""The rounds: in each, every contestant runs each workload in turn; the first one rotates from round to round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one contestant did in one round of one workload."""
+    """One contestant's result in one round of one workload."""
 
     figures: Figures
     noisy: bool
@@ -26,7 +26,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Entry:
-    """A contestant in a workload, with all its samples, or why there are none."""
+    """A contestant in a workload, with all its samples, or the reason why there are none."""
 
     workload: Workload
     who: Contestant
@@ -38,7 +38,7 @@ class Entry:
         return [sample for sample in self.samples if not sample.noisy]
 
     def take(self, calm: Calm) -> None:
-        """One more sample. One that fails once is not asked again."""
+        """Take one more sample. A contestant that fails once is not run again."""
         slow = wait_for_calm(calm, 0.1)
         busy, began, used = busy_seconds(), time.monotonic(), self._own_cpu()
         try:
@@ -56,7 +56,7 @@ class Entry:
         return servers + sum(self.who.spent) + time.process_time()
 
     def figures(self, runs: int) -> dict[str, dict[str, Any]]:
-        """The middle of each number: of the quiet samples if there are enough, else of all."""
+        """The median of each number: of the quiet samples if there are enough, otherwise of all."""
         enough = len(self.quiet) >= min(3, runs)
         chosen = self.quiet if enough else self.samples
         found: dict[str, dict[str, Any]] = {}
@@ -76,7 +76,7 @@ def _others_were_busy(before: float | None, own: float, seconds: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`patience`: seconds after which noisy samples are not taken anew. `most`: after which no other one is begun."""
+    """`patience`: seconds after which noisy samples are not repeated. `most`: seconds after which no sample starts."""
 
     runs: int
     patience: float
@@ -84,7 +84,7 @@ class Plan:
 
 
 def hold(entries: list[Entry], plan: Plan, calm: Calm, say: Say) -> None:
-    """All rounds, and noisy samples anew while time allows."""
+    """Run all rounds, and repeat noisy samples while time allows."""
     began = time.monotonic()
     workloads = list(dict.fromkeys(entry.workload.name for entry in entries))
     for number in range(plan.runs):
@@ -102,4 +102,4 @@ def hold(entries: list[Entry], plan: Plan, calm: Calm, say: Say) -> None:
                 entry.take(calm)
     for entry in entries:
         if not entry.samples and not entry.failed:
-            entry.failed = "there was no time left for it"
+            entry.failed = "no time was left"

@@ -1,4 +1,4 @@
-"""One driver's processes, seen from the bench: started, listened to, and ended with all they started themselves."""
+"""The processes of one driver: starts them, reads their reports, and ends them with all their children."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PATIENCE = 60.0
 
 
 class Broken(Exception):
-    """A driver ended, or said nothing for too long."""
+    """A driver exited, or was silent for too long."""
 
 
 class Drive:
-    """A driver in a role. Whatever it starts carries the path of its pipe in the environment, and is found by that."""
+    """A driver in a role. All its processes carry the path of its pipe in the environment, and are found by that."""
 
     def __init__(
         self, environment: Environment, role: str, orders: Any, folder: Path, variables: dict[str, str] | None = None
@@ -31,7 +31,9 @@ class Drive:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{role}-", dir=folder))
         self._pipe_path = self._folder / "pipe"
         os.mkfifo(self._pipe_path)
-        self._pipe = os.open(self._pipe_path, os.O_RDWR | os.O_NONBLOCK)  # for both: never at its end
+        self._pipe = os.open(
+            self._pipe_path, os.O_RDWR | os.O_NONBLOCK
+        )  # opened for read and write, so that reads never see end-of-file
         self._heard = b""
         self.spent = 0.0
         own = {"BENCH_REPORT": str(self._pipe_path), **environment.variables, **(variables or {})}
@@ -57,7 +59,7 @@ class Drive:
         self.process.stdin.close()
 
     def expect(self, event: str, timeout: float = PATIENCE) -> dict[str, Any]:
-        """The next report, which must be this one."""
+        """The next report; it must be this event."""
         until = time.monotonic() + timeout
         while b"\n" not in self._heard:
             ready, _, _ = select.select([self._pipe], [], [], 0.5)
@@ -74,13 +76,13 @@ class Drive:
         return said
 
     def go(self) -> None:
-        """Let it go on."""
+        """Let the driver continue."""
         assert self.process.stdin
         self.process.stdin.write(b"go\n")
         self.process.stdin.flush()
 
     def cpu(self) -> float | None:
-        """CPU seconds of it and of all it started, until now; `None` where the system does not say."""
+        """CPU seconds of the driver and its children so far; None if the system does not report it."""
         table = _processes()
         if table is None:
             return None
@@ -91,7 +93,7 @@ class Drive:
         return total / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """End all of it now: nothing here is worth a clean end."""
+        """Kill all its processes; a clean exit is not needed."""
         for _ in range(100):
             left = self._alive()
             for pid in left:
@@ -124,7 +126,7 @@ class Drive:
 
 
 def _processes() -> dict[int, tuple[int, int]] | None:
-    """Parent and clock ticks of every process, with those of its children that have ended."""
+    """Parent and clock ticks of every process, including its ended children."""
     found = {}
     for path in _PROC.glob("[0-9]*/stat"):
         try:

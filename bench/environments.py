@@ -1,4 +1,4 @@
-"""An environment for each peer, made once and kept in `.bench/` until its pins change."""
+"""A virtual environment per peer, created once and kept in `.bench/` until its pins change."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Say = Callable[[str], None]
 
 
 class Missing(Exception):
-    """Why a peer cannot take part, for people."""
+    """Why a peer cannot take part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """How a peer's driver is started, and what it finds in its environment."""
+    """How to start a peer's driver: the interpreter and the environment variables."""
 
     command: tuple[str, ...]
     variables: dict[str, str]
 
 
 def prepare(peer: Peer, say: Say, *, install: bool = True) -> Environment:
-    """The environment of a peer, made now if there is none with these pins. `Missing` says why there is none."""
+    """The environment of a peer, created if none with these pins exists. Raises `Missing` if that fails."""
     folder = FOLDER / peer.name
     interpreter = "" if peer.node else _interpreter(peer)
     pins = "\n".join((interpreter, *peer.packages))
@@ -61,7 +61,7 @@ def _interpreter(peer: Peer) -> str:
 
 
 def _runs(python: str) -> bool:
-    """Whether it is more than a launcher for a version that is not there."""
+    """Whether it works; it may be a launcher for a version that is not installed."""
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 

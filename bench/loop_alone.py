@@ -1,4 +1,4 @@
-"""What the event loop does without any queue: coroutines that only sleep. Prints how many sleeps a second.
+"""The speed of the event loop without any queue: coroutines that only sleep. Prints sleeps per second.
 
 python -m bench.loop_alone 100
 """

@@ -1,4 +1,4 @@
-"""The result as it stands in the docs. `make bench ARGS="--write"` puts it there: no figure is copied by hand."""
+"""The result as it appears in the docs. `make bench ARGS="--write"` inserts it; figures are never copied by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLACES = {"README.md": ("in short",), "docs/performance.md": ("in short", "in fu
 
 
 def sections(result: dict[str, Any]) -> dict[str, str]:
-    """The text for each place, by its name."""
+    """The text for each place, by name."""
     rows = tables.all_rows(result)
     short = "Windlass over the best of the others"
     told = [f"{tables.versions(result)}; {result['runs']} rounds. {tables.noise(result)}"]
@@ -24,20 +24,20 @@ def sections(result: dict[str, Any]) -> dict[str, str]:
 
 
 def put_in(text: str, places: tuple[str, ...], result: dict[str, Any]) -> str:
-    """A page with the figures of this result."""
+    """A page with the figures of this result inserted."""
     found = sections(result)
     for place in places:
         begin = BEGIN.format(place)
         before, opened, rest = text.partition(begin)
         _, closed, after = rest.partition(END)
         if not (opened and closed):
-            raise ValueError(f"there is no place for {place!r}: {begin.strip()} and {END.strip()} are missing")
+            raise ValueError(f"no place for {place!r} in the page: add {begin.strip()} and {END.strip()}")
         text = f"{before}{begin}\n{found[place]}\n{END}{after}"
     return text
 
 
 def write(result: dict[str, Any]) -> None:
-    """Put the figures into the docs."""
+    """Insert the figures into the docs."""
     for name, places in PLACES.items():
         page = ROOT / name
         page.write_text(put_in(page.read_text(), places, result))

@@ -1,9 +1,9 @@
-"""How fast a drain could be that promises next to nothing: the same idea without the product around it.
+"""An upper bound for a drain: the same idea almost without guarantees, and without the product around it.
 
 One list of ids, one hash of payloads, one sorted set of leases, and a script that settles a batch and leases the next
-in one call. Each job is read into a typed struct and awaited in a task of its own; two calls are under way at a time,
-through redis-py's client. There are no fences, no heartbeats, no supervisor, no limits, no retries; nothing is repeated
-when a connection breaks.
+in one call. Each job is decoded into a typed struct and awaited in its own task; two calls are in flight at a time,
+through redis-py's client. There are no fences, heartbeats, supervisor, limits or retries; no call is repeated after a
+broken connection.
 
     BENCH_URL=redis://… python -m bench.prototype 100000     # prints jobs a second, and µs of CPU for one
 """
@@ -58,7 +58,7 @@ async def noop(n: int) -> int:
 
 
 async def fill(client: Redis, jobs: int) -> None:
-    """Queue so many."""
+    """Enqueue the jobs."""
     for first in range(0, jobs, 5000):
         numbers = range(first, min(first + 5000, jobs))
         names = [f"job-{n:018d}" for n in numbers]
@@ -69,7 +69,7 @@ async def fill(client: Redis, jobs: int) -> None:
 
 
 async def drain(client: Redis) -> None:
-    """Work until nothing is left."""
+    """Work until the queue is empty."""
     turn = client.register_script(SETTLE_AND_LEASE)
     read = msgspec.json.Decoder(Payload).decode
     loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ async def drain(client: Redis) -> None:
 
 
 async def main() -> None:
-    """Fill, and drain by the clock."""
+    """Fill, then drain and measure the time."""
     jobs = int(sys.argv[1])
     async with Redis.from_url(os.environ["BENCH_URL"]) as client:
         await client.delete(*KEYS)

@@ -1,4 +1,4 @@
-"""A TCP proxy in a process of its own that delivers every byte so much later, and holds up none behind another."""
+"""A TCP proxy process that delays every byte by a fixed time, without blocking later bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Proxy:
 
 
 class _Half(asyncio.Protocol):
-    """One side of a connection: what it hears goes to the other side, a little later and in order."""
+    """One side of a connection: forwards its data to the other side, delayed and in order."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay

@@ -1,4 +1,4 @@
-"""What came out: one value for all that was measured, with the ratios that the goals speak of."""
+"""The result: one value with all measurements, and the ratios that the performance goals refer to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES = (
     "Rates differ from machine to machine: only ratios of one run are worth comparing.",
 )
 
-# The number of a figure that is compared, and whether more of it is better.
+# Each compared figure: its title, its number, and whether more is better.
 _COMPARED = {
     "enqueue_blocking": ("enqueue, one by one, blocking", "rate", True),
     "enqueue_awaited": ("enqueue, one by one, awaited", "rate", True),
@@ -43,7 +43,7 @@ _COMPARED = {
 def build(
     entries: list[Entry], skipped: dict[str, str], runs: int, server: dict[str, str], calm: Calm
 ) -> dict[str, Any]:
-    """Everything in one value."""
+    """Build the result."""
     figures: dict[str, dict[str, Any]] = {}
     for entry in entries:
         for key, figure in entry.figures(runs).items():
@@ -76,7 +76,7 @@ def _about(peer: Peer) -> dict[str, Any]:
 
 
 def ratios(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Windlass beside the best of the others: how many times as good, also where less is better."""
+    """Windlass divided by the best other peer; above 1 is better, also for figures where less is better."""
     found = {}
     for key, (title, number, more_is_better) in _COMPARED.items():
         of_all = figures.get(key) or figures.get(key.split("_")[0], {})

@@ -1,4 +1,4 @@
-"""A server of the benchmark's own, in a temporary folder that goes with it, and what it says of itself."""
+"""A server for the benchmark, in a temporary folder, and its resource usage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-# The folder is the working folder and every path a bare name: a socket's path may only have about 100 letters.
+# The server's working folder is this folder and all paths are relative: a socket path is limited to about 100 bytes.
 _CONFIGURATION = """\
 bind 127.0.0.1
 port {port}
@@ -39,13 +39,13 @@ def _free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a server had used up at one moment: CPU seconds, and calls and microseconds of each command."""
+    """A server's usage at one moment: CPU seconds, and calls and microseconds of each command."""
 
     cpu: float
     commands: dict[str, tuple[int, int]]
 
     def since(self, earlier: Usage) -> Usage:
-        """What came on top since then; the asking itself is left out."""
+        """The usage since an earlier moment, without the INFO calls themselves."""
         spent = {}
         for name, (calls, microseconds) in self.commands.items():
             before = earlier.commands.get(name, (0, 0))
@@ -55,7 +55,7 @@ class Usage:
 
 
 class BenchServer:
-    """One server process on a unix socket, and on loopback if `tcp`; ended, and its folder removed, on exit."""
+    """One server process on a unix socket, and on loopback if `tcp`; stopped, and its folder removed, on exit."""
 
     def __init__(self, binary: Path, folder: Path | None, *, fsync: bool, tcp: bool = False) -> None:
         self.binary = binary
@@ -91,12 +91,12 @@ class BenchServer:
         if self._connection is not None:
             self._connection.disconnect()
         if self._process is not None and self._process.poll() is None:
-            self._process.kill()  # nothing here is worth a clean end
+            self._process.kill()  # a clean exit is not needed
             self._process.wait(15)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def command(self, *words: str | bytes | int) -> Any:
-        """One command over a connection that nothing measured uses."""
+        """Send one command over a connection that is not measured."""
         self._connection.send_command(*words)
         return self._connection.read_response()
 
@@ -106,7 +106,7 @@ class BenchServer:
         return {name: value for name, colon, value in lines if colon}
 
     def usage(self) -> Usage:
-        """What it has used up until now. Commands inside scripts are counted like those of clients."""
+        """The usage so far. Commands inside scripts are counted like those of clients."""
         info = self.info("cpu", "commandstats")
         commands = {}
         for name, text in info.items():
@@ -116,15 +116,15 @@ class BenchServer:
         return Usage(float(info["used_cpu_user"]) + float(info["used_cpu_sys"]), commands)
 
     def memory(self) -> int:
-        """Bytes that it has allocated; the Lua interpreter's own are not among them."""
+        """Allocated bytes, without those of the Lua interpreter."""
         return int(self.info("memory")["used_memory"])
 
     def wait_alone(self) -> None:
-        """Wait until it has noticed that all clients but this one are gone: their buffers count as memory too."""
+        """Wait until the server has dropped all other clients, whose buffers count as memory."""
         until = time.monotonic() + 10
         while int(self.info("clients")["connected_clients"]) > 1:
             if time.monotonic() > until:
-                raise RuntimeError("somebody else is connected to the bench's own server")
+                raise RuntimeError("another client is connected to the benchmark's server")
             time.sleep(0.002)
 
     def describe(self) -> dict[str, str]:
@@ -134,7 +134,7 @@ class BenchServer:
         return {"server": f"{name} {info[f'{name}_version']}", "allocator": info["mem_allocator"]}
 
     def fsync_seconds(self, times: int = 10) -> float:
-        """How long a small write and its fsync take in the server's folder: the middle of some."""
+        """The median time of a small write with fsync in the server's folder."""
         path = self.folder / "probe"
         taken = []
         with path.open("wb", buffering=0) as file:

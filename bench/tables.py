@@ -1,4 +1,4 @@
-"""The result as tables for people: on a terminal, and (see markdown.py) in the docs."""
+"""The result as tables: on a terminal, and (see markdown.py) in the docs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.peers import WINDLASS
 
 Rows = list[list[str]]
 
-# figure, number of it, heading, how it is written
+# figure, its number, heading, format
 _COLUMNS = (
     ("enqueue_one", "rate", "enqueue/s\none by one", "{:,.0f}"),
     ("enqueue_concurrent", "rate", "100 awaits", "{:,.0f}"),
@@ -58,7 +58,7 @@ NO_ORIGINAL = "Worqr, Queasy, hworker and the Processor Job Queue: no Python ori
 
 
 def show(result: dict[str, Any], command: str, console: Console) -> None:
-    """Print the tables, then what is missing, how noisy it was, by which rules, and how to repeat it."""
+    """Print the tables, then gaps, noise, versions, and how to repeat the run."""
     for title, rows in all_rows(result).items():
         console.print(_table(title, rows))
     for line in remarks(result):
@@ -69,7 +69,7 @@ def show(result: dict[str, Any], command: str, console: Console) -> None:
 
 
 def all_rows(result: dict[str, Any]) -> dict[str, Rows]:
-    """Those tables that have something to show, by their titles: headings first."""
+    """The tables with content, by title: headings first."""
     ours = {key: of_all[WINDLASS] for key, of_all in result["figures"].items() if WINDLASS in of_all}
     found = {"Side by side": peer_rows(result), "Windlass over the best of the others": ratio_rows(result)}
     found["Windlass alone"] = alone_rows(ours)
@@ -77,7 +77,7 @@ def all_rows(result: dict[str, Any]) -> dict[str, Rows]:
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
-    """What is not in the tables, and why."""
+    """Missing figures, and why."""
     lines = [NO_ORIGINAL] if "layout_workqueue" in result["figures"] else []
     lines += [f"Not there: {result['peers'][name]['title']}. {why}." for name, why in result["skipped"].items()]
     for failure in result["failed"]:
@@ -97,14 +97,14 @@ def _table(title: str, rows: Rows) -> Table:
 
 
 def versions(result: dict[str, Any]) -> str:
-    """With what it was measured, and on what."""
+    """The versions and the machine of the run."""
     used, machine = result["versions"], result["machine"]
     ours = f"windlass {used['windlass']}, python {used['python']}"
     return f"{ours}, {used['server']}, {machine['system']} with {machine['cores']} cores"
 
 
 def with_one_by_one(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The figures, and among them the faster of blocking and awaited for each peer."""
+    """The figures, plus each peer's faster one of blocking and awaited."""
     faster: dict[str, Any] = {}
     for key in ("enqueue_blocking", "enqueue_awaited"):
         for name, figure in figures.get(key, {}).items():
@@ -114,7 +114,7 @@ def with_one_by_one(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
 
 
 def peer_rows(result: dict[str, Any]) -> Rows:
-    """All peers, each with what was measured of it."""
+    """All peers with their figures."""
     figures = with_one_by_one(result["figures"])
     alone = len(result["peers"]) == 1  # else what only one has is in another table
     columns = [column for column in _COLUMNS if len(figures.get(column[0], ())) > (0 if alone else 1)]
@@ -134,12 +134,12 @@ def _cell(figure: dict[str, Any] | None, number: str, form: str) -> str:
 
 
 def _mark(is_quiet: bool) -> str:
-    """Before a figure that was taken while the machine was busy."""
+    """Marks a figure that was measured while the machine was busy."""
     return "" if is_quiet else "~"
 
 
 def ratio_rows(result: dict[str, Any]) -> Rows:
-    """Where both have a figure: ours, the best of the others, and how many times as good that is."""
+    """Figures of both: Windlass, the best other peer, and the ratio."""
     rows = [["", "Windlass", "best other", "", "times as good"]]
     for row in result["ratios"].values():
         best = result["peers"][row["best_peer"]]["title"]
@@ -154,7 +154,7 @@ def _short(number: float) -> str:
 
 
 def alone_rows(figures: dict[str, dict[str, Any]]) -> Rows:
-    """What only Windlass was asked for."""
+    """Figures that only Windlass has."""
     rows = [["", "jobs/s", "of what"]]
     for key, title, number, unit, second, meaning in _ALONE:
         if key in figures:
@@ -168,7 +168,7 @@ def alone_rows(figures: dict[str, dict[str, Any]]) -> Rows:
 
 
 def noise(result: dict[str, Any]) -> str:
-    """How much of it is to be doubted."""
+    """How noisy the run was."""
     told = result["noise"]
     text = f"{told['noisy_samples']} of {told['samples']} samples were taken while the machine was busy."
     if result["runs"] < 3:

@@ -1,4 +1,4 @@
-"""What is measured: each workload gives one or more figures of one contestant, each a few numbers."""
+"""The workloads: each yields one or more figures of one contestant, each with a few numbers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bench.server import BenchServer, Usage
 
 Figure = dict[str, float]
 Figures = dict[str, Figure]
-EXTRAS = ("results", "progress", "signing", "encryption")  # what costs something, and can be asked for
+EXTRAS = ("results", "progress", "signing", "encryption")  # optional features with a cost
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done in one sample."""
+    """The amount of work in one sample."""
 
     enqueue_seconds: float
     work_seconds: float
@@ -38,7 +38,7 @@ class Sizes:
     pause: float = 0.025
 
     def scaled(self, scale: float) -> Sizes:
-        """The same, larger or smaller."""
+        """The same, scaled."""
         return replace(
             self,
             enqueue_seconds=self.enqueue_seconds * scale,
@@ -52,7 +52,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A peer that can be started, the servers, and how much to do."""
+    """A peer that can be started, the servers, and the sizes."""
 
     peer: Peer
     environment: Environment
@@ -64,13 +64,13 @@ class Contestant:
 
     @contextmanager
     def drive(self, role: str, orders: Any, **variables: str) -> Iterator[Drive]:
-        """Its driver in a role, for a while."""
+        """Run its driver in a role for the length of the block."""
         with Drive(self.environment, role, orders, self.folder, {"BENCH_URL": self.server.url, **variables}) as drive:
             yield drive
         self.spent.append(drive.spent)
 
     def clear(self) -> None:
-        """Leave nothing of what was measured."""
+        """Delete all measured data."""
         for server in (self.server, self.durable):
             server.command("FLUSHALL", "SYNC")
 
@@ -84,12 +84,12 @@ class Contestant:
 def order(
     mode: str, *, task: str = "noop", jobs: int | None = None, seconds: float | None = None, pause: float = 0
 ) -> dict[str, Any]:
-    """What a producer is to do: until so many jobs are sent, or for so long."""
+    """A producer's order: until so many jobs are sent, or for so many seconds."""
     return {"mode": mode, "task": task, "jobs": jobs, "seconds": seconds, "pause": pause}
 
 
 def per_job(jobs: int, cpu: float | None, used: Usage) -> Figure:
-    """What one job cost."""
+    """The cost of one job."""
     figure = {
         "server_us": 1e6 * used.cpu / jobs,
         "commands": sum(calls for calls, _ in used.commands.values()) / jobs,
@@ -101,7 +101,7 @@ def per_job(jobs: int, cpu: float | None, used: Usage) -> Figure:
 
 
 def enqueue(who: Contestant) -> Figures:
-    """One by one blocking, one by one awaited, 100 awaits at a time, and in bulk: whatever it can do."""
+    """One by one blocking, one by one awaited, 100 awaits at a time, and in bulk: each mode that the peer has."""
     orders = [order(mode, seconds=who.sizes.enqueue_seconds) for mode in who.peer.modes]
     figures = {}
     with who.drive("enqueue", orders) as drive:
@@ -122,7 +122,7 @@ def _enqueue(drive: Drive, server: BenchServer) -> Figure:
 
 
 def fill(who: Contestant, jobs: int, task: str = "noop", **variables: str) -> float:
-    """Enqueue so many jobs (and those of the warm-up, which are among them); bytes of server memory for one."""
+    """Enqueue the jobs (including those of the warm-up); returns bytes of server memory per job."""
     server = who.server
     server.command("FLUSHALL", "SYNC")
     server.wait_alone()
@@ -139,14 +139,14 @@ def fill(who: Contestant, jobs: int, task: str = "noop", **variables: str) -> fl
 
 
 def drain(who: Contestant) -> Figures:
-    """A queue full of jobs that do nothing, one worker process; and the memory that one queued job takes."""
+    """A queue full of no-op jobs, one worker process; and the memory of one queued job."""
     jobs = who.jobs(who.peer.pace)
     memory = fill(who, jobs)
     return {"drain": work(who, jobs), "memory": {"bytes": memory}}
 
 
 def work(who: Contestant, jobs: int, task: str = "noop", concurrency: int = 100, **variables: str) -> Figure:
-    """The rate from the first job to the last of so many, which are there already."""
+    """The rate from the first to the last of the queued jobs."""
     given = {"BENCH_JOBS": str(jobs), **variables}
     with who.drive("work", {"task": task, "concurrency": concurrency}, **given) as drive:
         first = drive.expect("first")
@@ -158,7 +158,7 @@ def work(who: Contestant, jobs: int, task: str = "noop", concurrency: int = 100,
 
 
 def _last_step(drive: Drive, until: float) -> dict[str, Any]:
-    """What it reported when all were done, or when it had enough time to show its rate."""
+    """The last report: when all jobs were done, or after enough time to show the rate."""
     while True:
         step = drive.expect("step")
         if step["last"] or step["at"] > until:
@@ -166,14 +166,14 @@ def _last_step(drive: Drive, until: float) -> dict[str, Any]:
 
 
 def naps(concurrency: int) -> Callable[[Contestant], Figures]:
-    """Jobs that sleep for 10 ms, so many at a time; also as a share of what that allows at best."""
+    """Jobs that sleep for 10 ms, `concurrency` at a time; also as a share of the theoretical maximum."""
 
     def measured(who: Contestant) -> Figures:
         ideal = concurrency / NAP
         jobs = max(concurrency, who.jobs(min(who.peer.pace, ideal)))
         fill(who, jobs, "nap")
         figures = {f"naps_{concurrency}": work(who, jobs, "nap", concurrency)}
-        if who.peer.name == WINDLASS:  # the limit for all who run on such a loop
+        if who.peer.name == WINDLASS:  # the limit of any worker on this event loop
             figures[f"sleeps_{concurrency}"] = {"rate": _without(who, "bench.loop_alone", concurrency)[0]}
         for figure in figures.values():
             figure["of_ideal"] = figure["rate"] / ideal
@@ -183,14 +183,14 @@ def naps(concurrency: int) -> Callable[[Contestant], Figures]:
 
 
 def _without(who: Contestant, module: str, number: int) -> list[float]:
-    """What a program without Windlass prints, in the same environment."""
+    """The output of a program without Windlass, in the same environment."""
     environment = {**os.environ, **who.environment.variables, "BENCH_URL": who.server.url}
     command = [who.environment.command[0], "-m", module, str(number)]
     return [float(each) for each in subprocess.check_output(command, env=environment, cwd=ROOT, timeout=60).split()]
 
 
 def ceiling(who: Contestant) -> Figures:
-    """The drain beside one that promises next to nothing."""
+    """The drain, and a prototype almost without guarantees."""
     jobs = who.jobs(who.peer.pace)
     fill(who, jobs)
     ours = work(who, jobs)
@@ -201,12 +201,12 @@ def ceiling(who: Contestant) -> Figures:
 
 
 def executor(task: str, kind: str) -> Callable[[Contestant], Figures]:
-    """Jobs that do nothing, in threads or in processes."""
+    """No-op jobs in threads or in processes."""
 
     def measured(who: Contestant) -> Figures:
         jobs = who.jobs(8_000)
         fill(who, jobs, task, BENCH_KIND=kind)
-        # Threads of one process must not: two may write before either asks where it stands.
+        # Threads of one process must not share the file: two may write before either reads its position.
         shared = str(_fresh(who.folder)) if kind == "process" else ""
         return {task: work(who, jobs, task, BENCH_KIND=kind, BENCH_SHARED=shared)}
 
@@ -220,7 +220,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def latency(who: Contestant) -> Figures:
-    """From before the enqueue to the begin of the job, on a worker that has nothing else to do."""
+    """From before the enqueue to the start of the job, on an idle worker."""
     jobs, mode = who.sizes.latency_jobs, "blocking" if "blocking" in who.peer.modes else "awaited"
     who.server.command("FLUSHALL", "SYNC")
     with who.drive("work", {"task": "noop", "concurrency": 100}) as worker:
@@ -240,10 +240,10 @@ def latency(who: Contestant) -> Figures:
 
 
 def depth(who: Contestant) -> Figures:
-    """All of few jobs, and a part of many with the rest behind it.
+    """A drain of few jobs, and of a part of many.
 
-    A part that takes seconds: just after a fill the server may still be about to move a hash that has grown, a little
-    with each command, and then the first jobs pay for what all of those before them did.
+    The part takes seconds: just after a fill the server may still be rehashing a grown hash, a little with each
+    command, so the first jobs pay for the whole fill.
     """
     few, many = who.sizes.queued, who.sizes.deep
     fill(who, few)
@@ -254,7 +254,7 @@ def depth(who: Contestant) -> Figures:
 
 
 def round_trip(who: Contestant) -> Figures:
-    """The drain through a proxy that holds everything back for a millisecond each way, beside one without."""
+    """The drain through a proxy with a delay of 1 ms each way, and one without."""
     jobs = who.jobs(who.peer.pace)
     fill(who, jobs)
     near = work(who, jobs)
@@ -265,7 +265,7 @@ def round_trip(who: Contestant) -> Figures:
 
 
 def fsync(who: Contestant) -> Figures:
-    """Bulk enqueue and drain on a server that syncs each write to disk, beside one that does not."""
+    """Bulk enqueue and drain on a server that syncs each write to disk, and on one that does not."""
     figures: Figures = {}
     for name, server in (("memory_only", who.server), ("fsync", who.durable)):
         at = replace(who, server=server)
@@ -282,7 +282,7 @@ def fsync(who: Contestant) -> Figures:
 
 
 def guarantees(who: Contestant) -> Figures:
-    """The drain with what can be asked for beside it, and the plain one beside that."""
+    """The drain with each optional feature, and without."""
     jobs = who.jobs(who.peer.pace / 2)
     figures: Figures = {}
     for extra in ("", *EXTRAS):
@@ -295,7 +295,7 @@ def guarantees(who: Contestant) -> Figures:
 
 
 def layout(who: Contestant) -> Figures:
-    """The layout of redis-work-queue: our worker on it, beside the published client."""
+    """The layout of redis-work-queue: Windlass's worker on it, and the published client."""
     jobs = who.jobs(who.peer.pace / 4 if who.peer.name == WINDLASS else who.peer.pace)
     fill(who, jobs, BENCH_LAYOUT="workqueue")
     return {"layout_workqueue": work(who, jobs, BENCH_LAYOUT="workqueue")}
@@ -305,7 +305,7 @@ def layout(who: Contestant) -> Figures:
 
 
 def idle(who: Contestant) -> Figures:
-    """What a worker without jobs asks of the server; ours also 200 times over."""
+    """The server load of workers without jobs; for Windlass also of 200 workers."""
     figures = {"idle_1": _idle(who, "work", {"task": "noop", "concurrency": 100})}
     if who.peer.name == WINDLASS:
         figures[f"idle_{who.sizes.idle_workers}"] = _idle(who, "idle", {"workers": who.sizes.idle_workers})
@@ -320,7 +320,7 @@ def _idle(who: Contestant, role: str, orders: Any) -> Figure:
         if role == "work":
             with who.drive("enqueue", [order(who.fastest_mode(), jobs=1)]) as producer:
                 producer.expect("ready")
-                drive.expect("picked")  # it is up, and has nothing more to do in a moment
+                drive.expect("picked")  # it is up, and idle in a moment
         else:
             drive.expect("ready", timeout=120)
         time.sleep(min(3.0, seconds))
@@ -333,7 +333,7 @@ def _idle(who: Contestant, role: str, orders: Any) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Everybody takes part in it, or only those who are named; in a quick run maybe fewer."""
+    """All peers take part, or only the named ones; in a quick run perhaps fewer."""
 
     name: str
     title: str
@@ -342,7 +342,7 @@ class Workload:
     only_if_quick: tuple[str, ...] = ()
 
     def who(self, *, quick: bool) -> tuple[str, ...]:
-        """The names of those who take part; nobody's means everybody."""
+        """The names of the peers that take part; empty means all."""
         return self.only_if_quick or self.only if quick else self.only
 
 

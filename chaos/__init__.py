@@ -1,1 +1,1 @@
-"""Longer runs of the proofs."""
+"""Chaos runs: long tests that inject faults and then account for every job."""

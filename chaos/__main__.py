@@ -1,11 +1,11 @@
-"""`make chaos`: runs in which everything goes wrong, and what came of them.
+"""`make chaos`: runs that inject faults into real processes and check that no promise was broken.
 
-    python -m chaos                 the run by which Windlass is judged: real processes, killed again and again
-    python -m chaos smoke | long    the same, shorter or longer
-    python -m chaos NAME …          another of the runs that are listed below; NAME --help tells about it
+    python -m chaos                 the main chaos run: real processes, killed repeatedly
+    python -m chaos smoke | long    the same run, shorter or longer
+    python -m chaos NAME …          one of the other runs listed below; NAME --help describes it
 
-Options go to the run that is chosen: `python -m chaos smoke --seed 7`; from make: `make chaos ARGS="smoke --seed 7"`.
-Each prints its seed, and exits with 1 if anything was found.
+Options go to the chosen run: `python -m chaos smoke --seed 7`; from make: `make chaos ARGS="smoke --seed 7"`.
+Each run prints its seed, and exits with 1 if it found a problem.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = {"smoke": run.SMOKE, "long": run.LONG}
 
 
 def other_runs() -> dict[str, str]:
-    """What else can be run, and what each is for: modules here that have a `main`, packages that have a `__main__`."""
+    """The other runs and their descriptions: modules here with a `main` function, packages with a `__main__`."""
     modules = [*FOLDER.glob("*.py"), *FOLDER.glob("*/__main__.py")]
     found = {}
     for path in sorted(modules):
@@ -40,7 +40,7 @@ def _help(others: dict[str, str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Choose a run; the exit code is its own."""
+    """Start the chosen run and return its exit code."""
     name, rest = (arguments[0], arguments[1:]) if arguments and arguments[0][:1] != "-" else ("", arguments)
     others = other_runs()
     if not name and rest in (["-h"], ["--help"]):
@@ -49,11 +49,11 @@ def main(arguments: list[str]) -> int:
     if not name or name in SIZES:
         return run.main(rest, SIZES.get(name, run.DEFAULT), f"python -m chaos {name}".strip())
     if name not in others:
-        print(f"there is no run {name!r}\n{_help(others)}", file=sys.stderr)
+        print(f"unknown run {name!r}\n{_help(others)}", file=sys.stderr)
         return 2
     sys.argv = [f"python -m chaos {name}", *rest]
     runpy.run_module(f"chaos.{name}", run_name="__main__", alter_sys=True)
-    return 0  # such a module ends by itself, with its own code
+    return 0  # such a module calls sys.exit with its own code
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The app of a chaos run: tasks that do what their payload says, one for each way that a job can be run.
+"""The app of a chaos run: tasks that do what their payload says, one for each executor.
 
-Each notes when it begins and how it ends. Importing this module installs the tap: whatever a forkserver forks has it
-then.
+Each task logs its start and its end. Importing this module installs the tap, so every process that a forkserver forks
+has it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from windlass.tasks.declaration import QueueOptions
 
 tap.install("worker")
 
-MOST_DEAD = 1_000_000  # every dead job is looked for in the end, so none may be thrown away
-SHORT: QueueOptions = {"min_backoff": 0.02, "max_backoff": 0.3}  # for what fails and has not said how long to wait
+MAX_DEAD = 1_000_000  # high enough to keep every dead job: the checker looks for each of them at the end
+SHORT_BACKOFF: QueueOptions = {"min_backoff": 0.02, "max_backoff": 0.3}  # keeps default retries short enough for a run
 
-app = Windlass(max_dead=MOST_DEAD, queue_options=dict.fromkeys(QUEUES, SHORT))
+app = Windlass(max_dead=MAX_DEAD, queue_options=dict.fromkeys(QUEUES, SHORT_BACKOFF))
 
 
-class Trouble(Exception):
-    """What a job raises that is meant to fail."""
+class JobError(Exception):
+    """Raised by jobs that are meant to fail."""
 
 
 @app.task(name=LOOP, queue=LOOP)
 async def on_loop(do: str, times: int, ms: int, pad: str, job: Job = current()) -> None:
-    """On the event loop of the runner."""
+    """Runs on the event loop of the runner."""
     with _noted(job):
         if ms and do != "retry":
             await asyncio.sleep(ms / 1000)
@@ -46,30 +46,30 @@ async def on_loop(do: str, times: int, ms: int, pad: str, job: Job = current()) 
 
 @app.task(name=THREAD, queue=THREAD)
 def in_thread(do: str, times: int, ms: int, pad: str, job: Job = current()) -> None:
-    """In a thread of the runner."""
+    """Runs in a thread of the runner."""
     with _noted(job):
         _wait_and_act(do, times, ms, job)
 
 
 @app.task(name=PROCESS, queue=PROCESS, run="process")
 def in_process(do: str, times: int, ms: int, pad: str, job: Job = current()) -> None:
-    """In a child."""
+    """Runs in a child process."""
     with _noted(job):
         _wait_and_act(do, times, ms, job)
 
 
 @app.task(name=CAUGHT, queue=CAUGHT)
 async def with_handler(do: str, times: int, ms: int, pad: str, job: Job = current()) -> None:
-    """On the loop as well; when it fails for good somebody is told."""
+    """Runs on the event loop; a permanent failure goes to a failure handler."""
     with _noted(job):
         _act(do, times, ms, job)
 
 
 @with_handler.on_failure(max_failures=5, min_backoff=0.02, max_backoff=0.3)
 async def hear_of_failure(data: dict[str, Any]) -> None:
-    """Is told of the arguments of a job that failed, and now and then is not up to it at first."""
+    """The failure handler. It sometimes fails at first, too."""
     if data["times"] % 2 and random.random() < 0.1:
-        raise Trouble("the handler failed, too")
+        raise JobError("the handler failed, too")
 
 
 def _wait_and_act(do: str, times: int, ms: int, job: Job) -> None:
@@ -83,7 +83,7 @@ def _wait_and_act(do: str, times: int, ms: int, job: Job) -> None:
 @contextmanager
 def _noted(job: Job) -> Iterator[None]:
     tap.note_started(job)
-    how = "stopped"  # cancelled, or killed in the middle: then nothing is noted at all
+    how = "stopped"  # cancelled; a job killed here logs nothing
     try:
         yield
         how = "ok"
@@ -95,10 +95,10 @@ def _noted(job: Job) -> Iterator[None]:
 
 
 def _act(do: str, times: int, ms: int, job: Job) -> None:
-    """Do what the payload says, so often; from then on the job ends well. Only its own failures and crashes count."""
+    """Perform the payload's action `times` times, then succeed. Only the job's own failures and crashes count."""
     match do:
         case "raise" if job.failures < times:
-            raise Trouble(f"failure {job.failures + 1} of {times}")
+            raise JobError(f"failure {job.failures + 1} of {times}")
         case "retry" if job.failures < times:
             raise Retry("not yet", delay=ms / 1000)
         case "fail":
@@ -112,7 +112,7 @@ def _act(do: str, times: int, ms: int, job: Job) -> None:
 
 
 def _hand_over(count: int, job: Job) -> None:
-    """Children on the same queue, and on the others by way of the outbox; named after their parent."""
+    """Enqueue children on the same queue, and on other queues through the outbox; ids derive from the parent's id."""
     tasks: list[Task[..., Any, Any]] = [on_loop, in_thread, in_process, with_handler]
     for number in range(count):
         task = tasks[(QUEUES.index(job.queue) + number) % len(tasks)]

@@ -1,8 +1,8 @@
-"""A wall clock of its own for one server: it jumps, stands still, or goes on, while every other process keeps the time.
+"""A separate wall clock for one server: it can jump, freeze or run, while all other processes keep the real time.
 
-A small library is loaded before the server's own (clock_shim.c, built when it is first asked for) and reads from a
-shared page what time it is. The change is seen by the next reading of the clock; the server needs no restart, and
-after one it still has this clock. Clocks that only run stay real, so the server's timers go on.
+A small library (clock_shim.c, built on first use) is preloaded into the server and reads the time from a shared page.
+The next clock read sees a change; no restart is needed, and the clock survives a restart. Monotonic clocks stay real,
+so the server's timers go on.
 
     clock = ServerClock()
     with Server(valkey_binary(), env=clock.environment()):
@@ -27,14 +27,14 @@ SOURCE = Path(__file__).parent / "clock_shim.c"
 
 _SECOND = 1_000_000_000
 
-# Where the page holds what; see clock_shim.c.
+# Indexes into the shared page; see clock_shim.c.
 _MODE, _OFFSET, _VALUE = range(3)
 _RUNNING, _FROZEN = range(2)
 
 
 @functools.cache
 def shim() -> Path | None:
-    """The library, built for this process and removed when it ends; None where it cannot be had."""
+    """The library, built for this process and removed at exit; None if it cannot be built here."""
     compiler = shutil.which("cc")
     if sys.platform != "linux" or compiler is None:
         return None
@@ -43,12 +43,12 @@ def shim() -> Path | None:
     command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
     built = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if built.returncode != 0:
-        raise RuntimeError(f"{SOURCE.name} does not build:\n{built.stderr}")
+        raise RuntimeError(f"could not build {SOURCE.name}:\n{built.stderr}")
     return library
 
 
 class ServerClock:
-    """What time one server believes it is. It runs with the real time at first."""
+    """The wall clock that one server sees. It starts at the real time and runs."""
 
     def __init__(self) -> None:
         library = shim()
@@ -68,7 +68,7 @@ class ServerClock:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """What a server must be started with to have this clock."""
+        """Environment variables that give a new server process this clock."""
         others = os.environ.get("LD_PRELOAD")
         preload = f"{self._library}:{others}" if others else str(self._library)
         return {"LD_PRELOAD": preload, "WINDLASS_SERVER_CLOCK": str(self._path)}
@@ -79,41 +79,41 @@ class ServerClock:
 
     @property
     def now_ns(self) -> int:
-        """What the server would read just now, in nanoseconds since 1970."""
+        """The server's current time, in nanoseconds since 1970."""
         return self._page[_VALUE] if self.frozen else time.time_ns() + self._page[_OFFSET]
 
     def jump(self, seconds: float) -> None:
-        """Puts the clock forward, or back where negative; it runs on, or stands still, as before."""
+        """Move the clock forward, or back if negative. A running clock keeps running, a frozen one stays frozen."""
         self._shift(round(seconds * _SECOND))
 
     def freeze(self, at_seconds: float | None = None) -> None:
-        """Stops the clock, at this second since 1970 or where it is."""
+        """Freeze the clock, at this second since 1970 or at its current time."""
         self.freeze_ns(self.now_ns if at_seconds is None else round(at_seconds * _SECOND))
 
     def freeze_ns(self, at_ns: int) -> None:
-        """Stops the clock at this nanosecond since 1970."""
+        """Freeze the clock at this nanosecond since 1970."""
         self._page[_VALUE] = at_ns
         self._page[_MODE] = _FROZEN
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass for a clock that stands still."""
+        """Move a frozen clock forward."""
         if not self.frozen or seconds < 0:
-            raise ValueError("only a frozen clock is advanced, and only forward; jump() moves any clock anywhere")
+            raise ValueError("advance() needs a frozen clock and seconds >= 0; use jump() otherwise")
         self._shift(round(seconds * _SECOND))
 
     def run(self) -> None:
-        """Lets a frozen clock run on from where it stands."""
+        """Let a frozen clock run on from its current time."""
         if self.frozen:
             self._page[_OFFSET] = self._page[_VALUE] - time.time_ns()
             self._page[_MODE] = _RUNNING
 
     def reset(self) -> None:
-        """Shows the real time again."""
+        """Return to the real time."""
         self._page[_OFFSET] = 0
         self._page[_MODE] = _RUNNING
 
     def close(self) -> None:
-        """Gives the page back; a server that still runs keeps its mapping and its time."""
+        """Unmap the page. A server that still runs keeps its mapping and its time."""
         self._page.release()
         self._map.close()
         shutil.rmtree(self._path.parent, ignore_errors=True)
@@ -123,8 +123,8 @@ class ServerClock:
 
 
 def _own_folder(prefix: str) -> Path:
-    """A folder only this user can write, gone when this process ends."""
+    """A folder that only this user can write to, removed when this process ends."""
     folder, owner = Path(tempfile.mkdtemp(prefix=prefix)), os.getpid()
-    # A forked child inherits the exit handlers, not the folder.
+    # A forked child inherits the exit handler, but must not remove the parent's folder.
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     return folder

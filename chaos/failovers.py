@@ -1,16 +1,16 @@
-"""Failovers and moves of slots under load: what was acknowledged is looked for, on whichever server is primary then.
+"""Failovers and slot moves under load: every acknowledged job must be on the current primary.
 
     python -m chaos.failovers --sentinel 40 --cluster 40 --reshards 50 --seed 7
 
-Producers enqueue with `replicated(n)`, n being all replicas that a primary has; workers lease and complete. The primary
-is killed with SIGKILL, a replica is promoted, and the killed one comes back empty as a replica; again and again. What
-each was told is kept in this process, outside the servers.
+Producers enqueue with `replicated(n)`, n being the number of replicas of a primary; workers lease and complete. The
+run kills the primary with SIGKILL, a replica is promoted, and the killed server returns as an empty replica; repeated.
+All answers are kept in this process, outside the servers.
 
-A completion does not wait for replicas, so one that was acknowledged just before a kill may be undone by it: that job
-runs again. Such are counted as rolled back. A second completion with no promotion in between is a fault.
+A completion does not wait for replicas. A failover can undo a completion acknowledged just before the kill, and the
+job runs again: the report counts it as rolled back. A second completion without a failover in between is a fault.
 
-With `memory` nothing waits for replicas. What that can lose is printed too: replicas are held back by SIGSTOP and the
-payloads are large, for small ones reach the buffers of the kernel whatever the replica does.
+With `memory`, no call waits for replicas. The report also prints how much that can lose: replicas are held back with
+SIGSTOP, and payloads are large, because small ones reach the kernel's buffers even while the replica is stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from time import monotonic, sleep
 from typing import NamedTuple, Protocol
 
 from tests.support.cluster import Cluster
-from tests.support.replication import RESTLESS, is_replica, primary_port
+from tests.support.replication import ROLE_CHANGE_ERRORS, is_replica, primary_port
 from tests.support.sentinel import SentinelGroup
 from tests.support.server import HOST, Server
 from tests.support.waiting import wait_until
@@ -41,37 +41,37 @@ from windlass import Queue, RawJob, State, Windlass
 from windlass.errors import WindlassError
 from windlass.storage.native.keys import queue_key
 
-LEASE = 5.0  # seconds; a lease that a failover swallowed ends after that
-PATIENCE = 30.0  # seconds that a call may take: far longer than any failover
-CONFIRMED = 5.0  # seconds that replicas are waited for, and that a server may be silent
-WORK = 0.005  # seconds that a job takes
-BATCH = 10  # jobs that are enqueued together
-BACKLOG = 100  # jobs of a queue that may wait before its producer rests
-GOAL = 3.0  # seconds from a promotion to the first job leased
+LEASE_S = 5.0  # seconds; a lease lost in a failover expires after this
+CALL_TIMEOUT_S = 30.0  # seconds that a call may take; far longer than any failover
+CONFIRM_TIMEOUT_S = 5.0  # seconds to wait for replicas, and that a server may stay silent
+WORK_S = 0.005  # seconds that a job takes
+BATCH_JOBS = 10  # jobs per enqueue
+MAX_BACKLOG = 100  # waiting jobs at which a producer pauses
+RESUME_GOAL_S = 3.0  # seconds from a promotion to the first job leased
 HELD_JOBS, HELD_BYTES = 250, 100_000
-DOWN_AFTER_MS = 700  # silence after which a server is called dead
-LAG = 0.1  # seconds by which a replica may be behind that nobody holds back: it reads when it comes to it
+DOWN_AFTER_MS = 700  # silence after which a server counts as down
+USUAL_LAG_S = 0.1  # seconds that a replica may lag without being held back
 MEMORY = "memory"
 
 
 class Crash(NamedTuple):
-    """A primary that was killed, and when another had its place."""
+    """A killed primary, and when its successor took over."""
 
     queues: frozenset[str]
-    exposed: float  # since when replicas were held back, or a little behind; else a second before the kill
+    exposed: float  # since when replicas lagged; without a hold, one second before the kill
     killed: float
     promoted: float
 
 
 class Completion(NamedTuple):
-    """A completion that was told to be ours."""
+    """An accepted completion."""
 
     leased: float
     told: float
 
 
 class Receipt(NamedTuple):
-    """What an enqueue was told."""
+    """The acknowledgement of an enqueue."""
 
     level: str
     told: float
@@ -79,44 +79,44 @@ class Receipt(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What producers and workers were told, and what was done to the servers. Kept outside of them."""
+    """Answers that producers and workers received, and faults injected into the servers. Kept outside the servers."""
 
-    sent: dict[str, str] = field(default_factory=dict)  # queue by id, before it is sent
+    sent: dict[str, str] = field(default_factory=dict)  # id → queue, noted before the send
     acknowledged: dict[str, Receipt] = field(default_factory=dict)
-    errors: Counter[str] = field(default_factory=Counter)  # calls that ended with an error: what they did is not known
-    leases: list[tuple[float, str]] = field(default_factory=list)  # when, and of which queue
+    errors: Counter[str] = field(default_factory=Counter)  # calls that ended with an error; their effect is unknown
+    leases: list[tuple[float, str]] = field(default_factory=list)  # (time, queue)
     completed: dict[str, list[Completion]] = field(default_factory=dict)
-    in_doubt: set[str] = field(default_factory=set)  # completions of which nothing is known
+    in_doubt: set[str] = field(default_factory=set)  # completions that got no answer
     crashes: list[Crash] = field(default_factory=list)
-    left: set[str] = field(default_factory=set)  # on the servers in the end
-    faults: list[BaseException] = field(default_factory=list)  # what ended a thread, or the run
+    left: set[str] = field(default_factory=set)  # still on the servers at the end
+    faults: list[BaseException] = field(default_factory=list)  # errors that ended a thread or the run
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note_error(self, call: str, error: Exception) -> None:
-        """A call failed."""
+        """Count a failed call."""
         with self.lock:
             self.errors[f"{call}: {type(error).__name__}"] += 1
 
     def resumed_after(self, crash: Crash) -> float | None:
-        """Seconds from the promotion to the first job leased of the queues that had stood still."""
+        """Seconds from the promotion to the first new lease on the affected queues."""
         first = None
         for at, queue in reversed(self.leases):
-            if at < crash.promoted - 1:  # threads may note theirs a little out of order
+            if at < crash.promoted - 1:  # threads append slightly out of order
                 break
             if queue in crash.queues and at > crash.promoted:
                 first = min(first or at, at)
         return None if first is None else first - crash.promoted
 
     def lost(self) -> set[str]:
-        """Acknowledged, and neither completed nor there."""
+        """Jobs acknowledged, not completed, and not on the servers."""
         return self.acknowledged.keys() - self.completed.keys() - self.left - self.in_doubt
 
     def unexpected(self) -> set[str]:
-        """Completed, and never sent."""
+        """Jobs completed but never sent."""
         return self.completed.keys() - self.sent.keys()
 
     def doubled(self) -> tuple[list[str], list[float]]:
-        """Jobs that were completed twice for no reason; and of those rolled back, how long before the kill."""
+        """Jobs completed twice without a failover; and per rolled-back job, seconds between completion and kill."""
         unexplained: list[str] = []
         undone: list[float] = []
         for id, times in self.completed.items():
@@ -129,7 +129,7 @@ class Ledger:
         return unexplained, undone
 
     def at_risk(self) -> int:
-        """How many were acknowledged while a kill could still have lost them."""
+        """Number of jobs acknowledged while a kill could still lose them."""
         return sum(
             any(self.sent[id] in crash.queues and crash.exposed < told < crash.promoted for crash in self.crashes)
             for id, (_, told) in self.acknowledged.items()
@@ -140,7 +140,7 @@ class Ledger:
 
 
 class Load:
-    """A producer and two workers for each queue, in threads, until the block ends and the queues are empty."""
+    """One producer and two workers per queue, in threads, until the block ends and the queues are empty."""
 
     def __init__(
         self, url: str, queues: Sequence[str], levels: Sequence[str], ledger: Ledger, *, size: int = 0, workers: int = 2
@@ -149,15 +149,15 @@ class Load:
         self._queues = queues
         self._levels = levels
         self._padding = b"x" * size
-        self._app = Windlass(url, retry_for=PATIENCE, call_timeout=CONFIRMED)
+        self._app = Windlass(url, retry_for=CALL_TIMEOUT_S, call_timeout=CONFIRM_TIMEOUT_S)
         self._ending, self._drained = threading.Event(), threading.Event()
-        self._round = len(ledger.crashes)  # makes ids of their own for each load of a ledger
+        self._round = len(ledger.crashes)  # keeps the ids of each load distinct
         self._producers = [self._thread(self._produce, name) for name in queues]
         self._workers = [self._thread(self._work, name) for name in queues for _ in range(workers)]
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """Producers run inside; then all that they sent is worked off."""
+        """Run producers inside the block; afterwards, work off all jobs."""
         with self._app:
             for thread in (*self._producers, *self._workers):
                 thread.start()
@@ -168,33 +168,33 @@ class Load:
                 self._drain()
 
     def stop_producing(self) -> None:
-        """Returns when no producer waits for an answer any more."""
+        """Stop producers. Returns once no producer waits for an answer."""
         self._ending.set()
         for thread in self._producers:
-            thread.join(PATIENCE + 10)
+            thread.join(CALL_TIMEOUT_S + 10)
 
     def wait_for_more(self, count: int) -> None:
-        """Returns when so many more jobs were completed; work that stands still is a fault."""
+        """Wait until `count` more jobs have completed. Stalled work is a fault."""
         self._wait_for(lambda: len(self.ledger.completed), count, "work to go on")
 
     def wait_answered(self, count: int) -> None:
-        """Returns when so many more jobs were acknowledged, or enqueues ended with an error."""
+        """Wait until `count` more enqueues have been acknowledged or have failed."""
         self._wait_for(
             lambda: len(self.ledger.acknowledged) + self.ledger.errors.total(), count, "enqueues to be answered"
         )
 
     def _wait_for(self, number: Callable[[], int], more: int, what: str) -> None:
         goal = number() + more
-        wait_until(lambda: self.ledger.faults or number() >= goal, what, timeout=PATIENCE)
+        wait_until(lambda: self.ledger.faults or number() >= goal, what, timeout=CALL_TIMEOUT_S)
         if self.ledger.faults:
             raise self.ledger.faults[0]
 
     def _drain(self) -> None:
-        for name in self._queues:  # those of a run without workers, and what a failover left leased
+        for name in self._queues:  # also jobs of a run without workers, and jobs that a failover left leased
             self._work_off(self._app.queue(name))
         self._drained.set()
         for thread in self._workers:
-            thread.join(PATIENCE + 10)
+            thread.join(CALL_TIMEOUT_S + 10)
         for name in self._queues:
             queue = self._app.queue(name)
             self.ledger.left |= {job.id for state in State for job in queue.all_jobs(state)}
@@ -206,7 +206,7 @@ class Load:
             counts = queue.counts()
             return counts.waiting + counts.leased == 0
 
-        wait_until(empty, f"{queue!r} to be empty", timeout=PATIENCE + 2 * LEASE, ignoring=(WindlassError,))
+        wait_until(empty, f"{queue!r} to be empty", timeout=CALL_TIMEOUT_S + 2 * LEASE_S, ignoring=(WindlassError,))
 
     def _thread(self, work: Callable[[str], None], queue: str) -> threading.Thread:
         def guarded() -> None:
@@ -222,12 +222,12 @@ class Load:
         for number, level in enumerate(cycle(self._levels)):
             if self._ending.is_set():
                 return
-            ids = [f"{name}-{self._round}-{number}-{place}" for place in range(BATCH)]
+            ids = [f"{name}-{self._round}-{number}-{place}" for place in range(BATCH_JOBS)]
             self.ledger.sent |= dict.fromkeys(ids, name)
             jobs = [RawJob(id.encode() + self._padding, id=id, durability=level) for id in ids]
             try:
                 receipts = queue.enqueue_many(jobs)
-            except WindlassError as error:  # they may be there or not, and safe or not
+            except WindlassError as error:  # the jobs may exist or not
                 self.ledger.note_error("enqueue", error)
             else:
                 told = monotonic()
@@ -237,9 +237,9 @@ class Load:
                     return
 
     def _is_ahead(self, queue: Queue) -> bool:
-        """Whether workers have enough to do: a kill should find jobs that wait, and not heaps of them."""
+        """Whether enough jobs wait: a kill should hit waiting jobs, but not a huge backlog."""
         try:
-            return queue.counts().waiting > BACKLOG
+            return queue.counts().waiting > MAX_BACKLOG
         except WindlassError:
             return False
 
@@ -247,13 +247,13 @@ class Load:
         queue = self._app.queue(name)
         while not self._drained.is_set():
             try:
-                self._take(queue, 5, WORK)
+                self._take(queue, 5, WORK_S)
             except WindlassError as error:
                 self.ledger.note_error("lease", error)
 
     def _take(self, queue: Queue, most: int, work: float = 0.0) -> None:
-        """Lease some, work on each for so long, and complete them."""
-        batch = queue.lease_many(most, seconds=LEASE, wait=0.05)
+        """Lease up to `most` jobs, work on each for `work` seconds, and complete them."""
+        batch = queue.lease_many(most, seconds=LEASE_S, wait=0.05)
         leased = monotonic()
         if not batch:
             return
@@ -275,7 +275,7 @@ class Load:
 
 
 class Topology(Protocol):
-    """Servers that take each other's place."""
+    """A group of servers with failover."""
 
     @property
     def name(self) -> str: ...
@@ -294,12 +294,12 @@ class Topology(Protocol):
     def url(self) -> str: ...
 
     def primary_of(self, queue: str) -> Server:
-        """Where a queue lies, once no change is under way."""
+        """The primary that holds a queue, once no failover is in progress."""
 
     def replicas_of(self, primary: Server) -> list[Server]: ...
 
     def heal(self, killed: Server) -> None:
-        """Bring it back; returns when everybody is in step again."""
+        """Restart the killed server; returns when all replicas are in sync."""
 
 
 class Sentinels:
@@ -344,11 +344,11 @@ class Nodes:
 
     @property
     def url(self) -> str:
-        """With every node in it: the first may be the one that is dead."""
+        """A URL with every node, because the first node may be down."""
         return f"redis://{','.join(f'{HOST}:{node.port}' for node in self._cluster.nodes)}/0"
 
     def slot_of(self, queue: str) -> int:
-        """Where all keys of a queue lie."""
+        """The slot that holds all keys of a queue."""
         return self._cluster.slot_of(queue_key(queue, "state"))
 
     def primary_of(self, queue: str) -> Server:
@@ -360,17 +360,19 @@ class Nodes:
 
     def heal(self, killed: Server) -> None:
         killed.start()
-        wait_until(lambda: is_replica(killed), "the killed node to follow", timeout=PATIENCE, ignoring=RESTLESS)
+        wait_until(
+            lambda: is_replica(killed), "the killed node to follow", timeout=CALL_TIMEOUT_S, ignoring=ROLE_CHANGE_ERRORS
+        )
         self._cluster.wait_ok()
 
 
-# -- what is done to them ---------------------------------------------------------------------------
+# -- the faults -------------------------------------------------------------------------------------
 
 
 def crash(topology: Topology, queue: str, ledger: Ledger, before: Callable[[], object] | None = None) -> Server:
-    """Kill the primary of a queue; returns it when another has its place.
+    """Kill the primary of a queue; returns it once a replica has been promoted.
 
-    `before` is done while its replicas are held back; what they have not read by then dies with the primary.
+    `before` runs while the replicas are held back; writes that they have not read by then die with the primary.
     """
     primary = topology.primary_of(queue)
     heirs = topology.replicas_of(primary)
@@ -378,7 +380,7 @@ def crash(topology: Topology, queue: str, ledger: Ledger, before: Callable[[], o
     exposed = None
     with ExitStack() as held:
         if before is not None:
-            exposed = monotonic() - LAG
+            exposed = monotonic() - USUAL_LAG_S
             for heir in heirs:
                 held.enter_context(heir.paused())
             before()
@@ -387,9 +389,9 @@ def crash(topology: Topology, queue: str, ledger: Ledger, before: Callable[[], o
     wait_until(
         lambda: any(heir.command("ROLE")[0] == b"master" for heir in heirs),
         "a replica to be promoted",
-        timeout=PATIENCE,
+        timeout=CALL_TIMEOUT_S,
         interval=0.005,
-        ignoring=RESTLESS,
+        ignoring=ROLE_CHANGE_ERRORS,
     )
     ledger.crashes.append(Crash(queues, exposed or killed - 1, killed, monotonic()))
     return primary
@@ -405,7 +407,7 @@ def fail_over(topology: Topology, times: int, seed: int, until: float = math.inf
             load.wait_for_more(chance.randint(20, 200))
             killed = crash(topology, chance.choice(topology.queues), report.ledger)
             found = partial(report.ledger.resumed_after, report.ledger.crashes[-1])
-            wait_until(found, "work to be resumed", timeout=PATIENCE)
+            wait_until(found, "work to be resumed", timeout=CALL_TIMEOUT_S)
             topology.heal(killed)
             load.wait_for_more(20)
             report.done += 1
@@ -413,7 +415,7 @@ def fail_over(topology: Topology, times: int, seed: int, until: float = math.inf
 
 
 def hold_back(topology: Topology, times: int, seed: int, level: str) -> Report:
-    """Kill primaries whose replicas are behind: what a level loses then, or does not acknowledge."""
+    """Kill primaries whose replicas lag: measures how many jobs a level loses, or refuses to acknowledge."""
     chance = random.Random(f"{topology.name} {level} {seed}")
     report = Report(f"{topology.name}, {level}: killed while replicas are held back", topology.version, times)
     report.may_lose, report.worked = level == MEMORY, False
@@ -422,7 +424,7 @@ def hold_back(topology: Topology, times: int, seed: int, level: str) -> Report:
             queue = chance.choice(topology.queues)
             load = Load(topology.url, [queue], [level], report.ledger, size=HELD_BYTES, workers=0)
             with load.running():
-                # One that is not acknowledged is waited for: a few of them will do.
+                # Each unacknowledged enqueue waits for its timeout: a few are enough.
                 answers = HELD_JOBS if level == MEMORY else 1
                 killed = crash(topology, queue, report.ledger, before=partial(load.wait_answered, answers))
                 load.stop_producing()
@@ -432,7 +434,7 @@ def hold_back(topology: Topology, times: int, seed: int, level: str) -> Report:
 
 
 def reshard(cluster: Cluster, times: int, seed: int, until: float = math.inf) -> Report:
-    """Move the slots of queues between primaries under load: key by key, and as a whole where the server can."""
+    """Move the slots of queues between primaries under load: key by key, or in one step if the server supports it."""
     topology = Nodes(cluster)
     chance = random.Random(f"reshard {seed}")
     report = Report(f"{topology.name}, slots of queues moved under load", topology.version, times)
@@ -456,7 +458,7 @@ def reshard(cluster: Cluster, times: int, seed: int, until: float = math.inf) ->
 
 @dataclass
 class Report:
-    """What one run was told, and whether that is good enough."""
+    """The ledger of one run and its verdict."""
 
     title: str
     version: str
@@ -469,7 +471,7 @@ class Report:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """What is done inside is timed; an error ends it, and is among what was found."""
+        """Time the block. An error ends it and counts as a finding."""
         began = monotonic()
         try:
             yield
@@ -483,19 +485,19 @@ class Report:
         doubled, _ = ledger.doubled()
         slowest = max(self._resumed(), default=0.0)
         found = {
-            "nothing was acknowledged": not ledger.acknowledged,
-            f"{self.done} of {self.times} were done": self.done < self.times,
+            "no enqueue was acknowledged": not ledger.acknowledged,
+            f"only {self.done} of {self.times} faults were injected": self.done < self.times,
             f"{len(ledger.lost())} lost": bool(ledger.lost()) and not self.may_lose,
             f"{len(doubled)} completed twice without a failover in between": bool(doubled),
-            f"{len(ledger.unexpected())} completed that nobody sent": bool(ledger.unexpected()),
+            f"{len(ledger.unexpected())} completed but never sent": bool(ledger.unexpected()),
             f"{len(ledger.left)} left on the servers": bool(ledger.left),
-            f"work stood still for {slowest:.1f} s after a promotion": slowest > GOAL,
-            f"it ended with {ledger.faults[:1]}": bool(ledger.faults),
+            f"no job was leased for {slowest:.1f} s after a promotion": slowest > RESUME_GOAL_S,
+            f"the run failed: {ledger.faults[:1]}": bool(ledger.faults),
         }
         return [what for what, true in found.items() if true]
 
     def lines(self) -> Iterator[str]:
-        """The figures, good or bad."""
+        """The figures as text lines."""
         ledger = self.ledger
         doubled, undone = ledger.doubled()
         levels = Counter(receipt.level for receipt in ledger.acknowledged.values())
@@ -513,7 +515,7 @@ class Report:
         if resumed := self._resumed():
             yield f"  from promotion to the first job leased {_spread(resumed)}"
         for what in self.missed():
-            yield f"  GOAL MISSED: {what}"
+            yield f"  RESUME_GOAL_S MISSED: {what}"
 
     def _resumed(self) -> list[float]:
         if not self.worked:
@@ -527,16 +529,16 @@ def _spread(seconds: Iterable[float]) -> str:
 
 
 def main() -> int:
-    """Run what was asked for; 1 if a goal was missed."""
+    """Run the chosen scenarios; returns 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m chaos.failovers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sentinel", type=int, default=40, help="failovers of a Sentinel group (default %(default)s)")
     parser.add_argument("--cluster", type=int, default=40, help="failovers in a cluster (default %(default)s)")
-    parser.add_argument("--reshards", type=int, default=50, help="slots moved in a cluster (default %(default)s)")
-    parser.add_argument("--held", type=int, default=2, help="kills while replicas are behind (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=30, help="begin nothing after that (default %(default)s)")
+    parser.add_argument("--reshards", type=int, default=50, help="slot moves in a cluster (default %(default)s)")
+    parser.add_argument("--held", type=int, default=2, help="kills while replicas lag (default %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
+        "--minutes", type=float, default=30, help="start no new fault after this many minutes (default %(default)s)"
     )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: random)")
     chosen = parser.parse_args()
     seed, until = chosen.seed, monotonic() + 60 * chosen.minutes
     print(f"seed {seed}: repeat with --seed {seed}; Python {platform.python_version()}", flush=True)
@@ -555,24 +557,24 @@ def _runs(chosen: argparse.Namespace, seed: int, until: float) -> Iterator[Repor
         with cluster_of_six() as cluster:
             yield from _failovers(Nodes(cluster), chosen.cluster, chosen.held, seed, until)
     if chosen.reshards:
-        with cluster_of_six(node_timeout_ms=15_000) as cluster:  # nobody dies here, and nobody shall seem to
+        with cluster_of_six(node_timeout_ms=15_000) as cluster:  # no server dies here, so none may be called dead
             yield reshard(cluster, chosen.reshards, seed, until)
 
 
 def sentinel_group() -> SentinelGroup:
-    """A group whose servers can promise all that can be asked for: `replicated` means the primary's disk as well."""
+    """A Sentinel group whose `replicated` level includes the primary's disk."""
     return SentinelGroup(down_after_ms=DOWN_AFTER_MS, appendonly=True, appendfsync="always")
 
 
 def cluster_of_six(node_timeout_ms: int = DOWN_AFTER_MS) -> Cluster:
-    """A cluster whose servers can promise the same."""
+    """A cluster whose `replicated` level includes the primary's disk."""
     return Cluster(replicas=1, node_timeout_ms=node_timeout_ms, appendonly=True, appendfsync="always")
 
 
 def _failovers(topology: Topology, times: int, held: int, seed: int, until: float) -> Iterator[Report]:
     first = fail_over(topology, times, seed, until)
     yield first
-    if held and not first.ledger.faults:  # else nobody knows what state the servers are in
+    if held and not first.ledger.faults:  # after a fault the servers' state is unknown
         yield hold_back(topology, held, seed, topology.level)
         yield hold_back(topology, held, seed, MEMORY)
 

@@ -1,7 +1,7 @@
 """The processes of a chaos run: its workers and producers, and when each of them ended.
 
-None outlives the run. A worker is a supervisor with its forkserver, runner and children; all carry its mark in their
-environment, and only what carries it is ever signalled.
+No process outlives the run. A worker is a supervisor with its forkserver, runner and children. All of them carry the
+run's mark in their environment, and only marked processes are ever signalled.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from chaos.nemesis.processes import Victim
 from windlass.worker import process_info
 
 ROOT = Path(__file__).parent.parent
-PATH = os.pathsep.join([str(Path(windlass.__file__).parent.parent), str(ROOT)])  # all run the same Windlass as we do
+PATH = os.pathsep.join([str(Path(windlass.__file__).parent.parent), str(ROOT)])  # children import the same Windlass
 MARK = "WINDLASS_CHAOS_MARK"
-PATIENCE = 20.0  # seconds for processes to end
-LOOK = 0.5  # seconds between two looks for new processes
+EXIT_TIMEOUT_S = 20.0  # seconds to wait for processes to end
+SCAN_EVERY_S = 0.5  # seconds between two scans for new processes
 
 Ending = Callable[[int, str], None]
-"""Takes a process that has ended, and how."""
+"""Receives a process that has ended, and how."""
 
-# Becomes what it is told to, after asking the kernel to end it together with the thread that started it.
+# Runs the given module after asking the kernel to end it together with the thread that started it.
 _GUARD = """
 import ctypes, os, runpy, sys
 libc = ctypes.CDLL(None)
 if hasattr(libc, "prctl"):
     libc.prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the run is gone")
+    sys.exit("the chaos run has ended")
 module, sys.argv = sys.argv[2], sys.argv[2:]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 
 
 class DeathWatch:
-    """Tells the moment in which processes end, also those that are not our own children."""
+    """Reports the moment when watched processes end. They need not be children of this process."""
 
     def __init__(self, ended: Ending) -> None:
         self._ended = ended
@@ -62,7 +62,7 @@ class DeathWatch:
         self._thread.start()
 
     def add(self, pids: Iterable[int]) -> None:
-        """Watch these as well, those that are there and not watched yet."""
+        """Watch these processes as well, if they are alive and not yet watched."""
         with self._lock:
             for pid in set(pids) - self._watched:
                 try:
@@ -73,9 +73,9 @@ class DeathWatch:
                 self._selector.register(fd, selectors.EVENT_READ, pid)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         os.close(self._wake_end)
-        self._thread.join(PATIENCE)
+        self._thread.join(EXIT_TIMEOUT_S)
 
     def _watch(self) -> None:
         while True:
@@ -90,7 +90,7 @@ class DeathWatch:
 
 
 class Process:
-    """One process that the run started, with all that comes from it."""
+    """A process that the run started, with all its descendants."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], mark: str, watch: DeathWatch) -> None:
         self.name = name
@@ -100,14 +100,14 @@ class Process:
 
     @property
     def supervisor(self) -> int:
-        """The process that was started; of a worker its supervisor."""
+        """The started process; for a worker, its supervisor."""
         return self.process.pid
 
     def processes(self) -> list[int]:
-        """All that is alive of it."""
+        """All live processes of it."""
         found = [
             process.pid
-            for process in process_info.everybody()
+            for process in process_info.all_processes()
             if not process.is_zombie and self._mark in (process_info.environment(process.pid) or ())
         ]
         self._watch.add(found)
@@ -119,7 +119,7 @@ class Process:
 
 
 class Fleet:
-    """All workers and producers. As a context manager it kills on exit whatever is left of them."""
+    """All workers and producers. As a context manager it kills all of them on exit."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str], ended: Ending) -> None:
         self._folder = folder
@@ -129,7 +129,7 @@ class Fleet:
         self._workers: dict[str, Process] = {}
         self._orders: dict[str, tuple[str, Sequence[str]]] = {}
         self._lock = threading.Lock()
-        # The kernel ends a process together with the *thread* that started it: this one lives as long as the run.
+        # The kernel ends a process together with the *thread* that started it, so this thread lives as long as the run.
         self._launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="launcher")
         self._ending = threading.Event()
         self._looking = threading.Thread(target=self._look_on, name="fleet", daemon=True)
@@ -144,7 +144,7 @@ class Fleet:
     # -- starting ----------------------------------------------------------------------------------
 
     def start_worker(self, name: str, url: str, options: Sequence[str]) -> None:
-        """A worker, and another one like it whenever it has ended."""
+        """Start a worker. It is restarted whenever it ends."""
         self._orders[name] = (url, options)
         self._restart(name)
 
@@ -152,11 +152,11 @@ class Fleet:
         return self._start(name, url, ["chaos.producer", *options])
 
     def replace(self, victim: Victim) -> None:
-        """Another worker for one that was killed or told to end."""
+        """Start a new worker in place of one that was killed or stopped."""
         self._restart(victim.name)
 
     def _restart(self, name: str) -> None:
-        """As a service manager would: if it is not there, and nobody else has seen to it."""
+        """Restart a missing worker as a service manager would, unless it was already restarted."""
         with self._lock:
             there = self._workers.get(name)
             if (there is None or not there.alive) and not self._ending.is_set():
@@ -187,21 +187,21 @@ class Fleet:
     # -- who is there ------------------------------------------------------------------------------
 
     def workers(self) -> list[Process]:
-        """The workers that run."""
+        """The running workers."""
         with self._lock:
             return [worker for worker in self._workers.values() if worker.alive]
 
     def _look_on(self) -> None:
-        """New processes come all the time, and their end is to be seen. And a worker whose forkserver was killed
-        while it
-        imported the app ends by itself."""
-        while not self._ending.wait(LOOK):
+        """Scan for new processes, so that their end is seen. Also restart workers that end by themselves, as a worker
+        does if its forkserver is killed during the import of the app.
+        """
+        while not self._ending.wait(SCAN_EVERY_S):
             self.mend()
             for worker in self.workers():
                 worker.processes()
 
     def mend(self) -> None:
-        """Every worker that there should be is there."""
+        """Restart every missing worker."""
         for name in list(self._orders):
             self._restart(name)
 
@@ -212,30 +212,30 @@ class Fleet:
     # -- the end -----------------------------------------------------------------------------------
 
     def dismiss(self) -> dict[str, int]:
-        """Tell all workers to finish and end; their exit codes by name."""
-        wait_until(self.ready, "every worker to have begun", timeout=PATIENCE, interval=0.05)  # one may be new
+        """Tell all workers to finish and stop; returns their exit codes by name."""
+        wait_until(self.ready, "every worker to have begun", timeout=EXIT_TIMEOUT_S, interval=0.05)  # one may be new
         self._ending.set()
         workers = self.workers()
         for worker in workers:
             worker.process.send_signal(signal.SIGTERM)
-        codes = {worker.name: worker.process.wait(PATIENCE) for worker in workers}
-        wait_until(lambda: not self.left(), "the workers' processes to be gone", timeout=PATIENCE, interval=0.05)
+        codes = {worker.name: worker.process.wait(EXIT_TIMEOUT_S) for worker in workers}
+        wait_until(lambda: not self.left(), "the workers' processes to be gone", timeout=EXIT_TIMEOUT_S, interval=0.05)
         return codes
 
     def left(self) -> list[int]:
-        """What is still alive of all that was ever started."""
+        """Live processes that the run started."""
         marks = {process._mark for process in self._everybody}
         return [
             process.pid
-            for process in process_info.everybody()
+            for process in process_info.all_processes()
             if not process.is_zombie and not marks.isdisjoint(process_info.environment(process.pid) or ())
         ]
 
     def close(self) -> None:
-        """Kill whatever is left."""
+        """Kill all remaining processes."""
         self._ending.set()
-        self._looking.join(PATIENCE)
-        deadline = time.monotonic() + PATIENCE
+        self._looking.join(EXIT_TIMEOUT_S)
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
         while (left := self.left()) and time.monotonic() < deadline:
             for pid in left:
                 try:
@@ -245,7 +245,7 @@ class Fleet:
             time.sleep(0.02)
         for process in self._everybody:
             if process.process.poll() is None:
-                process.process.wait(PATIENCE)
+                process.process.wait(EXIT_TIMEOUT_S)
         self._watch.close()
         self._launcher.shutdown()
 

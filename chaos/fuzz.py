@@ -1,13 +1,13 @@
-"""`python -m chaos.fuzz`: hostile payloads, names and lines, by chance, against the real thing.
+"""`python -m chaos.fuzz`: random hostile payloads, names and lines, fed to the real code.
 
-    envelopes  through the reader of payloads, the tasks' own readers and the command line's view of a job; some of them
-               through a queue and a real worker, which must live on and still run a good job in the end
-    names      through the checks; then as queues, ids, holders, schedules and tasks on a server, while MONITOR shows
-               every key that is touched: each must carry the tag of that very queue
-    lines      through the protocol's reader; then through `windlass stdio`, on both of its layouts: each bad line is
-               one line in its log, and it still answers
+    envelopes  through the payload reader, the task readers and the command line's view of a job; some also through a
+               queue and a real worker, which must survive and still run a good job at the end
+    names      through the validation; then as queues, ids, holders, schedules and tasks on a server; MONITOR shows
+               every key touched: each key must carry the tag of its own queue
+    lines      through the protocol reader; then through `windlass stdio`, on both of its layouts: each bad line is
+               one line in its log, and the service still answers
 
-It prints how many there were, what crashed and which keys lay outside, and returns 1 if any did. `--seed` repeats a
+It prints the counts, the crashes and the keys outside the tag, and returns 1 if there were any. `--seed` repeats a
 run. `tests/security/test_fuzz.py` runs the short form.
 """
 
@@ -56,12 +56,12 @@ from windlass.worker.settings import Settings
 
 T = TypeVar("T")
 BATCH = 500
-PATIENCE = 60.0
+WORKER_TIMEOUT_S = 60.0
 QUEUE = "default"
 
 
 class Findings:
-    """What was wrong, each kind of it counted and shown once."""
+    """Problems found, counted by kind, with one example each."""
 
     def __init__(self) -> None:
         self.crashes: Counter[str] = Counter()
@@ -72,12 +72,12 @@ class Findings:
         return bool(self.crashes or self.outside)
 
     def crash(self, what: str, example: object) -> None:
-        """Something did what it must not do when it met this."""
+        """Count a crash or a wrong result for this input."""
         self.crashes[what] += 1
         self._examples.setdefault(what, repr(example)[:300])
 
     def lines(self) -> Iterator[str]:
-        """All of it, for people."""
+        """All findings as text lines."""
         for what, count in self.crashes.most_common():
             yield f"  crash, {count} ×: {what}\n    such as {self._examples[what]}"
         for key in self.outside[:20]:
@@ -95,16 +95,16 @@ def _chunks(things: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-# -- reading, without a server: also done under an audit hook --------------------------------------
+# -- readers, without a server: also run under an audit hook ---------------------------------------
 
 
 def read_payloads(payloads: Iterable[bytes], findings: Findings) -> None:
-    """A payload is a plan, broken, or of an unknown task; whatever it is, it can be shown."""
+    """Any payload reads as planned, broken, or of an unknown task; and it can be displayed."""
     for data in payloads:
         try:
             planned = attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1))
             if not isinstance(planned, attempt.Plan | Broken | Unknown):
-                findings.crash(f"planned as {type(planned).__name__}", data)
+                findings.crash(f"a payload was planned as {type(planned).__name__}", data)
             text = msgspec.json.encode(job_facts(JobRecord(QUEUE, "a", State.READY, data), True))
             msgspec.json.decode(text)
         except Exception as error:
@@ -112,7 +112,7 @@ def read_payloads(payloads: Iterable[bytes], findings: Findings) -> None:
 
 
 def read_failures(payloads: Iterable[bytes], findings: Findings) -> None:
-    """The same in the place of what a failure handler is told, which only somebody can write who has the server."""
+    """The same for failure records, which only a client with access to the server can write."""
     for data in payloads:
         try:
             attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1, marks=FAILURE_JOB))
@@ -124,7 +124,7 @@ _ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 
 
 def is_legal_name(name: object) -> bool:
-    """Whether this may name a queue, holder or schedule: the rule of the docs, written once more and otherwise."""
+    """Whether this is a legal name of a queue, holder or schedule: the documented rule, implemented a second time."""
     return (
         isinstance(name, str)
         and 1 <= len(name) <= 128
@@ -134,14 +134,14 @@ def is_legal_name(name: object) -> bool:
 
 
 def is_legal_id(id: object) -> bool:
-    """Whether this may be the id of a job."""
+    """Whether this is a legal job id."""
     if not isinstance(id, str) or any(0xD800 <= ord(letter) <= 0xDFFF for letter in id):
         return False
     return 1 <= len(id.encode()) <= 512
 
 
 def read_names(names: Iterable[Any], findings: Findings) -> None:
-    """The checks take what is legal and refuse all else with an error of ours."""
+    """The validation accepts legal names and rejects all others with a Windlass error."""
     for name in names:
         _agree(check_name, name, is_legal_name(name), errors.InvalidName, findings)
         _agree(check_id, name, is_legal_id(name), errors.InvalidId, findings)
@@ -170,7 +170,7 @@ def _agree(
 
 
 def is_bad_line(line: bytes, findings: Findings) -> bool:
-    """Whether a line is no message."""
+    """Whether the reader rejects this line."""
     try:
         read_message(line, "default")
     except BadMessage:
@@ -184,7 +184,7 @@ def is_bad_line(line: bytes, findings: Findings) -> bool:
 
 
 def fuzz_envelopes(count: int, through_worker: int, chance: random.Random) -> Findings:
-    """All of them through the readers, and so many of them through a worker."""
+    """Feed all payloads to the readers, and `through_worker` of them to a worker."""
     findings = Findings()
     read_payloads((hostile.payload(chance) for _ in range(count)), findings)
     read_failures((hostile.payload(chance) for _ in range(count // 10)), findings)
@@ -203,20 +203,20 @@ def _feed_worker(server: Server, folder: Path, payloads: list[bytes], findings: 
         shop.wait_ready(worker)
         queue = shop.queue(QUEUE)
         receipts = queue.enqueue_many(payloads)
-        wait_until(lambda: not _under_way(queue), "the worker to be done", timeout=PATIENCE)
+        wait_until(lambda: not _under_way(queue), "the worker to be done", timeout=WORKER_TIMEOUT_S)
         counts = queue.counts()
         if counts.scheduled != counts.parked:
             failed = [job for job in queue.all_jobs(State.SCHEDULED) if job.failures or job.stalls]
             findings.crash("a payload made a worker fail", [(job.data[:100], job.message) for job in failed[:3]])
         for job in queue.all_jobs(State.DEAD):
             if job.reason != "failed" or not (job.message or "").startswith("keep_result:"):
-                findings.crash(f"a payload died: {job.reason} {job.message}", job.data)
+                findings.crash(f"a payload's job is dead: {job.reason} {job.message}", job.data)
         alive = queue.enqueue(write_envelope("kept", b'["still here"]', 60), id="last")
-        if JobHandle[str](queue._layout, queue._flow_runner, alive.id).result(timeout=PATIENCE) != "still here":
-            findings.crash("the last job was not run", alive)
-        for words in ("the runner died", "the runner was ended", "Traceback"):
+        if JobHandle[str](queue._layout, queue._flow_runner, alive.id).result(timeout=WORKER_TIMEOUT_S) != "still here":
+            findings.crash("the good job at the end did not run", alive)
+        for words in ("Runner ", "Traceback"):
             if words in worker.log:
-                findings.crash(f"the worker said {words!r}", worker.log[-500:])
+                findings.crash(f"the worker logged {words!r}", worker.log[-500:])
         print(
             f"  through a worker: {len(receipts):,} payloads, {counts.broken:,} broken, {counts.parked:,} of unknown "
             f"tasks, {counts.dead:,} whose results could not be kept, the others run"
@@ -232,7 +232,7 @@ def _under_way(queue: Queue) -> bool:
 
 
 def fuzz_names(count: int, chance: random.Random) -> Findings:
-    """All through the checks, and those that are legal onto a server whose every command is looked at."""
+    """Validate all names, and use the legal ones on a server while MONITOR shows every command."""
     findings = Findings()
     names = [hostile.name(chance) for _ in range(count)]
     read_names(names, findings)
@@ -253,9 +253,9 @@ def fuzz_names(count: int, chance: random.Random) -> Findings:
         app.workers()
         watch.expect(None)
         app.queues()
-        app.close()  # its goodbye goes to every queue, and is looked at as well
+        app.close()  # its deregistration touches every queue, and is checked as well
         findings.outside += watch.finish()
-        print(f"  on a server: {len(ids):,} ids, {len(queues):,} queues, {watch.commands:,} commands looked at")
+        print(f"  on a server: {len(ids):,} ids, {len(queues):,} queues, {watch.commands:,} commands checked")
     return findings
 
 
@@ -265,7 +265,7 @@ def _tell_fleet(app: Windlass, name: str) -> None:
 
 
 def _refuse(app: Windlass, names: list[Any], findings: Findings) -> None:
-    """What is no name is refused by every verb that takes one, and nothing is sent."""
+    """Every method rejects an illegal name, and sends nothing."""
     queue = app.queue("ids")
     for name in names:
         for verb in (
@@ -281,13 +281,13 @@ def _refuse(app: Windlass, names: list[Any], findings: Findings) -> None:
             except errors.InvalidInput:
                 continue
             except Exception as error:
-                findings.crash(f"a verb: {_described(error)}", name)
+                findings.crash(f"a method: {_described(error)}", name)
             else:
-                findings.crash("a verb took it", name)
+                findings.crash("a method accepted an illegal name", name)
 
 
 def _use_ids(queue: Queue, ids: list[str], chance: random.Random) -> None:
-    """Every step that puts an id into a key, a member or a record."""
+    """Call every operation that puts an id into a key, a member or a record."""
     for id in chance.sample(ids, min(5, len(ids))):
         queue.enqueue(b"", id=id, delay=60)
         queue.update(id, priority=1, delay=0)
@@ -325,7 +325,7 @@ def _use_queue(app: Windlass, name: str, id: str, chance: random.Random) -> None
     queue.purge()
 
 
-# -- lines, through the service --------------------------------------------------------------------
+# -- lines, through `windlass stdio` ---------------------------------------------------------------
 
 
 class _Said(msgspec.Struct):
@@ -334,7 +334,7 @@ class _Said(msgspec.Struct):
 
 
 class StdioService:
-    """`windlass stdio`, with its log in a file: a pipe that nobody reads would lose lines."""
+    """`windlass stdio`, with its log in a file: an unread pipe would block it."""
 
     def __init__(self, url: str, layout: str, folder: Path) -> None:
         self.log = folder / f"{layout}.log"
@@ -368,7 +368,7 @@ class StdioService:
             self._came.notify_all()
 
     def handle(self, lines: list[bytes]) -> bool:
-        """Whether it still answers when it has handled these lines."""
+        """Handle these lines; returns whether the service still answers."""
         assert self._process.stdin
         self._asked += 1
         name = f"asked-{self._asked}"
@@ -379,22 +379,22 @@ class StdioService:
         except OSError:
             return False
         with self._came:
-            self._came.wait_for(lambda: name in self._answers or self._process.poll() is not None, PATIENCE)
+            self._came.wait_for(lambda: name in self._answers or self._process.poll() is not None, WORKER_TIMEOUT_S)
             return name in self._answers
 
     def logged(self) -> list[bytes]:
-        """Its log, line by line."""
+        """The log lines."""
         return self.log.read_bytes().splitlines()
 
     def end(self) -> int:
-        """Its input ends; what it returns."""
+        """Close its input; returns its exit code."""
         assert self._process.stdin
         try:
             self._process.stdin.close()
         except OSError:
             pass
         try:
-            return self._process.wait(PATIENCE)
+            return self._process.wait(WORKER_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -403,7 +403,7 @@ class StdioService:
 
 
 def fuzz_lines(count: int, chance: random.Random) -> Findings:
-    """All through the reader, and through a service: half of them on each layout."""
+    """Feed all lines to the reader, and half of them to a service on each layout."""
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="wl-") as folder:
         for layout in ("processor", "native"):
@@ -416,23 +416,23 @@ def fuzz_lines(count: int, chance: random.Random) -> Findings:
                 finally:
                     code = service.end()
                 if code != 0:
-                    findings.crash(f"stdio on {layout} ended with {code}", service.log.read_text()[-1500:])
+                    findings.crash(f"stdio on {layout} exited with {code}", service.log.read_text()[-1500:])
                 findings.outside += watch.finish()
                 _check_log(service, layout, findings)
     return findings
 
 
 def _speak(service: StdioService, layout: str, lines: list[bytes], findings: Findings) -> None:
-    """First all as they come; then the bad ones once more by themselves, so that what is logged can be counted."""
+    """Send all lines in order; then the bad ones again alone, so that their log lines can be counted."""
     bad = [line for line in lines if is_bad_line(line, findings) and line.strip()]
     for chunk in _chunks(lines, BATCH):
         if not service.handle(chunk):
-            return findings.crash(f"stdio on {layout} fell silent", chunk[-1])
+            return findings.crash(f"stdio on {layout} stopped answering", chunk[-1])
     errors_logged = 0
     for chunk in _chunks(bad, BATCH):
         before = _errors(service)
         if not service.handle(chunk):
-            return findings.crash(f"stdio on {layout} fell silent", chunk[-1])
+            return findings.crash(f"stdio on {layout} stopped answering", chunk[-1])
         errors_logged += _errors(service) - before
     if errors_logged != len(bad):
         findings.crash(f"stdio on {layout} logged {errors_logged:,} errors of {len(bad):,} bad lines", None)
@@ -443,11 +443,11 @@ def _speak(service: StdioService, layout: str, lines: list[bytes], findings: Fin
 
 
 def _errors(service: StdioService) -> int:
-    # Not what was said of messages that could be read: a tick of the service's own may complain at any time.
+    # Count only complaints about bad lines: the service's own periodic work may log errors at any time.
     return sum(b'"log_level":"error"' in line and _BAD.search(line) is not None for line in service.logged())
 
 
-_BAD = re.compile(rb"a line (is not|has)|a message (is not as|has a time)|there is no topic|worker's message has no")
+_BAD = re.compile(rb"(line|message) skipped: ")
 
 
 def _check_log(service: StdioService, layout: str, findings: Findings) -> None:
@@ -462,13 +462,13 @@ def _check_log(service: StdioService, layout: str, findings: Findings) -> None:
         findings.crash(f"stdio on {layout} wrote no JSON", line)
 
 
-# Names there are those of another system: anything without spaces, braces and control characters.
+# Names on the processor layout: anything without spaces, braces and control characters.
 _PROCESSOR = re.compile(r"(?:jobs|workers)_[a-z_0-9]+:[^\s{}\x00-\x1f\x7f]{1,128}")
 _LEDGER = re.compile(r"windlass:\{[^\s{}\x00-\x1f\x7f]{1,128}\}:processor:[a-z]+")
 
 
 def _judge_for(layout: str, lines: list[bytes]) -> Callable[[bytes, bytes], bytes | None]:
-    """Which keys the service may touch. A job of the processor layout is a key by its bare uuid, as it was sent."""
+    """Which keys the service may touch. On the processor layout a job's key is its bare uuid, exactly as sent."""
     if layout == "native":
         return native_key
     uuids = set(_uuids(lines))
@@ -476,10 +476,10 @@ def _judge_for(layout: str, lines: list[bytes]) -> Callable[[bytes, bytes], byte
     def judge(key: bytes, command: bytes) -> bytes | None:
         text = key.decode(errors="replace")
         ours = _PROCESSOR.fullmatch(text) or _LEDGER.fullmatch(text)
-        # What a worker says of a job that there is not is looked up under any uuid, and nothing is written there.
+        # A worker's message about a missing job looks up its uuid, and writes nothing.
         looked_up = command in (b"HGET", b"TYPE", b"EXISTS")
         job = key in uuids and (looked_up or not _RESERVED.match(text))
-        # One script there is about one queue, and its jobs are anywhere: that layout knows no clusters.
+        # This layout does not support clusters: one script call is about one queue, but jobs are at any key.
         return b"" if ours or job else None
 
     return judge
@@ -510,13 +510,15 @@ def _root() -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fuzz, and tell: 1 if anything was found."""
+    """Fuzz and print the result; returns 1 if there were findings."""
     parser = argparse.ArgumentParser(prog="python -m chaos.fuzz", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--envelopes", type=int, default=100_000, help="payloads (default %(default)s)")
-    parser.add_argument("--through-worker", type=int, default=5_000, help="more of them, run (default %(default)s)")
-    parser.add_argument("--names", type=int, default=100_000, help="names of all kinds (default %(default)s)")
-    parser.add_argument("--lines", type=int, default=100_000, help="lines for stdio (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="where chance begins")
+    parser.add_argument("--envelopes", type=int, default=100_000, help="number of payloads (default %(default)s)")
+    parser.add_argument(
+        "--through-worker", type=int, default=5_000, help="additional payloads that a worker runs (default %(default)s)"
+    )
+    parser.add_argument("--names", type=int, default=100_000, help="number of names (default %(default)s)")
+    parser.add_argument("--lines", type=int, default=100_000, help="number of stdio lines (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: random)")
     chosen = parser.parse_args(arguments)
     print(f"seed {chosen.seed}: repeat with --seed {chosen.seed}", flush=True)
     crashes = outside = 0

@@ -1,10 +1,10 @@
-"""What each level of durability can lose: the server is killed under load, and what it acknowledged is looked for.
+"""What each durability level can lose: kills the server under load and looks for every acknowledged job.
 
     python -m chaos.levels --rounds 5
 
-The acknowledgements are kept in this process, outside the server. With a stalled disk as well: that is when a server
-that writes every second loses more than a second, and by a mere kill of its process. What replication can lose is
-measured by `python -m chaos.failovers`.
+Acknowledgements are kept in this process, outside the server. Some cases stall the disk: only then does a server that
+syncs every second lose more than a second, even if only its process is killed. `python -m chaos.failovers` measures
+what replication can lose.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from chaos.nemesis.disk import StalledFsync
 from windlass import State, Windlass
 from windlass.errors import WindlassError
 
-STALL = 1.8  # seconds that an fsync takes: the server goes on answering for two
-LOAD = 4.0  # seconds before the kill
+STALL_S = 1.8  # seconds that an fsync takes; the server goes on answering for two seconds
+LOAD_S = 4.0  # seconds before the kill
 PRODUCERS = 4
 NONE = {"appendonly": "no"}
 EVERYSEC = {"appendonly": "yes", "appendfsync": "everysec"}
@@ -31,7 +31,7 @@ ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 
 
 class Case(NamedTuple):
-    """A level that is asked for, on a server with these settings, whose disk stalls or does not."""
+    """A level on a server with these settings, with a stalled or a normal disk."""
 
     level: str
     config: dict[str, str]
@@ -40,15 +40,15 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one round."""
+    """The result of one round."""
 
     acknowledged: int
     lost: int
-    window: float  # seconds before the kill at which the oldest lost one was acknowledged
+    window: float  # seconds from the oldest lost acknowledgement to the kill
 
 
 CASES = (
-    Case("memory", NONE, False, LOAD + 60),
+    Case("memory", NONE, False, LOAD_S + 60),
     Case("everysec", EVERYSEC, False, 2.0),
     Case("everysec", EVERYSEC, True, 2.0),
     Case("fsync", ALWAYS, False, 0.0),
@@ -57,7 +57,7 @@ CASES = (
 
 
 def play(case: Case, seconds: float) -> Outcome:
-    """One round: load, kill, restart, look."""
+    """One round: load, kill, restart, count."""
     with Server(valkey_binary(), config=case.config) as server, ExitStack() as stack:
         acknowledged: dict[str, float] = {}
         ending = threading.Event()
@@ -69,14 +69,14 @@ def play(case: Case, seconds: float) -> Outcome:
                     try:
                         receipt = queue.enqueue(b"x" * 100)
                     except WindlassError:
-                        return  # killed: this one is in doubt, and not acknowledged
+                        return  # the server was killed: this enqueue is in doubt
                     acknowledged[receipt.id] = monotonic()
 
         producers = [threading.Thread(target=produce) for _ in range(PRODUCERS)]
         for producer in producers:
             producer.start()
         sleep(seconds / 2)
-        stall = stack.enter_context(StalledFsync(server, STALL)) if case.stalls else None
+        stall = stack.enter_context(StalledFsync(server, STALL_S)) if case.stalls else None
         sleep(seconds / 2)
         killed_at = monotonic()
         server.kill()
@@ -94,10 +94,12 @@ def play(case: Case, seconds: float) -> Outcome:
 
 
 def main() -> int:
-    """Play every case, print a line for each; 1 if one lost more than its level allows."""
+    """Play every case and print a line for each; returns 1 if one lost more than its level allows."""
     parser = argparse.ArgumentParser(prog="python -m chaos.levels", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="of each case (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=LOAD, help="of load before the kill (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per case (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=LOAD_S, help="seconds of load before the kill (default %(default)s)"
+    )
     chosen = parser.parse_args()
     missing = StalledFsync.available()
     bad = 0
@@ -106,7 +108,7 @@ def main() -> int:
         disk = "stalls" if case.stalls else "fine"
         policy = case.config.get("appendfsync", "no log")
         if case.stalls and missing:
-            print(f"{case.level:10} {policy:12} {disk:8} left out: {missing}")
+            print(f"{case.level:10} {policy:12} {disk:8} skipped: {missing}")
             continue
         rounds = [play(case, chosen.seconds) for _ in range(chosen.rounds)]
         window = max(each.window for each in rounds)

@@ -1,7 +1,7 @@
-"""The jobs of a chaos run, drawn by chance: one seed, one load, whoever asks for which part of it.
+"""The jobs of a chaos run, generated from a seed: the same seed gives the same jobs to every process.
 
-Most jobs are short and end well. Some come later, some again and again under one id, some are taken away before they
-run; some fail once, some always; some kill the process that they run in; some hand others over.
+Most jobs are short and succeed. Some are delayed, some reuse one id, some are cancelled before they run; some fail
+once, some always; some kill their process; some enqueue other jobs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from windlass.tasks.envelope import write_envelope
 
 LOOP, THREAD, PROCESS, CAUGHT = "loop", "thread", "process", "caught"
 QUEUES = (LOOP, THREAD, PROCESS, CAUGHT)
-"""One queue for each way to run a job: a queue is only asked for as many jobs as every kind on it has room for. And one
-whose failures are told to a failure handler."""
+"""One queue per executor, so that a queue is never asked for more jobs than its executor has slots; and one whose
+failures go to a failure handler."""
 
-SINGLETONS = 50  # ids that are enqueued again and again
-ALWAYS = 99  # failures that no job is forgiven
-CANCEL_AFTER = 2  # batches after which the jobs are taken away that were meant for it
+SINGLETONS = 50  # ids that are enqueued repeatedly
+ALL_FAILURES = 99  # failures; more than any retry budget
+CANCEL_AFTER = 2  # batches between the enqueue of a job and its cancel
 
 _encode = msgspec.json.Encoder().encode
 
-# What a job does, by the queue that it is on: how likely, and how often it does so before it ends well.
-_DEEDS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
+# The actions on each queue: (name, probability, how often the job does it before it succeeds).
+_ACTIONS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
     LOOP: (
         ("ok", 62, (0,)),
         ("wait", 25, (0,)),
-        ("raise", 4, (1, 1, 1, 2, ALWAYS)),
+        ("raise", 4, (1, 1, 1, 2, ALL_FAILURES)),
         ("retry", 3, (1, 2)),
         ("fail", 1, (0,)),
         ("hand over", 3, (1, 2, 3)),
@@ -42,7 +42,7 @@ _DEEDS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
     THREAD: (
         ("ok", 60, (0,)),
         ("wait", 30, (0,)),
-        ("raise", 4, (1, 1, 2, ALWAYS)),
+        ("raise", 4, (1, 1, 2, ALL_FAILURES)),
         ("retry", 2, (1,)),
         ("fail", 1, (0,)),
         ("hand over", 1, (1, 2)),
@@ -51,15 +51,15 @@ _DEEDS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
     PROCESS: (
         ("ok", 60, (0,)),
         ("wait", 20, (0,)),
-        ("raise", 6, (1, 1, 2, ALWAYS)),
+        ("raise", 6, (1, 1, 2, ALL_FAILURES)),
         ("retry", 2, (1,)),
         ("fail", 2, (0,)),
         ("hand over", 4, (1, 2)),
         ("progress", 2, (0,)),
-        ("exit", 2, (1, 1, 2, ALWAYS)),
-        ("segfault", 2, (1, 1, ALWAYS)),
+        ("exit", 2, (1, 1, 2, ALL_FAILURES)),
+        ("segfault", 2, (1, 1, ALL_FAILURES)),
     ),
-    CAUGHT: (("ok", 60, (0,)), ("raise", 25, (1, 2, ALWAYS, ALWAYS)), ("fail", 15, (0,))),
+    CAUGHT: (("ok", 60, (0,)), ("raise", 25, (1, 2, ALL_FAILURES, ALL_FAILURES)), ("fail", 15, (0,))),
 }
 _SHARES = (88.0, 7.0, 3.0, 2.0)
 _PADS = (0, 0, 0, 10, 40, 100, 400)
@@ -73,39 +73,39 @@ class Planned(NamedTuple):
     data: bytes
     options: dict[str, Any]
     cancelled: bool = False
-    """It waits long enough to be taken away, and is."""
+    """The job waits long enough to be cancelled, and is cancelled."""
 
     def raw(self, **more: Any) -> RawJob:
-        """As `enqueue_many` takes it."""
+        """The job in the form that `enqueue_many` takes."""
         return RawJob(self.data, id=self.id, **self.options, **more)
 
 
 def payload(queue: str, do: str, times: int = 0, ms: int = 0, pad: str = "") -> bytes:
-    """The call of the task of a queue (see app.py)."""
+    """The payload that calls the task of this queue (see app.py)."""
     return write_envelope(queue, _encode({"do": do, "times": times, "ms": ms, "pad": pad}))
 
 
 class Load:
-    """What one of several producers sends, batch by batch."""
+    """The jobs of one producer, batch by batch."""
 
     def __init__(self, seed: int, producer: int) -> None:
         self._seed = seed
         self._producer = producer
 
     def batch(self, number: int, size: int) -> list[Planned]:
-        """The jobs of one batch. Asked for again, they are the same; ids differ between all batches and producers."""
+        """The jobs of one batch: the same on each call. Ids differ between all batches and producers."""
         chance = random.Random(f"{self._seed} {self._producer} {number}")
         planned = [self._job(chance, f"{self._producer}-{number}-{place}") for place in range(size)]
-        # An id stands for one job in a batch: of two of the same id the later one counts.
+        # An id stands for one job in a batch: the later of two with the same id counts.
         return list({job.id: job for job in planned}.values())
 
     def _job(self, chance: random.Random, id: str) -> Planned:
         (queue,) = chance.choices(QUEUES, _SHARES)
-        deeds = _DEEDS[queue]
+        deeds = _ACTIONS[queue]
         ((do, _, times),) = chance.choices(deeds, [weight for _, weight, _ in deeds])
         options = self._limits(chance, do)
         single = chance.random() < 0.04 and do in ("ok", "wait")
-        # Every payload is another: of the jobs of one id it tells which of them ran.
+        # Every payload is unique, so that it tells which of the jobs with one id ran.
         pad = f"{id} {'x' * chance.choice(_PADS)}"
         ms = chance.choice((1, 2, 5, 10, 20, 50)) if do in ("wait", "retry", "progress") else 0
         data = payload(queue, do, chance.choice(times), ms, pad)
@@ -120,7 +120,7 @@ class Load:
         return Planned(queue, id, data, options)
 
     def _limits(self, chance: random.Random, do: str) -> dict[str, Any]:
-        """Small ones, so that a run sees budgets used up; where they are plain, nothing is said."""
+        """Small retry limits, so that a run uses some up; default limits are left out."""
         if do in ("raise", "retry"):
             return {"max_failures": chance.choice((2, 3, 5)), "min_backoff": 0.02, "max_backoff": 0.3}
         if do in ("exit", "segfault"):
@@ -129,5 +129,5 @@ class Load:
 
 
 def to_cancel(batch: Sequence[Planned]) -> list[Planned]:
-    """Those of a batch that are meant to be taken away."""
+    """The jobs of a batch that are to be cancelled."""
     return [job for job in batch if job.cancelled]

@@ -1,13 +1,13 @@
-"""The event log of a run: what every process did and heard, written outside the server that is under test.
+"""The event log of a run: every process logs its actions and the answers it gets, outside the server under test.
 
 Each process appends length-prefixed records to a file of its own, one `write` for each (`O_APPEND`), so a `kill -9`
-of the process loses none of them and tears none. What the server did is told by its own words: `epoch` and `step` of
-the answer put all steps of a queue in order, whoever made them, and `now` is the queue's own clock (ms). Times `t`
-are `CLOCK_MONOTONIC` in nanoseconds, common to all processes of the machine; they serve latencies, overlaps and
-faults, never the order of steps.
+of the process neither loses nor tears a record. The server's answers fix the order: `epoch` and `step` of an
+answer order all steps of a queue, across processes, and `now` is the queue's own clock (ms). Times `t`
+are `CLOCK_MONOTONIC` in nanoseconds, common to all processes of the machine. They serve to measure latencies,
+overlaps and faults, never to order steps.
 
-A call is noted before it is sent (`Sent`) and when it is answered. A call without an answer may have been applied or
-not, never both: its process died, or gave up in doubt.
+A call is logged before it is sent (`Sent`) and when it is answered. A call without an answer was applied once or not
+at all: its process died, or gave up in doubt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 
 _LENGTH = struct.Struct("<I")
-_MOST = 1 << 28
+_MAX_RECORD_BYTES = 1 << 28
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -33,11 +33,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Began(Record, frozen=True, tag="began"):
-    """A process begins: its role ("producer", "runner", "supervisor", "child", "driver"), for a runner its holder's
-    name.
+    """A process begins: its role ("producer", "runner", "supervisor", "child", "driver"), and a runner's holder name.
 
-    `wall` is what its clock showed at `t`, in ms since 1970 (0: not noted): so run times can be compared with real
-    time, whatever was done to the server's clock.
+    `wall` is its wall clock at `t`, in ms since 1970 (0: not logged), which relates run times to real time even if the
+    server's clock was changed.
     """
 
     pid: int
@@ -47,14 +46,14 @@ class Began(Record, frozen=True, tag="began"):
 
 
 class Ended(Record, frozen=True, tag="ended"):
-    """A process is known to be dead, as its parent or the driver saw it."""
+    """A process is dead, as its parent or the driver saw."""
 
     pid: int
     how: str  # "exit 0", "signal 9"
 
 
 class Sent(Record, frozen=True, tag="sent"):
-    """A call is about to be sent: its number within this file, and what it asks for."""
+    """A call is about to be sent: its number within this file, and its arguments."""
 
     call: int
     queue: str
@@ -63,7 +62,7 @@ class Sent(Record, frozen=True, tag="sent"):
     cancels: tuple[str, ...] = ()
     want: int = 0
     holder: str = ""
-    handed: tuple[Handed, ...] = ()  # for other queues, by way of the outbox
+    handed: tuple[Handed, ...] = ()  # jobs for other queues, sent through the outbox
 
 
 class EnqueueAsked(msgspec.Struct, frozen=True, array_like=True):
@@ -76,24 +75,24 @@ class EnqueueAsked(msgspec.Struct, frozen=True, array_like=True):
     delay: int = 0
     max_failures: int = 10
     max_stalls: int = 3
-    singleton: bool = False  # others may enqueue the same id again: its generations are told apart by `check`
+    singleton: bool = False  # the id may be enqueued again; `check` tells its generations apart
 
 
 class SettleAsked(msgspec.Struct, frozen=True, array_like=True):
     """One outcome: "completed", "released", "retried", "failed", "crashed", "broken", "unknown", "unhandled".
 
-    `delay` (ms) is that of a retry; 0: at once.
+    `delay` (ms) is that of a retry; 0: immediately.
     """
 
     job: str
     fence: int
     outcome: str
     delay: int = 0
-    alone: bool = True  # of a crash: it was certainly this job's, and is charged
+    alone: bool = True  # for a crash: this job certainly caused it, and is charged
 
 
 class Handed(msgspec.Struct, frozen=True, array_like=True):
-    """A job for another queue, from a finished one: it must arrive there if that one's outcome was accepted."""
+    """A job for another queue, from a finished one: it must arrive if the finished job's outcome was accepted."""
 
     parent: str
     queue: str
@@ -101,7 +100,7 @@ class Handed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """One lease that an answer brought; counts as they are stored with the job."""
+    """One lease in an answer, with the counts stored in the job."""
 
     job: str
     fence: int
@@ -109,13 +108,13 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     priority: int
     failures: int
     stalls: int
-    caught: bool = False  # not the job itself but its failure, for a failure handler
+    caught: bool = False  # a failure job for a failure handler
 
 
 class Answered(Record, frozen=True, tag="answered"):
     """The answer to a call of this file.
 
-    `statuses` of its enqueues, `settled` of its outcomes, `cancelled` of its cancels, each in the order of `Sent`.
+    `statuses` of the enqueues, `settled` of the outcomes, `cancelled` of the cancels, each in the order of `Sent`.
     """
 
     call: int
@@ -123,20 +122,20 @@ class Answered(Record, frozen=True, tag="answered"):
     epoch: int
     step: int
     now: int
-    statuses: str = ""  # a letter each: a added, u updated, k kept, b blocked, m missing
-    level: str = ""  # the durability that the receipts state
+    statuses: str = ""  # one letter each: a added, u updated, k kept, b blocked, m missing
+    level: str = ""  # the durability in the receipts
     settled: tuple[bool, ...] = ()
-    returned: tuple[int, ...] = ()  # fences of broken jobs that were released, because the queue keeps enough of them
+    returned: tuple[int, ...] = ()  # fences of broken jobs that were released because the queue is full of them
     cancelled: tuple[bool, ...] = ()
     claims: tuple[Claim, ...] = ()
-    recovered: int = 0  # jobs that this step took back from lost holders
+    recovered: int = 0  # jobs that this step reclaimed from lost holders
     holder: str = ""
-    lease: int = 0  # ms: whoever holds under this name is safe until now + lease
+    lease: int = 0  # ms: this holder's leases are valid until now + lease
     wall: int = 0  # the server's wall clock for run times (`due`), ms since 1970
 
 
 class Refused(Record, frozen=True, tag="refused"):
-    """A call that was given up: `in_doubt` it may have been applied, else it certainly was not."""
+    """A call was given up. `in_doubt`: it may have been applied; otherwise it certainly was not."""
 
     call: int
     why: str
@@ -144,7 +143,7 @@ class Refused(Record, frozen=True, tag="refused"):
 
 
 class Beaten(Record, frozen=True, tag="beaten"):
-    """A heartbeat was answered; `known` false: the holder has lost everything."""
+    """A heartbeat was answered. `known` is false if the holder has lost all leases."""
 
     queue: str
     holder: str
@@ -180,7 +179,7 @@ class Started(Record, frozen=True, tag="started"):
 
 
 class Finished(Record, frozen=True, tag="finished"):
-    """User code came to its end: "ok", "raised", "stopped"."""
+    """User code ended: "ok", "raised", "stopped"."""
 
     pid: int
     queue: str
@@ -190,10 +189,10 @@ class Finished(Record, frozen=True, tag="finished"):
 
 
 class Fault(Record, frozen=True, tag="fault"):
-    """The nemesis began or ended something: kill, stop, partition, clock …; `pids` that it concerns (0: the server).
+    """The nemesis began or ended a fault: kill, stop, partition, clock …; `pids` are the processes hit (0: the server).
 
-    Without any pid it concerns everybody. Names tell the kind: "kill …", "stop …", "partition …", "… clock …"; what
-    has "server" in its name concerns the server, whatever its pids are.
+    A fault without pids hits every process. Its name gives the kind: "kill …", "stop …", "partition …", "… clock …"; a
+    name with "server" in it means the server, whatever the pids.
     """
 
     name: str
@@ -203,10 +202,10 @@ class Fault(Record, frozen=True, tag="fault"):
 
 
 class Rewound(Record, frozen=True, tag="rewound"):
-    """The server was made to forget: "flushed", "restored", "failover", or "killed" below fsync.
+    """The server lost state: "flushed", "restored", "failover", or "killed" below fsync.
 
-    What was acknowledged after `since` (monotonic ns) may be gone, and (epoch, step) begin again. It is noted while the
-    server is down, or right after it was flushed: what is sent later is answered from what is left.
+    Steps acknowledged after `since` (monotonic ns) may be gone, and (epoch, step) start over. The record is written
+    while the server is down, or right after a flush, so later calls are answered from the remaining state.
     """
 
     how: str
@@ -214,11 +213,11 @@ class Rewound(Record, frozen=True, tag="rewound"):
 
 
 class Healed(Record, frozen=True, tag="healed"):
-    """All faults have ended; from here on everything must drain."""
+    """All faults have ended; from here on every queue must drain."""
 
 
 class Left(Record, frozen=True, tag="left"):
-    """A job that is on the server at the end: its state ("ready" … "dead", "broken"), its counts, why it is dead."""
+    """A job on the server at the end: its state ("ready" … "dead", "broken"), its counts, why it is dead."""
 
     queue: str
     job: str
@@ -230,7 +229,7 @@ class Left(Record, frozen=True, tag="left"):
 
 
 class Inspected(Record, frozen=True, tag="inspected"):
-    """The end of a run on one queue: counts, what an audit found amiss, keys that are left, how long draining took."""
+    """One queue at the end of a run: counts, number of audit findings, remaining keys, seconds it took to drain."""
 
     queue: str
     drained: bool
@@ -262,12 +261,12 @@ _decode = msgspec.msgpack.Decoder(Any_).decode
 
 
 def digest(payload: bytes) -> int:
-    """A short sum of a payload, to see that it comes out as it went in."""
+    """A short checksum of a payload, to detect changes."""
     return crc32(payload)
 
 
 class LogWriter:
-    """The file of one process. Made anew after a fork: two processes never share one."""
+    """The log file of one process. A forked process opens its own: two processes never share a file."""
 
     def __init__(self, folder: Path, role: str, holder: str = "") -> None:
         self._pid = os.getpid()
@@ -278,11 +277,11 @@ class LogWriter:
 
     @property
     def ours(self) -> bool:
-        """Whether this process opened it, and not the one that it was forked from."""
+        """Whether this process opened the file, not its parent."""
         return self._pid == os.getpid()
 
     def next_call(self) -> int:
-        """A number for a call."""
+        """The next call number."""
         self.calls += 1
         return self.calls
 
@@ -292,16 +291,16 @@ class LogWriter:
         os.write(self._file, _LENGTH.pack(len(body)) + body)
 
     def close(self) -> None:
-        """No more records."""
+        """Close the file."""
         os.close(self._file)
 
 
 def read_log(path: Path) -> Iterator[Any]:
-    """All records of one file, in the order of writing. A torn one at the end is an error: it cannot happen."""
+    """All records of one file, in write order. A torn record at the end is an error: appends cannot tear."""
     with path.open("rb") as file:
         while head := file.read(_LENGTH.size):
             (length,) = _LENGTH.unpack(head)
-            assert length < _MOST, f"{path} is no log"
+            assert length < _MAX_RECORD_BYTES, f"{path} is not a log file"
             body = file.read(length)
             assert len(body) == length, f"{path} ends in the middle of a record"
             yield _decode(body)

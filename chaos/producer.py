@@ -1,6 +1,6 @@
-"""A producer of a chaos run: sends its part of the load, batch by batch, at an even pace.
+"""A producer of a chaos run: sends its part of the load, batch by batch, at an even rate.
 
-What is not answered is sent again under the same ids until it is: only then is a job one that must not be lost.
+It resends an unanswered batch under the same ids until it is answered. Only answered jobs must never be lost.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from chaos.load import CANCEL_AFTER, Load, Planned, to_cancel
 from windlass import Windlass
 from windlass.errors import NotApplied, OutcomeUnknown
 
-PAUSE = 0.2  # seconds before a batch is sent again
+RESEND_AFTER_S = 0.2  # seconds before a batch is resent
 
 
 class Producer:
-    """One producer. `stopped` ends it after the present batch."""
+    """One producer. Setting `stopped` ends it after the current batch."""
 
     def __init__(self, app: Windlass, load: Load, tally: Path | None = None) -> None:
         self._app = app
@@ -32,7 +32,7 @@ class Producer:
         self.stopped = False
 
     def run(self, jobs: int, size: int, rate: float) -> int:
-        """Send so many jobs, so many in a second; how many were sent."""
+        """Send `jobs` jobs at `rate` per second; returns how many were sent."""
         began = time.monotonic()
         sent = number = 0
         waiting: deque[Sequence[Planned]] = deque()
@@ -49,7 +49,7 @@ class Producer:
         return sent
 
     def _count(self, sent: int) -> None:
-        """For whoever looks on: how many have been answered."""
+        """Publish how many jobs have been answered, for the driver."""
         if self._tally is not None:
             os.pwrite(self._tally, b"%12d" % sent, 0)
 
@@ -63,30 +63,30 @@ class Producer:
                     target.enqueue_many(job.raw(**again) for job in jobs)
                     break
                 except NotApplied:
-                    time.sleep(PAUSE)
+                    time.sleep(RESEND_AFTER_S)
                 except OutcomeUnknown:
-                    # What has come already stays as it is.
+                    # Jobs that already arrived stay unchanged.
                     again = {"if_exists": "keep"}
-                    time.sleep(PAUSE)
+                    time.sleep(RESEND_AFTER_S)
 
     def _take_away(self, jobs: Sequence[Planned]) -> None:
         for job in jobs:
             try:
                 self._app.queue(job.queue).cancel(job.id)
             except (NotApplied, OutcomeUnknown):
-                pass  # it runs, or it does not: nobody was told
+                pass  # the cancel is in doubt: the job may run or not
 
 
 def produce() -> int:
-    """The process: the server's URL and the log's folder are in the environment."""
+    """The process. The environment holds the server's URL and the log folder."""
     parser = argparse.ArgumentParser(prog="python -m chaos.producer", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--number", type=int, required=True, help="which of the producers this is")
+    parser.add_argument("--number", type=int, required=True, help="number of this producer")
     parser.add_argument("--jobs", type=int, required=True)
-    parser.add_argument("--rate", type=float, required=True, help="jobs in a second")
+    parser.add_argument("--rate", type=float, required=True, help="jobs per second")
     parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--durability", help="what every enqueue asks for")
-    parser.add_argument("--tally", type=Path, help="a file that says how many have been sent so far")
+    parser.add_argument("--durability", help="durability of every enqueue")
+    parser.add_argument("--tally", type=Path, help="file to write the number of sent jobs to")
     chosen = parser.parse_args()
     tap.install("producer")
     with Windlass(durability=chosen.durability) as app:

@@ -1,8 +1,8 @@
-"""The random proofs of the test suite, with longer runs and other seeds.
+"""The random tests of the test suite, with longer runs and other seeds.
 
-Each is a test that `make test` runs in a short form: random lives against the model, the log cut at random places,
-damaged queues, lost replies; workers that are killed, poisoned, held up and stopped. The seed is printed and can be
-given again.
+`make test` runs each of them in a short form: random operations against the model, logs truncated at random places,
+damaged queues, lost replies; workers that are killed, paused and stopped, and poison jobs. The seed is printed and can
+be passed again.
 """
 
 from __future__ import annotations
@@ -22,27 +22,40 @@ PROOFS = (
     "tests/worker/test_kills.py",
     "tests/worker/test_hostile.py",
     "tests/worker/test_stopping.py",
-    "tests/worker/test_attempts.py::test_children_come_once_though_runners_are_killed_all_the_time",
+    "tests/worker/test_attempts.py::test_children_are_enqueued_once_although_runners_are_killed",
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the proofs; the exit code is theirs."""
+    """Run the proofs and return pytest's exit code."""
     parser = argparse.ArgumentParser(prog="python -m chaos proofs", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60_000, help="model steps at least (default %(default)s)")
-    parser.add_argument("--cuts", type=int, default=1_000, help="places at which the log is cut (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=60_000, help="minimum number of model steps (default %(default)s)")
+    parser.add_argument(
+        "--cuts", type=int, default=1_000, help="places at which the log is truncated (default %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=400, help="damaged queues for each script (default %(default)s)")
-    parser.add_argument("--operations", type=int, default=25_000, help="lossy operations a face (default %(default)s)")
-    parser.add_argument("--lives", type=int, default=2_000, help="steps on each other layout (default %(default)s)")
-    parser.add_argument("--poison", type=int, default=10_000, help="jobs, 1 %% of them poison (default %(default)s)")
+    parser.add_argument(
+        "--operations",
+        type=int,
+        default=25_000,
+        help="lossy operations per client (sync and async) (default %(default)s)",
+    )
+    parser.add_argument(
+        "--lives", type=int, default=2_000, help="steps on each of the other layouts (default %(default)s)"
+    )
+    parser.add_argument(
+        "--poison", type=int, default=10_000, help="number of jobs, 1 %% of them poison (default %(default)s)"
+    )
     parser.add_argument("--kills", type=int, default=200, help="jobs that ignore SIGTERM (default %(default)s)")
     parser.add_argument("--stops", type=int, default=20, help="SIGTERMs under load (default %(default)s)")
     parser.add_argument("--runners", type=int, default=30, help="SIGKILLs of a runner (default %(default)s)")
-    parser.add_argument("--lease", type=float, default=15, help="lease of a worker that is lost (default %(default)s)")
-    parser.add_argument("--parents", type=int, default=1_000, help="jobs that hand over (default %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
+        "--lease", type=float, default=15, help="lease of the lost worker, in seconds (default %(default)s)"
     )
+    parser.add_argument(
+        "--parents", type=int, default=1_000, help="jobs that enqueue to other queues (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: random)")
     chosen = parser.parse_args(arguments)
     print(f"seed {chosen.seed}: repeat with --seed {chosen.seed}", flush=True)
     knobs = {

@@ -1,10 +1,10 @@
-"""The chaos run: real workers, a real server, a load of jobs, and everything goes wrong, for minutes; then the account.
+"""The chaos run: real workers, a real server and a load of jobs under many faults, for minutes; then the account.
 
-    load and faults → all faults end → the queues drain → the workers stop → what is left is looked at → the checker
+    load and faults → all faults end → the queues drain → the workers stop → the server's state is logged → the checker
 
-What every process did and heard is in a log outside the server (log.py), and the checker judges by that alone. One seed
-gives one load and one plan of faults. It does not give one course of events: processes run as they run. Where that is
-wanted, see the simulation.
+Every process logs its actions and answers outside the server (log.py), and the checker judges by that log alone. One
+seed gives one load and one plan of faults, but not one sequence of events: real processes run at their own speed. For
+exact repetition use the simulation.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from windlass.errors import WindlassError
 Level = Literal["fsync", "everysec", "memory"]
 Make = Literal["valkey", "redis7"]
 
-BATCH = 100
-LOAD_SHARE = 0.8  # of the time; the rest is for starting, draining and checking
-SPARE = 1.4  # kills that are planned for one that is wanted: now and then nobody is there to be hit
-EVERYSEC_LOSES = 2.0  # seconds of answers, when the server is killed
-STUCK = 30.0  # seconds in which nothing moves: the queues will not drain any more
-REPORT_EVERY = 5.0
+BATCH_JOBS = 100
+LOAD_SHARE = 0.8  # share of the time; the rest is for starting, draining and checking
+SPARE_KILLS = 1.4  # kills planned for each kill wanted: sometimes a kill finds no target
+EVERYSEC_LOSES_S = 2.0  # seconds of answers that a killed server loses at most with appendfsync everysec
+STUCK_AFTER_S = 30.0  # seconds without progress after which the queues count as stuck
+REPORT_EVERY_S = 5.0
 _KILLS = {"kill runner": 30, "kill child": 25, "kill worker": 20, "kill supervisor": 15, "kill forkserver": 10}
 
 
 @dataclass(frozen=True)
 class Order:
-    """What kind of run is wanted."""
+    """The parameters of a run."""
 
     jobs: int = 200_000
     minutes: float = 9.0
@@ -78,12 +78,12 @@ class Order:
 
     @property
     def load_seconds(self) -> float:
-        """For how long jobs come and things go wrong."""
+        """Seconds during which jobs arrive and faults happen."""
         return self.minutes * 60 * LOAD_SHARE
 
     @property
     def rate(self) -> float:
-        """Jobs in a second."""
+        """Jobs per second."""
         return self.jobs / self.load_seconds
 
 
@@ -96,11 +96,11 @@ SMOKE = Order(jobs=20_000, minutes=1.2, worker_kills=10, server_kills=2)
 
 
 def fault_plan(order: Order, targets: Targets) -> list[Step]:
-    """Kills all the time, and beside them the shifting mixes of everything else that can be had here."""
+    """Kills during the whole load, and in parallel changing mixes of all other faults available on this machine."""
     if order.fault_free:
         return []
     chance = random.Random(order.seed)
-    kills = _spread(chance, list(_KILLS), list(_KILLS.values()), round(order.worker_kills * SPARE), order, 0.3)
+    kills = _spread(chance, list(_KILLS), list(_KILLS.values()), round(order.worker_kills * SPARE_KILLS), order, 0.3)
     deaths = _spread(chance, ["kill server"], [1], order.server_kills, order, 1.0)
     others = [kind for kind in possible(targets)[0] if not kind.startswith("kill ") or kind == "kill clients"]
     mixed = plan(order.seed, order.load_seconds, others, lease=order.lease)
@@ -113,7 +113,7 @@ def fault_plan(order: Order, targets: Targets) -> list[Step]:
 def _spread(
     chance: random.Random, kinds: list[str], weights: list[int], count: int, order: Order, longest: float
 ) -> list[Step]:
-    """So many, evenly over the time, each at some moment of its part."""
+    """`count` times, evenly spread, each at a random moment of its interval."""
     steps = []
     for number in range(count):
         at = (number + chance.random()) / count * order.load_seconds
@@ -124,7 +124,7 @@ def _spread(
 
 
 def _meets(step: Step, others: Sequence[Step]) -> bool:
-    """Whether it is at work beside one of these: two that hold the same server would mend each other's faults."""
+    """Whether it overlaps one of these: two faults on the same server would end each other."""
     return any(step.at < other.at + other.duration + 1 and other.at < step.at + step.duration + 1 for other in others)
 
 
@@ -133,7 +133,7 @@ def _meets(step: Step, others: Sequence[Step]) -> bool:
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     folder: Path
     seconds: dict[str, float]
@@ -142,17 +142,17 @@ class Outcome:
     server_kills: int
     drained: bool
     codes: dict[str, int]
-    """With which the workers ended when they were told to."""
+    """Exit codes of the workers when they were told to stop."""
     sent: int
     cpu: float
-    """Seconds of processor time that all processes of the run took, the server included."""
+    """Processor time of all processes of the run, the server included."""
     left_out: dict[str, str]
-    """Faults that could not be had here, and why."""
+    """Faults that are not available here, and why."""
     errors: list[str]
 
     @property
     def fine(self) -> bool:
-        """Whether the run itself went as it should; the jobs are the checker's business."""
+        """Whether the run itself succeeded; the checker judges the jobs."""
         return self.drained and not self.errors and not any(self.codes.values())
 
 
@@ -173,7 +173,7 @@ class Run:
         self._rest = ExitStack()
 
     def go(self) -> Outcome:
-        """Load, heal, drain, stop, look."""
+        """Load, heal, drain, stop, inspect."""
         if self.order.tapped:
             os.environ[tap.FOLDER] = str(self._log)
         os.environ[tap.LEVEL] = self.order.durability
@@ -189,7 +189,7 @@ class Run:
                 codes = self._fleet.dismiss()
             self._inspect(drained)
             sent = self._sent()
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # with all that they have waited for
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # includes their waited-for children
         return Outcome(
             self._log,
             self.seconds,
@@ -253,37 +253,37 @@ class Run:
             "number": number,
             "jobs": jobs,
             "rate": order.rate / order.producers,
-            "batch": BATCH,
+            "batch": BATCH_JOBS,
             "durability": order.durability,
             "tally": self._tally(number),
         }
         return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
     def _load(self, nemesis: Nemesis) -> None:
-        """Until all jobs are sent and all that was planned has gone wrong."""
+        """Run until all jobs are sent and all planned faults have happened."""
         while any(producer.alive for producer in self._producers) or not nemesis.wait(0):
             time.sleep(0.1)
             self._say("load")
         for producer in self._producers:
             if producer.process.returncode != 0:
-                self.errors.append(f"{producer.name} ended with {producer.process.returncode}")
+                self.errors.append(f"{producer.name} exited with {producer.process.returncode}")
 
     def _drain(self) -> bool:
-        """Nothing is wrong any more: every job comes to its end. As long as there are fewer of them it goes on."""
+        """All faults have ended: wait until every job has ended, as long as the number of unfinished jobs falls."""
         self._fleet.mend()
         tap.note(Healed(time.monotonic_ns()))
         fewest, moved_at = sys.maxsize, time.monotonic()
         while (left := self._unfinished()) != 0:
             if left is not None and left < fewest:
                 fewest, moved_at = left, time.monotonic()
-            if time.monotonic() - moved_at > STUCK:
+            if time.monotonic() - moved_at > STUCK_AFTER_S:
                 return False
             time.sleep(0.1)
             self._say("drain")
         return True
 
     def _unfinished(self) -> int | None:
-        """Jobs that are not at their end, on their way from queue to queue included; None when nobody answers."""
+        """Unfinished jobs, including those in transit between queues; None if the server does not answer."""
         try:
             return sum(map(_unfinished, self._counts()))
         except (WindlassError, OSError):
@@ -315,13 +315,13 @@ class Run:
     # -- what is noted -----------------------------------------------------------------------------
 
     def _note(self, what: str, name: str, detail: Detail) -> None:
-        """A fault begins or ends."""
+        """Log that a fault begins or ends."""
         if what == "fault_error":
-            return  # told in the end: the run itself is at fault
+            return  # reported at the end as an error of the run itself
         kind, begins, pids = KINDS[name], what == "fault_begin", tuple(detail.get("pids", ()))
         kills = kind.fault in (Kill, KillServer)
         if begins and kills and not pids:
-            return  # nobody was there to be hit
+            return  # the fault found no target
         if begins:
             self._count(name, kills)
         if begins and kind.fault is KillServer:
@@ -339,9 +339,9 @@ class Run:
             self.server_kills += 1
 
     def _note_rewind(self, at: float) -> None:
-        """Below fsync a killed server forgets; what it may forget is told, so that it can be counted."""
+        """Without fsync a killed server loses acknowledged state; log how much it may lose."""
         if self.order.durability == "everysec":
-            tap.note(Rewound(time.monotonic_ns(), "killed", round((at - EVERYSEC_LOSES) * 1e9)))
+            tap.note(Rewound(time.monotonic_ns(), "killed", round((at - EVERYSEC_LOSES_S) * 1e9)))
         elif self.order.durability == "memory":
             tap.note(Rewound(time.monotonic_ns(), "killed", 0))
 
@@ -359,11 +359,11 @@ class Run:
 
     def _say(self, phase: str) -> None:
         now = time.monotonic()
-        if now - self._said_at < REPORT_EVERY:
+        if now - self._said_at < REPORT_EVERY_S:
             return
         self._said_at = now
         sent, left = self._sent(), self._unfinished()
-        waiting = "the server is away" if left is None else f"{left:6,} unfinished"
+        waiting = "the server is down" if left is None else f"{left:6,} unfinished"
         print(
             f"{now - self._began:6.0f} s  {phase:5}  {sent:9,} sent  {waiting}  "
             f"{self.worker_kills:3} worker kills  {self.server_kills:2} server kills  "
@@ -376,7 +376,7 @@ class Run:
 
 
 class _Phase:
-    """How long a part of the run took."""
+    """Measures how long a phase of the run took."""
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds = seconds
@@ -401,7 +401,7 @@ def _unfinished(counts: Counts) -> int:
 def _server(order: Order) -> Server:
     binary = redis_binary() if order.server == "redis7" else valkey_binary()
     if binary is None:
-        raise SystemExit("there is no redis-server on PATH: install it, or use --server valkey")
+        raise SystemExit("redis-server is not on PATH: install it, or use --server valkey")
     fsync: Literal["always", "everysec"] = "always" if order.durability == "fsync" else "everysec"
     return Server(binary, appendonly=order.durability != "memory", appendfsync=fsync)
 
@@ -423,20 +423,20 @@ def _print_outcome(outcome: Outcome, version: str) -> None:
     print(f"\nPython {platform.python_version()}, windlass {windlass.__version__}, {version}, {os.cpu_count()} cores")
     print("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in outcome.seconds.items()))
     print(f"jobs sent: {outcome.sent:,}; worker kills: {outcome.worker_kills}; server kills: {outcome.server_kills}")
-    print(f"processor time: {outcome.cpu:.0f} s, {outcome.cpu / max(1, outcome.sent) * 1e6:,.0f} µs a job")
+    print(f"processor time: {outcome.cpu:.0f} s, {outcome.cpu / max(1, outcome.sent) * 1e6:,.0f} µs per job")
     if outcome.faults:
         print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(outcome.faults.items())))
     for name, reason in sorted(outcome.left_out.items()):
-        print(f"left out: {name} ({reason})")
+        print(f"not available here: {name} ({reason})")
     size = sum(file.stat().st_size for file in outcome.folder.iterdir())
-    print(f"log: {size / 1e6:.1f} MB, {size / max(1, outcome.sent):.0f} bytes a job")
+    print(f"log: {size / 1e6:.1f} MB, {size / max(1, outcome.sent):.0f} bytes per job")
     for error in outcome.errors:
-        print(f"trouble of the run itself: {error}")
+        print(f"error in the run itself: {error}")
     for name, code in outcome.codes.items():
         if code:
-            print(f"worker {name} ended with code {code} when it was told to stop")
+            print(f"worker {name} exited with code {code} after SIGTERM")
     if not outcome.drained:
-        print("it did not drain: jobs were left when time was up")
+        print("the queues did not drain: jobs remained at the time limit")
 
 
 def _arguments(given: Sequence[str] | None, order: Order, prog: str) -> Order:
@@ -450,33 +450,38 @@ def _arguments(given: Sequence[str] | None, order: Order, prog: str) -> Order:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{about} (default {default:,})")
 
-    number("jobs", int, "how many jobs are sent")
-    number("minutes", float, "how long all of it may take; the load has the most of that")
+    number("jobs", int, "number of jobs")
+    number("minutes", float, "total duration; most of it is the load")
     number(
         "worker_kills",
         int,
-        "how many SIGKILLs hit a worker: a child, the runner, the forkserver, the supervisor or all",
+        "SIGKILLs of worker processes: a child, the runner, the forkserver, the supervisor, or all",
     )
-    number("server_kills", int, "how many SIGKILLs hit the server")
-    number("workers", int, "how many workers")
-    number("producers", int, "how many producers")
-    number("lease", float, "the lease time of the workers, in seconds")
-    parser.add_argument(
-        "--seed", type=int, default=random.randrange(10**6), help="where chance begins (default: random)"
-    )
+    number("server_kills", int, "SIGKILLs of the server")
+    number("workers", int, "number of workers")
+    number("producers", int, "number of producers")
+    number("lease", float, "lease time of the workers, in seconds")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: random)")
     parser.add_argument("--durability", choices=get_args(Level), default=order.durability, help="(default %(default)s)")
     parser.add_argument("--server", choices=get_args(Make), default=order.server, help="(default %(default)s)")
-    parser.add_argument("--fault-free", action="store_true", help="nothing goes wrong: must be clean, and fast")
-    parser.add_argument("--no-tap", dest="tapped", action="store_false", help="without a log: to see what it costs")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where log and output stay; else only if it fails")
+    parser.add_argument("--fault-free", action="store_true", help="inject no faults; the report must be clean")
+    parser.add_argument(
+        "--no-tap", dest="tapped", action="store_false", help="write no event log, to measure what the log costs"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="keep log and output in this folder; by default they are kept only if the run fails",
+    )
     return replace(order, **vars(parser.parse_args(given)))
 
 
 def main(given: Sequence[str] | None = None, order: Order = DEFAULT, prog: str = "python -m chaos") -> int:
-    """Run, check, tell; 1 if anything is wrong."""
+    """Run, check and print the report; returns 1 if anything is wrong."""
     order = _arguments(given, order, prog)
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # connections that break are what this is about
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up on the way
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # broken connections are expected here
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that cleanup runs
     folder = order.keep or Path(tempfile.mkdtemp(prefix="windlass-chaos-"))
     _print_head(order)
     run = Run(order, folder)

@@ -1,10 +1,10 @@
-"""Notes what a process asks of the server and what it hears, into the event log of a run (see log.py).
+"""Logs a process's requests to the server and the answers into the event log of a run (see log.py).
 
-It stands between the layout and the session: what a call asks for is noted when the session takes it up, its answer
-from the raw reply, by other code than the worker's own. The product knows nothing of it: `install` wraps what is there.
+The tap sits between the layout and the session: a call is logged when the session takes it up; its answer is parsed
+from the raw reply, by other code than the worker's own. `install` wraps the product; the product has no hooks for it.
 
-The log's folder is named in the environment, so that whoever is started or forked from a process writes there, each
-into a file of its own. Without that variable nothing is wrapped.
+An environment variable names the log's folder, so every started or forked process writes there, each into its own file.
+Without that variable nothing is wrapped.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from windlass.values.outcome import Child, Completed, Crashed, Outcome, Retried
 T = TypeVar("T")
 
 FOLDER = "WINDLASS_CHAOS_LOG"  # in the environment: where the log is
-LEVEL = "WINDLASS_CHAOS_LEVEL"  # the durability that the server's settings promise for every answer
-SINGLETON = "one-"  # how the ids begin that are enqueued again and again
+LEVEL = "WINDLASS_CHAOS_LEVEL"  # the durability of every answer under the server's settings
+SINGLETON = "one-"  # prefix of ids that are enqueued repeatedly
 
-_ROLE = "WINDLASS_ROLE"  # set by the forkserver in what it forks: "runner" or "child"
-_SLOW = 100_000_000  # ns after which an answer may be that of a repeat
-_NO_STEP = ""  # said of enqueues by an answer of a step that wrote nothing: then its number is that of another
+_ROLE = "WINDLASS_ROLE"  # set by the forkserver in forked processes: "runner" or "child"
+_SLOW_NS = 100_000_000  # ns after which an answer may belong to a repeated call
+_UNKNOWN_STATUS = ""  # statuses of an enqueue whose step wrote nothing: its step number is not its own
 
-# As lua/shared/meta.lua and changes.lua have them: read here by other code than the worker's own.
+# Same formats as in lua/shared/meta.lua and changes.lua, decoded here by other code than the worker's own.
 _META = struct.Struct(">BBBIIIIQQQ")
 _CHANGE = struct.Struct(">BBQIIQQH")
 _CAUGHT = 2
-_SUM = 5  # bytes of a checksum, behind every payload as it lies in the server
+_CHECKSUM_BYTES = 5  # bytes of the checksum that follows every stored payload
 
 
 class _Pen:
-    """Writes for this process; after a fork into a new file."""
+    """Writes the records of this process; after a fork into a new file."""
 
     def __init__(self, folder: Path, role: str) -> None:
         self._folder = folder
@@ -73,7 +73,7 @@ class _Pen:
         self._numbers = itertools.count(1)
 
     def next_call(self) -> int:
-        """A number for a call of this process. Calls are made by several threads."""
+        """The next call number of this process. Several threads make calls."""
         return next(self._numbers)
 
     def write(self, record: Record, holder: str = "") -> None:
@@ -89,7 +89,7 @@ _leaving: set[str] = set()  # holders whose runner was told to end, or has ended
 
 
 def install(role: str) -> bool:
-    """Note what this process does from now on, and what those do that it forks; False where there is no log."""
+    """Log this process and all its forked processes from now on; returns False if no log is configured."""
     global _pen
     folder = os.environ.get(FOLDER)
     if not folder:
@@ -102,7 +102,7 @@ def install(role: str) -> bool:
 
 
 def install_supervisor() -> bool:
-    """The same for a supervisor, which also sees how the processes of its worker end."""
+    """The same for a supervisor, which also logs how its worker's processes end."""
     if _pen is not None or not install("supervisor"):
         return False
     _wrap_forkserver()
@@ -111,7 +111,7 @@ def install_supervisor() -> bool:
 
 
 def note(record: Record) -> None:
-    """Write down something that is no call."""
+    """Log a record that is not a call."""
     if _pen is not None:
         _pen.write(record)
 
@@ -126,7 +126,7 @@ def note_started(job: Job) -> None:
 
 
 def note_finished(job: Job, how: str) -> None:
-    """The function of a job has come to its end."""
+    """The function of a job has ended."""
     if _pen is not None:
         _pen.write(Finished(monotonic_ns(), os.getpid(), job.queue, job.id, job.fence, how))
 
@@ -135,7 +135,7 @@ def note_finished(job: Job, how: str) -> None:
 
 
 class _Reading:
-    """The clock's reading at the head of every answer of a script that writes."""
+    """The clock reading at the head of every answer of a writing script."""
 
     __slots__ = ("epoch", "now", "step", "wall")
 
@@ -144,11 +144,10 @@ class _Reading:
 
 
 class _Tap:
-    """What one call asks for, and what is written down of it.
+    """One call's arguments, and the records written about it.
 
-    It also stands where the call says how to read its reply, and so sees that as it came. A call that is made and never
-    sent leaves no trace; one whose answer is asked for again later (leases that nobody waited for any more) is answered
-    under the number that it was sent with.
+    It also replaces the call's reply reader, and so sees the raw reply. A call that is never sent leaves no record. An
+    answer that is fetched again later (leases of an abandoned call) is logged under the number of the first send.
     """
 
     def __init__(self, read: Callable[[Any], Any], pen: _Pen) -> None:
@@ -166,26 +165,26 @@ class _Tap:
         return self._read(reply)
 
     def sent(self) -> None:
-        """A session takes the call up."""
+        """A session takes up the call."""
         self._sent_at = monotonic_ns()
         self._call = self._pen.next_call()
         self._under_way = True
         self._note_sent()
 
     def answered(self, level: str) -> None:
-        """The reply has come, and the call is so safe."""
+        """The reply has arrived, with this durability."""
         self._under_way = False
         assert self._reply is not None
         self._note_answer(self._reply, _Reading(self._reply), level)
         self._reply = None
 
     def refused(self, error: WindlassError) -> None:
-        """The session gave it up."""
+        """The session gave up the call."""
         self._under_way = False
         self._note_refusal(type(error).__name__, isinstance(error, OutcomeUnknown))
 
     def left(self) -> None:
-        """Nobody waits for it any more, whatever becomes of it."""
+        """The caller no longer waits; the call is in doubt."""
         self._under_way = False
 
     def _note_refusal(self, why: str, in_doubt: bool) -> None:
@@ -199,8 +198,8 @@ class _Tap:
 
     @property
     def _may_be_a_repeat(self) -> bool:
-        """Whether the answer took so long that it may be that of a repeat, and tell the time of that."""
-        return monotonic_ns() - self._sent_at > _SLOW
+        """Whether the answer took so long that it may belong to a repeat, and carry the repeat's time."""
+        return monotonic_ns() - self._sent_at > _SLOW_NS
 
 
 class _Enqueue(_Tap):
@@ -230,7 +229,7 @@ class _Enqueue(_Tap):
 
 
 class _Forward(_Tap):
-    """Jobs that arrive from the outbox of another queue: an enqueue by whoever brings them."""
+    """Jobs from the outbox of another queue: an enqueue by the process that forwards them."""
 
     def __init__(self, read: Callable[[Any], Any], pen: _Pen, queue: str, parcels: Sequence[Parcel]) -> None:
         super().__init__(read, pen)
@@ -242,9 +241,9 @@ class _Forward(_Tap):
         self._pen.write(Sent(self._sent_at, self._call, self._queue, asked))
 
     def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
-        # Those that had come before are passed over, and they are the first: parcels come in their order.
+        # Jobs that arrived before are skipped. They come first, because parcels arrive in order.
         new = int(reply[1])
-        statuses = "m" * (len(self._parcels) - new) + "a" * new if new else _NO_STEP
+        statuses = "m" * (len(self._parcels) - new) + "a" * new if new else _UNKNOWN_STATUS
         self._pen.write(
             Answered(
                 monotonic_ns(),
@@ -273,7 +272,7 @@ class _Turn(_Tap):
     ) -> None:
         super().__init__(read, pen)
         self._queue = queue
-        # In the order of the answer: the script takes those first that just ended well, each for the first time.
+        # In the order of the answer: the script handles completed jobs first, each lease once.
         first = {outcome.lease.id: outcome for outcome in reversed(outcomes) if _is_plain(outcome)}
         self._outcomes = sorted(outcomes, key=lambda outcome: first.get(outcome.lease.id) is not outcome)
         self._want = want
@@ -282,7 +281,7 @@ class _Turn(_Tap):
 
     def _note_sent(self) -> None:
         settles = tuple(map(_settle, self._outcomes))
-        # What finished jobs hand over on the same queue arrives in the same step; for another queue see `_Forward`.
+        # Children on the same queue are enqueued in the same step; for other queues see `_Forward`.
         here = tuple(_asked(child.job) for _, child in self._children(here=True))
         handed = tuple(
             Handed(outcome.lease.id, child.queue, _asked(child.job)) for outcome, child in self._children(here=False)
@@ -302,7 +301,7 @@ class _Turn(_Tap):
         )
 
     def _children(self, *, here: bool) -> Iterator[tuple[Completed, Child]]:
-        """What is handed over, on this queue or for others."""
+        """Enqueued children, on this queue or on other queues."""
         for outcome in self._outcomes:
             if isinstance(outcome, Completed):
                 yield from ((outcome, child) for child in outcome.children if (child.queue == self._queue) == here)
@@ -316,7 +315,7 @@ class _Turn(_Tap):
         statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._children(here=True))
         priorities = itertools.repeat(priorities[0]) if len(priorities) == 1 else priorities
         rows = zip(itertools.count(int(base) + 1), ids, data, metas or itertools.repeat(None), priorities, strict=False)
-        # An empty place in a repeated answer was not ours any more.
+        # An empty place in a repeated answer: this caller had lost the lease.
         claims = tuple(_claim(*row) for row in rows if row[2] is not None)
         self._pen.write(
             Answered(
@@ -368,7 +367,7 @@ class _Beat(_Tap):
         self._register = register
 
     def _note_sent(self) -> None:
-        pass  # only what was answered counts, and at once: on anything else nobody may rely
+        pass  # only answered heartbeats count
 
     def _note_refusal(self, why: str, in_doubt: bool) -> None:
         pass
@@ -376,14 +375,14 @@ class _Beat(_Tap):
     def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
         known = self._register or reply[1] == b"1"
         if not known and self._holder in _leaving:
-            return  # its runner has said goodbye, or what it held was given back: nothing was taken from it
+            return  # its runner has deregistered, or its jobs were returned: not a loss
         if not self._may_be_a_repeat:
             told = (at.epoch, at.step, at.now, self._lease_ms, known)
             self._pen.write(Beaten(monotonic_ns(), self._queue, self._holder, *told))
 
 
 class _Extend(_Tap):
-    """An extension, and a report of progress: both tell whether leases are still ours."""
+    """An extension or a progress report: both tell whether the caller still owns the leases."""
 
     def __init__(
         self, read: Callable[[Any], Any], pen: _Pen, queue: str, leases: Sequence[Lease], seconds: float
@@ -407,7 +406,7 @@ class _Extend(_Tap):
             self._pen.write(Extended(monotonic_ns(), self._queue, lease.id, lease.fence, *told))
 
 
-# -- what is asked for, in the words of the log ----------------------------------------------------
+# -- arguments as log records ----------------------------------------------------------------------
 
 
 def _asked(job: NewJob) -> EnqueueAsked:
@@ -426,7 +425,7 @@ def _asked(job: NewJob) -> EnqueueAsked:
 
 
 def _asked_of_parcel(parcel: Parcel) -> EnqueueAsked:
-    check = digest(parcel.data[:-_SUM])
+    check = digest(parcel.data[:-_CHECKSUM_BYTES])
     if not parcel.change:
         return EnqueueAsked(parcel.id, check)
     priority, kind, ms, max_failures, max_stalls, *_ = _CHANGE.unpack(parcel.change)
@@ -450,7 +449,7 @@ def _settle(outcome: Outcome) -> SettleAsked:
 
 
 def _promised() -> str:
-    """What every answer of this server is worth; nobody asks for more when a job is handed over."""
+    """The durability of every answer of this server; no call asks for more when a job enqueues another."""
     return os.environ.get(LEVEL, "")
 
 
@@ -462,14 +461,14 @@ def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, priority: int
     marks = failures = stalls = 0
     if meta and len(meta) == _META.size:
         _, marks, _, _, _, failures, stalls, *_ = _META.unpack(meta)
-    return Claim(id.decode(), fence, digest(data[:-_SUM]), priority, failures, stalls, bool(marks & _CAUGHT))
+    return Claim(id.decode(), fence, digest(data[:-_CHECKSUM_BYTES]), priority, failures, stalls, bool(marks & _CAUGHT))
 
 
 # -- wrapping ------------------------------------------------------------------------------------
 
 
 class _TappedCall(Call[T], frozen=True):
-    """A call with its tap: whoever makes another of it with `replace` keeps that."""
+    """A call with its tap; copies made with `replace` keep the tap."""
 
     tap: _Tap | None = None
 
@@ -481,7 +480,7 @@ def _tapped(call: Call[T], make: Callable[..., _Tap], *given: Any) -> Call[T]:
 
 
 def _wrap_layout() -> None:
-    """Every call that moves jobs, or says who holds them, comes from one of these."""
+    """Wrap every method whose call moves jobs, or names their holders."""
     enqueue, turn, extend, beat = NativeLayout.enqueue, NativeLayout.turn, NativeLayout.extend, NativeLayout.beat
     progress, cancel, forward = NativeLayout.progress, NativeLayout.cancel, NativeLayout.forward
 
@@ -531,8 +530,8 @@ def _wrap_layout() -> None:
 
 
 def _wrap_session() -> None:
-    """Where a call gets its caller and number. The repeat of an abandoned one goes past here; its answer is noted."""
-    carry_out = Session._carry_out
+    """Log when the session sends a call. The repeat of an abandoned call bypasses this; only its answer is logged."""
+    carry_out = Session._execute
 
     def tapped_carry_out(self: Session, caller: Caller, call: Call[T], *more: Any) -> Flow[tuple[T, Durability]]:
         tap = call.tap if isinstance(call, _TappedCall) else None
@@ -550,32 +549,32 @@ def _wrap_session() -> None:
         tap.answered(str(level))
         return value, level
 
-    setattr(Session, "_carry_out", tapped_carry_out)  # noqa: B010  # mypy would not have it assigned
+    setattr(Session, "_execute", tapped_carry_out)  # noqa: B010  # mypy would not have it assigned
 
 
 def _wrap_forkserver() -> None:
-    """How forked end is noted before the supervisor acts on it: what begins because of that begins later."""
+    """Log the end of a forked process before the supervisor reacts to it, so that consequences are logged later."""
     from windlass.worker.supervisor.forkserver import Ending, ForkServer
 
-    hear, bury = ForkServer._hear, ForkServer._bury
+    handle, on_gone = ForkServer._handle, ForkServer._on_gone
 
-    def tapped_hear(self: ForkServer, header: dict[str, Any]) -> None:
+    def tapped_handle(self: ForkServer, header: dict[str, Any]) -> None:
         if "exited" in header:
             note(Ended(monotonic_ns(), header["exited"], _how(header["code"], header["signal"])))
-        hear(self, header)
+        handle(self, header)
 
-    def tapped_bury(self: ForkServer, ending: Ending) -> None:
+    def tapped_on_gone(self: ForkServer, ending: Ending) -> None:
         for pid in self._forked:
             note(Ended(monotonic_ns(), pid, "signal 9"))
         note(Ended(monotonic_ns(), self.pid, _how(ending.code, ending.signal)))
-        bury(self, ending)
+        on_gone(self, ending)
 
-    setattr(ForkServer, "_hear", tapped_hear)  # noqa: B010
-    setattr(ForkServer, "_bury", tapped_bury)  # noqa: B010
+    setattr(ForkServer, "_handle", tapped_handle)  # noqa: B010
+    setattr(ForkServer, "_on_gone", tapped_on_gone)  # noqa: B010
 
 
 def _wrap_crew() -> None:
-    """A holder that leaves is forgotten by the server, and its next heartbeat is not a loss."""
+    """A holder that leaves is deregistered; an unknown-holder answer to its next heartbeat is not a loss."""
     from windlass.worker.supervisor.runner_group import RunnerGroup
 
     drain, end = RunnerGroup.drain, RunnerGroup.end

@@ -1,6 +1,6 @@
-"""Who takes part: each peer with its pinned packages, what it can do, and what it does not promise.
+"""The peers: pinned packages, capabilities, and missing guarantees of each.
 
-This is imported by the drivers too, in the environment of each peer: the standard library is all there is.
+The drivers import this in each peer's environment, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WINDLASS = "windlass"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`pace` is about how many jobs a second one worker does: samples are sized by it, figures are not."""
+    """`pace` is a rough rate of one worker in jobs per second: it sizes the samples, and does not affect figures."""
 
     name: str
     title: str

@@ -21,7 +21,7 @@ async def nap(n: int) -> None:
 
 
 def make_app(concurrency: int = 100) -> Ardiq:
-    """An app that runs so many jobs at a time, and prefetches as many."""
+    """An app with this concurrency, and an equal prefetch."""
     app = Ardiq(URL, "bench", concurrency=concurrency, prefetch=2 * concurrency, result_ttl_ms=0)
     app.task(name="noop")(noop)
     app.task(name="nap")(nap)

@@ -1,7 +1,7 @@
-"""What all drivers share: orders come by the command line and the environment, reports go into a pipe with a name.
+"""Shared code of the drivers: orders come from the command line and the environment, reports go to a named pipe.
 
-A driver runs in its peer's own environment, so only the standard library is used here. What is reported does not go
-to stdout: some peers log there, and some run their jobs in processes of their own.
+A driver runs in its peer's own environment, so this uses only the standard library. Reports do not go to stdout: some
+peers log there, and some run their jobs in child processes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 URL = os.environ.get("BENCH_URL", "")
-POOL_URL = f"{URL}?max_connections=2000"  # for those who leave it at redis-py's 100, and fail with 100 jobs at a time
+POOL_URL = (
+    f"{URL}?max_connections=2000"  # for peers that keep redis-py's default of 100, and fail with 100 concurrent jobs
+)
 NAP = 0.01
 STEP = 0.1  # seconds between two reports of a worker
 AWAITS = 100
-WARM_UP = AWAITS  # so that each of them has its connection
-BATCH = 5000  # in a call of its own for many jobs: of 500 to 10,000 that was best for ArdiQ, which comes next to us
+WARM_UP = AWAITS  # opens a connection per await
+BATCH = 5000  # jobs per bulk call; the best size from 500 to 10,000 for ArdiQ, the closest peer
 
 
 def report(**what: Any) -> None:
-    """One line to the bench, in one piece."""
+    """Send one line to the benchmark, with one write."""
     pipe = os.open(os.environ["BENCH_REPORT"], os.O_WRONLY)
     try:
         os.write(pipe, json.dumps(what).encode() + b"\n")
@@ -34,7 +36,7 @@ def report(**what: Any) -> None:
         os.close(pipe)
 
 
-# -- what jobs call ------------------------------------------------------------------------------
+# -- counters that jobs call ---------------------------------------------------------------------
 
 
 def _moment() -> dict[str, float]:
@@ -42,9 +44,9 @@ def _moment() -> dict[str, float]:
 
 
 class _Steps:
-    """Tells the bench from time to time how many there were: it need not wait for all of them.
+    """Reports the count from time to time, so that the benchmark need not wait for all jobs.
 
-    Not at once: the thread or process that had the first job may not have told of it yet.
+    Not at once: the thread or process with the first job may not have reported it yet.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class _Steps:
 
 
 class _Count:
-    """Counts the jobs of this process, whichever thread they run in."""
+    """Counts the jobs of this process, across threads."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -69,7 +71,7 @@ class _Count:
         self._steps = _Steps()
 
     def began(self) -> None:
-        """A job begins. Only for jobs that take time: others are counted by `handled` alone."""
+        """A job begins. Only for jobs that take time; others use `handled` alone."""
         if not self._has_begun and next(self._beginnings) == 0:
             report(event="first", **_moment())
             self._has_begun = True
@@ -84,7 +86,7 @@ class _Count:
 
 
 class _SharedCount:
-    """Counts the jobs of many processes: each adds a byte to one file, and where it then stands is the count."""
+    """Counts the jobs of many processes: each appends a byte to one file, and the file position is the count."""
 
     def __init__(self, jobs: int, path: str) -> None:
         self._jobs = jobs
@@ -93,12 +95,12 @@ class _SharedCount:
         self._steps = _Steps()
 
     def began(self) -> None:
-        """Nothing to do: the first that is done counts as the beginning."""
+        """Nothing to do: the first finished job counts as the beginning."""
 
     def handled(self, _: int) -> None:
         """A job is done."""
         pid, file = self._file
-        if pid != os.getpid():  # a file that was opened before a fork has one position for both
+        if pid != os.getpid():  # a file opened before a fork shares its position
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._file = (os.getpid(), file)
         os.write(file, b".")
@@ -134,11 +136,11 @@ began: Callable[[], None] = _counter.began
 handled: Callable[[int], None] = _counter.handled
 
 
-# -- what producers do ---------------------------------------------------------------------------
+# -- producers -----------------------------------------------------------------------------------
 
 
 class Numbers:
-    """The numbers of the jobs to enqueue, until all were given or time is up; with a pause, also when each was."""
+    """The numbers of the jobs to enqueue, until all are used or time is up; with a pause, also the time of each."""
 
     def __init__(self, jobs: int | None, seconds: float | None, pause: float) -> None:
         self._most = jobs if jobs is not None else sys.maxsize
@@ -162,7 +164,7 @@ class Numbers:
         return self.given - 1
 
     def batches(self, size: int = BATCH) -> Iterator[range]:
-        """The same, many at a time."""
+        """The same numbers in batches."""
         while self.given < self._most and time.monotonic() < self._until:
             first = self.given
             self.given = min(first + size, self._most)
@@ -170,13 +172,13 @@ class Numbers:
 
 
 class Driver:
-    """One peer. What it cannot do is left out here, and not among its `modes` in the table of peers."""
+    """One peer. A mode that it lacks is not implemented here, and is missing from its `modes`."""
 
     task = "noop"
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[None]:
-        """Around everything that is awaited."""
+        """Wraps all awaited modes."""
         yield
 
     def blocking(self, numbers: Numbers) -> None:
@@ -192,16 +194,16 @@ class Driver:
         raise NotImplementedError
 
     def work(self, concurrency: int) -> None:
-        """A worker, until it is killed."""
+        """Run a worker until it is killed."""
         raise NotImplementedError
 
     async def idle(self, workers: int) -> None:
-        """So many workers in one process, with nothing to do; `ready` when all of them are up."""
+        """Run `workers` idle workers in one process; report `ready` when all are up."""
         raise NotImplementedError
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where the peer's environment has it."""
+    """uvloop, if the peer's environment has it."""
     try:
         import uvloop  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -211,13 +213,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run(coroutine: Any) -> None:
-    """`asyncio.run`, on the fastest loop there is."""
+    """`asyncio.run` on the fastest available loop."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(coroutine)
 
 
 def main(driver: Driver) -> None:
-    """Do as ordered: `enqueue` a list of orders one after the other, `work`, or be `idle`."""
+    """Execute the orders: `enqueue` a list of orders in turn, `work`, or `idle`."""
     role, orders = sys.argv[1], json.loads(sys.argv[2])
     if role == "work":
         driver.task = orders["task"]
@@ -257,7 +259,7 @@ def _report_done(numbers: Numbers, before: dict[str, float]) -> None:
         cpu=now["cpu"] - before["cpu"],
         sent=numbers.sent,
     )
-    sys.stdin.readline()  # stays connected until the bench has looked at the server
+    sys.stdin.readline()  # stays connected until the benchmark has measured the server
 
 
 def _produce(driver: Driver, order: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ TASKS = {"noop": noop, "nap": nap}
 
 
 class StreaqDriver(Driver):
-    """It prefetches as many jobs as run at a time, which is its default."""
+    """Its prefetch equals its concurrency, which is its default."""
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[None]:

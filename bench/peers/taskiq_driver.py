@@ -12,7 +12,7 @@ from taskiq_redis import RedisStreamBroker
 
 from bench.peers.driving import NAP, URL, Driver, Numbers, began, handled, main, run
 
-# From the stream's beginning: the jobs are there before the worker.
+# From the stream's beginning: the jobs arrive before the worker.
 broker = RedisStreamBroker(URL, consumer_id="0", max_connection_pool_size=200)
 
 
@@ -29,7 +29,7 @@ async def nap(n: int) -> None:
 
 
 class TaskiqDriver(Driver):
-    """Reads 100 messages at a time, which is its default, and prefetches as many."""
+    """Reads and prefetches 100 messages at a time, which is its default."""
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[None]:

@@ -1,7 +1,7 @@
-"""What is measured: each verb of a raw queue, and beside it the bare list command through the same kind of client.
+"""The cases: each verb of a raw queue, and the bare list command through the same kind of client.
 
-Every function here does one call after the other, for as long as `calls` gives it another place to begin at,
-and raises if a single job was not added, leased or completed.
+Every function here makes one call after the other, at the offsets that `calls` yields, and raises if a single job was
+not added, leased or completed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILL = 1000
 
 
 class Calls:
-    """Places to begin at, until all jobs are done or time is up; always whole batches, and at least one."""
+    """Offsets of batches, until all jobs are done or time is up; always whole batches, and at least one."""
 
     def __init__(self, jobs: int, batch: int, seconds: float) -> None:
         self.jobs = max(1, jobs // batch) * batch
@@ -46,7 +46,7 @@ class Calls:
 
 
 class Rig:
-    """A server with an app, a queue, two bare connections and redis-py's client on it, all of them open."""
+    """A server with an app, a queue, two bare connections and redis-py's client, all open."""
 
     def __init__(self, server: BenchServer, payloads: list[bytes]) -> None:
         self.server = server
@@ -71,21 +71,21 @@ class Rig:
         self.loop.close()
 
     def clear(self) -> None:
-        """Leave nothing of what was measured before."""
+        """Delete all data of earlier measurements."""
         self.server.command("FLUSHALL", "SYNC")
 
     def fill_queue(self, jobs: int) -> None:
-        """Put so many jobs on the queue."""
+        """Put `jobs` jobs on the queue."""
         for start in range(0, jobs, FILL):
             self.queue.enqueue_many(self.payloads[start : min(start + FILL, jobs)])
 
     def fill_list(self, jobs: int) -> None:
-        """Put the same on the bare list."""
+        """Put the same number on the bare list."""
         for start in range(0, jobs, FILL):
             self.server.command("LPUSH", LIST, *self.payloads[start : min(start + FILL, jobs)])
 
     def queued(self) -> int:
-        """How many jobs are on the queue and on the list."""
+        """Number of jobs on the queue and on the list."""
         waiting: int = self.server.command("LLEN", LIST)
         return waiting + self.queue.counts().ready
 
@@ -95,7 +95,7 @@ Side = Callable[[Rig, Calls], None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One figure: ours beside bare. `jobs` is what a full run does at most; a drain finds so many waiting."""
+    """One figure: Windlass and bare. `jobs` is the maximum of a full run; a drain finds that many waiting."""
 
     key: str
     title: str

@@ -1,4 +1,4 @@
-"""Taking the figures: interleaved rounds, each of ours directly beside bare, and the middle of what they gave."""
+"""Measurement: interleaved rounds of Windlass and bare, and the median of the results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is done. A sample ends after `seconds`, or when the case's jobs times `share` are done."""
+    """The amount of work. A sample ends after `seconds`, or when the case's jobs times `share` are done."""
 
     runs: int
     seconds: float
     share: float
     memory_jobs: int
-    patience: float  # seconds after which noisy samples are no longer taken anew
+    patience: float  # seconds after which noisy samples are not repeated
 
     @property
     def most_jobs(self) -> int:
@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one side did in one round."""
+    """One side's result in one round."""
 
     jobs: int
     calls: int

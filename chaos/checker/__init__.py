@@ -1,19 +1,19 @@
-"""The checker: whether a run kept every promise, by what its processes wrote down (chaos/log.py).
+"""The checker: judges from the event log of a run (chaos/log.py) whether every promise was kept.
 
-One pass over all files, merged in the server's order. What is judged where:
+It makes one pass over all files, merged in the server's order. The modules and their invariants:
 
     enqueues.py  I3           an enqueue happens once
-    claims.py    I2 I5 I6     what is given out was asked for, is unchanged, has not ended, has a new fence
-                 I10 I11 I12  … is not early, passes nobody over, has exact counts
-    settles.py   I4 I7 I12    one end, by the owner's word only; budgets
+    claims.py    I2 I5 I6     a leased job was enqueued, is unchanged, has not ended, has a new fence
+                 I10 I11 I12  … is not early, is in order, has exact counts
+    settles.py   I4 I7 I12    one end, decided by the lease's owner only; budgets
     reaps.py     I8           every duplicate has a cause
     runs.py      I8 I9 I10    attempts in real time
-    rewinds.py   I1           what a server that was made to forget may lose
+    rewinds.py   I1           what a server that lost state may lose
     ending.py    I1 I12       nothing is lost, everything has drained
 
-and what that stands on: frames.py and index.py (reading), evidence.py (faults), ledger.py, lives.py, line.py, book.py
-(what is known of jobs), steps.py and check.py (the pass), report.py and history.py (what comes out). forge.py makes
-logs of runs that never were, to measure and to test the checker with.
+Supporting modules: frames.py and index.py (reading), evidence.py (faults), ledger.py, lives.py, line.py, book.py (state
+of jobs), steps.py and check.py (the pass), report.py and history.py (output). forge.py writes logs of invented runs, to
+measure and test the checker.
 """
 
 from chaos.checker.book import Limits

@@ -1,6 +1,6 @@
-"""What the checker knows of one queue while it goes through its steps.
+"""The checker's state of one queue while it walks through the queue's steps.
 
-The families of invariants are functions over this: enqueues.py, claims.py, settles.py, reaps.py, runs.py, rewinds.py,
+The invariants are functions over this state: enqueues.py, claims.py, settles.py, reaps.py, runs.py, rewinds.py,
 ending.py.
 """
 
@@ -21,9 +21,9 @@ from chaos.checker.ledger import (
     DEAD,
     NO_LIMIT,
     NO_PLACE,
+    STATE_MASK,
     UNHEARD,
     WAITING,
-    WHERE,
     Columns,
     Ledger,
     Terms,
@@ -33,23 +33,23 @@ from chaos.checker.lives import Holder, Lease, Life
 from chaos.checker.report import Findings
 from chaos.log import Finished, Rewound, SettleAsked, Started
 
-SLACK = 5_000_000  # ns by which two clocks of one machine may differ
-JUMPED_SLACK = 100_000_000  # the same where the server's clock was set, and put right by its callers' word
-MARGIN = 3500  # ms after its run time from which a job's place in line is beyond doubt
-MOST_PROMOTED = 1000  # that one step makes ready
+CLOCK_SLACK_NS = 5_000_000  # ns by which two clocks of one machine may differ
+JUMPED_SLACK_NS = 100_000_000  # the same after the server's clock was set and corrected from its callers' clocks
+PROMOTION_MARGIN_MS = 3500  # ms after its run time from which a job's place in line is certain
+MAX_PROMOTED = 1000  # jobs that one step can promote
 _NAMES = {COMPLETED: "completed", DEAD: "dead", BROKEN: "broken", CANCELLED: "cancelled", UNHEARD: "ended_unheard"}
 
 
 class Limits(NamedTuple):
-    """What a run is held to."""
+    """The limits that a run must keep."""
 
-    live: float = 10.0  # seconds within which ready jobs are claimed once all faults have ended
-    linger: float = 0.25  # seconds for which an attempt may run on after its process was let go on
-    most: int = 20  # violations of an invariant that are told with their history
+    live: float = 10.0  # seconds within which ready jobs must be leased once all faults have ended
+    linger: float = 0.25  # seconds that an attempt may run on after its process was resumed
+    most: int = 20  # violations per invariant that are shown with their history
 
 
 class Sweep(NamedTuple):
-    """A step that took jobs back from lost holders."""
+    """A step that reclaimed jobs from lost holders."""
 
     at: int
     now: int
@@ -57,7 +57,7 @@ class Sweep(NamedTuple):
 
 
 class Grave(NamedTuple):
-    """A job that died, as it must lie among the dead."""
+    """The expected dead record of a job."""
 
     failures: int
     stalls: int
@@ -66,17 +66,17 @@ class Grave(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """A job that was touched by what a rewind may have undone."""
+    """A job touched by steps that a rewind may have undone."""
 
-    before: int  # where it was before
-    after: int  # where it was last
+    before: int  # its state before
+    after: int  # its last known state
     rewound: Rewound
 
 
 class Room:
-    """How many jobs a call may have been given that nobody heard the answer of: those seem to be passed over.
+    """How many jobs unanswered calls may have leased: such jobs look skipped.
 
-    That shows in the next claims. So after a while, and some claims, it excuses nothing any more.
+    Later claims show whether they were. After some time and claims the excuse expires.
     """
 
     __slots__ = ("_claiming", "_t", "left")
@@ -104,92 +104,92 @@ class Book:
         self.counts = findings.counts
         self.limits = limits
         self.steady_clock = not evidence.clock_jumps
-        self.slack = SLACK if self.steady_clock else JUMPED_SLACK
+        self.slack = CLOCK_SLACK_NS if self.steady_clock else JUMPED_SLACK_NS
         self.real_ahead = evidence.wall_ahead
 
-        # The step that is looked at. Times of a repeated answer are those of the repeat: `trip` says by how much.
+        # The current step. A repeated answer carries the times of the repeat: `trip` bounds the difference.
         self.t = 0
         self.sent_t = 0
         self.step = 0
-        self.at = 0  # the same, counted by us: it rises also when the server begins anew
+        self.at = 0  # our own count of steps: it also rises when the server starts over
         self.now = 0
         self.wall = 0
-        self.wall_high = 0  # the highest so far: what was due then stays so, also if the clock is put back
+        self.wall_high = 0  # the highest so far: jobs due then stay due, even if the clock is set back
         self.trip = 0  # ms
         self.generation = 0
         self.segment = -1
         self.wrote = -1  # the last step that wrote
-        self.now_low = 0  # what the queue's clock had certainly reached
+        self.now_low = 0  # lower bound of the queue's clock
 
         self.lives: dict[str, Life] = {}
         self.held: dict[int, Lease] = {}
-        self.lost: dict[int, Lease] = {}  # taken back, and perhaps still running
+        self.lost: dict[int, Lease] = {}  # reclaimed, and perhaps still running
         self.holders: dict[str, Holder] = {}
         self.fence = 0
-        self.started = False  # somebody notes starts
-        self.early: dict[int, list[Started | Finished]] = {}  # under fences that are not known yet
-        self.overlapping: list[tuple[Lease, Lease]] = []  # attempts at one job that may have run at the same time
+        self.started = False  # some process logs starts
+        self.early: dict[int, list[Started | Finished]] = {}  # runs whose fence is not known yet
+        self.overlapping: list[tuple[Lease, Lease]] = []  # attempts at one job that may overlap
 
         self.lines: dict[int, Line] = {}
         self.priorities: list[int] = []
-        self.timed: dict[str, tuple[int, int]] = {}  # never claimed: `run_at` and `not_before`, see lives.py
+        self.timed: dict[str, tuple[int, int]] = {}  # never leased: `run_at` and `not_before`, see lives.py
         self.due: list[tuple[int, int, str, int]] = []
         self._dues = 0
-        self.again: set[str] = set()  # enqueued again after their end
+        self.again: set[str] = set()  # jobs enqueued again after their end
 
         self.unheard: list[Unheard] = []
         self.unheard_at = 0
         self.unheard_turns = 0
-        self.unheard_leases: list[int] = []  # when they were asked for
+        self.unheard_leases: list[int] = []  # request times of unanswered leases
         self.raw_unheard = False
         self.may_pass: list[Room] = []
-        self.claiming = 0  # answers that brought leases
+        self.claiming = 0  # number of answers with leases
         self.doubts: dict[int, list[SettleAsked]] = {}
         self.doubted: dict[str, list[SettleAsked]] = {}
         self.maybe_cancelled: set[str] = set()
-        self.maybes: dict[str, set[int]] = {}  # of singletons: payloads that may have come
+        self.maybes: dict[str, set[int]] = {}  # singletons: payloads that may have arrived
 
         self.sweeps: list[Sweep] = []
         self.recovered = 0
         self.reaped = 0
-        self.unclear = 0  # leases that may have been among those, or not
+        self.unclear = 0  # leases that may or may not belong to unanswered calls
         self.dead: dict[str, Grave] = {}
         self.died = 0
-        self.caught: set[str] = set()  # failures that were given out to a failure handler
-        self.promised: dict[str, str] = {}  # handed over from another queue, and by which job
+        self.caught: set[str] = set()  # failure jobs that were leased
+        self.promised: dict[str, str] = {}  # child → parent, for jobs sent from another queue
         self.inspected = False
         self.others: dict[str, Book] = {}  # the other queues of the run
-        self.idle_since = 0  # when jobs were last seen to be ready while none was claimed; 0: none are
+        self.idle_since = 0  # since when jobs have been ready without a lease; 0: none is ready
 
         self.rewinds: list[Rewound] = evidence.rewinds
-        self.journal: dict[str, int] | None = None  # what was touched since the next rewind's `since`: state before
-        self.undone: dict[str, Undone] = {}  # what a rewind may have undone, until the server shows what it knows
+        self.journal: dict[str, int] | None = None  # jobs touched since the next rewind's `since` → state before
+        self.undone: dict[str, Undone] = {}  # jobs that a rewind may have undone, until an answer shows their state
 
-    # -- saying what is wrong ------------------------------------------------------------------------
+    # -- reporting violations ------------------------------------------------------------------------
 
     def problem(self, invariant: str, job: str, sentence: str) -> None:
-        """A promise is broken."""
+        """Report a broken promise."""
         self.findings.problem(invariant, self.name, job, f"{sentence} (step {self.step})")
 
     # -- jobs ----------------------------------------------------------------------------------------
 
     def touch(self, job: str, before: int) -> None:
-        """Something is done to a job that a rewind may undo."""
+        """Remember that a job changes, in case a rewind undoes it."""
         if self.journal is not None:
-            self.journal.setdefault(job, before & WHERE)
+            self.journal.setdefault(job, before & STATE_MASK)
 
     def terms(self, columns: Columns, row: int) -> Terms:
         return self.ledger.terms[columns.terms[row]]
 
     def give_life(self, job: str, columns: Columns, row: int) -> Life:
-        """A job becomes more than a row."""
+        """Create the life of a job that so far was only a row."""
         life = Life(job, columns, row, self.ledger.terms[columns.terms[row]])
         columns.states[row] = columns.states[row] & ACKNOWLEDGED | ALIVE
         self.lives[job] = life
         return life
 
     def end(self, life: Life, where: int) -> None:
-        """A job has come to its end; of a singleton, what waits behind it is the next."""
+        """End a job; the blocked generation of a singleton, if any, is next."""
         self.counts[_NAMES[where] if life.terms.max_stalls < NO_LIMIT else "handled"] += 1
         if life.fuzzy:
             self.believe(life)
@@ -207,11 +207,11 @@ class Book:
             return
         life.columns.states[life.row] = life.columns.states[life.row] & ACKNOWLEDGED | where
         if life.cause == "":
-            life.last_run = None  # so that it is gone at once, and not when somebody looks for cycles
+            life.last_run = None  # breaks the cycle, so that memory is freed at once
         del self.lives[life.job]
 
     def believe(self, life: Life) -> bool:
-        """The server shows what it knows of a job after a rewind; whether the job had ended, and that was undone."""
+        """Accept the server's state of a job after a rewind. Returns whether a rewind undid the job's end."""
         life.fuzzy = False
         undone = self.undone.pop(life.job, None)
         if undone is None or undone.after <= ALIVE:
@@ -220,15 +220,15 @@ class Book:
         return True
 
     def die(self, life: Life, reason: str) -> None:
-        """It is dead, and must be found among the dead."""
+        """The job died, and must have a dead record."""
         self.died += 1
         self.dead[life.job] = Grave(life.failures, life.stalls, reason, life.check)
         self.end(life, DEAD)
 
-    # -- the line of those that are ready ----------------------------------------------------------------
+    # -- the line of ready jobs ----------------------------------------------------------------------
 
     def line(self, priority: int) -> Line:
-        """Where jobs of a priority stand."""
+        """The line of ready jobs of a priority."""
         line = self.lines.get(priority)
         if line is None:
             line = self.lines[priority] = Line()
@@ -236,32 +236,32 @@ class Book:
         return line
 
     def leave_line(self, life: Life) -> None:
-        """It is not ready any more, or nobody can say whether it is."""
+        """The job is no longer ready, or its state is unknown."""
         if life.place != NO_PLACE:
             self.line(life.terms.priority).take(life.place)
         life.waiting += 1
 
     def who_stands(self, priority: int, place: int) -> str:
-        """The job at this place. Looked for only when something is wrong with it."""
+        """The job at this place. A slow search, used only for reports."""
         for columns in self.ledger.columns():
             for row, found in enumerate(columns.places):
-                ours = columns.owners[row] == self.owner and columns.states[row] & WHERE == WAITING
+                ours = columns.owners[row] == self.owner and columns.states[row] & STATE_MASK == WAITING
                 if found == place and ours and self.terms(columns, row).priority == priority:
                     return columns.name(row)
         lives = (life.job for life in self.lives.values() if life.place == place and life.terms.priority == priority)
         return next(lives, "?")
 
     def last_fence(self, job: str) -> int:
-        """The last fence that is known of a job that has not ended."""
+        """The last known fence of a job that has not ended."""
         life = self.lives.get(job)
         return life.fence if life is not None else 0
 
     def unheard_since(self, t: int) -> int:
-        """How many leases were asked for after this time that nobody heard the answer of."""
+        """How many leases were requested after `t` without an answer."""
         return len(self.unheard_leases) - bisect_right(self.unheard_leases, t)
 
     def use_room(self, count: int) -> bool:
-        """Whether so many can have been given to somebody who did not live to hear of it. None is excused twice."""
+        """Whether unanswered calls can have leased `count` jobs. Each unanswered lease excuses only once."""
         self.may_pass = [room for room in self.may_pass if room.left and not room.is_over(self.t, self.claiming)]
         if sum(room.left for room in self.may_pass) < count:
             return False
@@ -273,22 +273,22 @@ class Book:
 
     @property
     def sweeps_possible(self) -> bool:
-        """Whether jobs can have been taken back at all."""
+        """Whether jobs can have been reclaimed at all."""
         return bool(self.sweeps) or self.unheard_turns > 0
 
     def plan(self, job: str, run_at: int, token: int) -> None:
-        """It is to be put in line when its run time has passed. Where clocks were set nobody can say when that is."""
+        """Put a job in line when its run time has passed. After clock changes that moment is unknown."""
         if self.steady_clock:
             self._dues += 1
-            heapq.heappush(self.due, (run_at + MARGIN, self._dues, job, token))
+            heapq.heappush(self.due, (run_at + PROMOTION_MARGIN_MS, self._dues, job, token))
 
     @property
     def latest_wall(self) -> int:
-        """What the server may take for the time when it adds a delay: the later of its two readings."""
+        """The time to which the server may add a delay: the later of its two readings."""
         return self.wall if self.real_ahead is None else max(self.wall, (self.t + self.real_ahead) // 1_000_000)
 
     def back_in_line(self, life: Life) -> None:
-        """To the front, at its old place."""
+        """Return a job to the front, at its old place."""
         if life.place != NO_PLACE:
             self.line(life.terms.priority).put_back(life.place)
 
@@ -300,7 +300,7 @@ class Book:
     # -- holders -------------------------------------------------------------------------------------
 
     def holder(self, name: str, pid: int) -> Holder:
-        """Who holds under this name."""
+        """The holder of this name."""
         holder = self.holders.get(name)
         if holder is None:
             holder = self.holders[name] = Holder(name, False)
@@ -308,11 +308,13 @@ class Book:
         return holder
 
     def keep(self, holder: Holder, lease: int) -> None:
-        """Its leases are good for so many ms from now; from the first time that this was asked, if it was repeated."""
+        """Extend the holder's leases by `lease` ms; a repeated call counts from its first send."""
         end = self.now - self.trip + lease
         if end > holder.end:
             holder.end = end
-        good = self.sent_t + lease * 900_000 - 100_000_000  # nine tenths of it, less what a repeat may have taken
+        good = (
+            self.sent_t + lease * 900_000 - 100_000_000
+        )  # nine tenths of the lease, less the time that a repeat may have taken
         if good > holder.good:
             holder.good = good
         holder.lease = max(lease, holder.lease)

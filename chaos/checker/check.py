@@ -14,20 +14,20 @@ from chaos.checker.ending import close, place_of_lost
 from chaos.checker.evidence import NEVER, Evidence
 from chaos.checker.history import histories
 from chaos.checker.index import Index, Step
-from chaos.checker.ledger import ACKNOWLEDGED, LOST, WHERE, Ledger
+from chaos.checker.ledger import ACKNOWLEDGED, LOST, STATE_MASK, Ledger
 from chaos.checker.lives import CAUSES
 from chaos.checker.report import Findings, Report, percentile
 from chaos.checker.runs import Runs, check_overlaps, check_strays, note_run
 from chaos.checker.steps import reckon_with_unheard, take_step
 
 _PLAIN = Limits()
-_COLLECT_AFTER = 200_000  # new objects: most are gone by themselves long before
+_GC_THRESHOLD = 200_000  # new objects between collections: most are freed by reference counts
 
 
 def check(folder: Path, limits: Limits = _PLAIN) -> Report:
-    """Whether a run kept every promise."""
+    """Check whether a run kept every promise."""
     before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER, 20, 20)
+    gc.set_threshold(_GC_THRESHOLD, 20, 20)
     try:
         index = Index(folder)
         evidence = Evidence(index)
@@ -60,7 +60,7 @@ def _books(index: Index, evidence: Evidence, findings: Findings, limits: Limits)
 
 
 def _go_through(index: Index, books: dict[str, Book]) -> None:
-    """The steps of all queues, each in the server's order; and attempts in real time, as far as that has come."""
+    """Walk all queues' steps, each queue in the server's order, and the attempts in real time alongside."""
     runs = Runs(index)
     pids = {file: process.pid for file, process in index.processes.items()}
     pending: list[tuple[int, int, Step, Iterator[Step], Book]] = []
@@ -140,7 +140,7 @@ def _report(index: Index, evidence: Evidence, findings: Findings, ledger: Ledger
 
 
 def _where_lost(ledger: Ledger) -> tuple[int, int, int]:
-    """How many of the lost came before all others of their producer, between them, and after them all."""
+    """How many lost jobs precede all surviving jobs of their producer, lie between them, and follow them."""
     kept: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     lost: list[tuple[str, tuple[int, ...]]] = []
     for columns in ledger.columns():
@@ -148,7 +148,7 @@ def _where_lost(ledger: Ledger) -> tuple[int, int, int]:
             if not state & ACKNOWLEDGED:
                 continue
             producer, place = place_of_lost(columns, row)
-            if state & WHERE == LOST:
+            if state & STATE_MASK == LOST:
                 lost.append((producer, place))
             else:
                 low, high = kept.get(producer, (place, place))

@@ -1,32 +1,32 @@
-"""What must hold whenever a job is given out.
+"""Invariants of every lease.
 
-I2, it was asked for, and is unchanged; I5, it has not ended; I6, fences rise; I10, it is not early; I11, nobody is
-passed over; I12, its counts are exact.
+I2, the job was enqueued and is unchanged; I5, it has not ended; I6, fences rise; I10, it is not early; I11, it is the
+first in line; I12, its counts are exact.
 """
 
 from __future__ import annotations
 
-from chaos.checker.book import MARGIN, Book
+from chaos.checker.book import PROMOTION_MARGIN_MS, Book
 from chaos.checker.enqueues import operator_asked
-from chaos.checker.ledger import ALIVE, ASKED, NO_LIMIT, NO_PLACE, UNKNOWN, WAITING, WHERE
+from chaos.checker.ledger import ALIVE, ASKED, NO_LIMIT, NO_PLACE, STATE_MASK, UNKNOWN, WAITING
 from chaos.checker.line import Line
 from chaos.checker.lives import IN_DOUBT, REWIND, UNEXPLAINED, Holder, Lease, Life
 from chaos.checker.reaps import lose, merge, replace
 from chaos.checker.runs import replay
 from chaos.log import Answered, Claim, EnqueueAsked, Sent
 
-_NAMED = 5  # jobs that were passed over and are told by name
+_MAX_NAMED = 5  # skipped jobs that a report lists by name
 
 
 def claimed(book: Book, sent: Sent, answer: Answered, pid: int) -> None:
-    """The leases that one answer brought."""
+    """Check the leases in one answer."""
     if answer.holder or sent.holder:
         holder = book.holder(answer.holder or sent.holder, pid)
     else:
-        holder = Holder("", True)  # a raw lease: nobody else has this one
+        holder = Holder("", True)  # a raw lease has a holder of its own
         holder.pids.add(pid)
     if holder.lost:
-        book.problem("I7", answer.claims[0].job, f"was given to {holder.name!r}, which had been called lost")
+        book.problem("I7", answer.claims[0].job, f"was leased to {holder.name!r}, which had been declared lost")
         holder.lost = False
     book.keep(holder, answer.lease)
     book.claiming += 1
@@ -34,7 +34,7 @@ def claimed(book: Book, sent: Sent, answer: Answered, pid: int) -> None:
         _claim(book, claim, holder)
     book.counts["claims"] += len(answer.claims)
     if len(answer.claims) > sent.want:
-        book.problem("I6", answer.claims[-1].job, f"{len(answer.claims)} were given out, and {sent.want} asked for")
+        book.problem("I6", answer.claims[-1].job, f"{len(answer.claims)} jobs were leased, but {sent.want} requested")
 
 
 def _claim(book: Book, claim: Claim, holder: Holder) -> None:
@@ -42,9 +42,9 @@ def _claim(book: Book, claim: Claim, holder: Holder) -> None:
     if fence > book.fence:
         book.fence = fence
     elif fence in book.held or fence in book.lost or fence == book.fence:
-        book.problem("I6", job, f"was given out with fence {fence}, which was given out before")
+        book.problem("I6", job, f"was leased with fence {fence}, which was used before")
     else:
-        book.problem("I6", job, f"was given out with fence {fence}, after {book.fence}: fences must rise")
+        book.problem("I6", job, f"was leased with fence {fence}, after {book.fence}: fences must rise")
     life = book.lives.get(job)
     if life is None:
         life = _first_claim(book, claim)
@@ -63,8 +63,8 @@ def _claim(book: Book, claim: Claim, holder: Holder) -> None:
         book.problem(
             "I12",
             job,
-            f"was given out after {claim.failures} failures and {claim.stalls} stalls; "
-            f"{terms.max_failures} and {terms.max_stalls} are forgiven",
+            f"was leased after {claim.failures} failures and {claim.stalls} stalls; "
+            f"{terms.max_failures} and {terms.max_stalls} are allowed",
         )
     if life.run_at:
         _check_time(book, life)
@@ -80,14 +80,14 @@ def _claim(book: Book, claim: Claim, holder: Holder) -> None:
         replay(book, lease)
 
 
-# -- I2, I5: it was asked for, and has not ended ---------------------------------------------------
+# -- I2, I5: the job was enqueued, and has not ended -----------------------------------------------
 
 
 def _first_claim(book: Book, claim: Claim) -> Life:
-    """No life is known of it: it waited for the first time, or should not be there."""
+    """The job has no life yet: this is its first lease, or it should not exist."""
     job = claim.job
     columns, row = book.ledger.find(book.owner, job)
-    where = columns.states[row] & WHERE
+    where = columns.states[row] & STATE_MASK
     if book.journal is not None:
         book.touch(job, where)
     if where == WAITING:
@@ -108,11 +108,11 @@ def _first_claim(book: Book, claim: Claim) -> Life:
 def _unexpected(book: Book, claim: Claim, where: int) -> Life:
     job = claim.job
     columns, row = book.ledger.find(book.owner, job)
-    another = claim.caught and book.generation > 0  # after a rewind their names begin anew
+    another = claim.caught and book.generation > 0  # after a rewind their names start over
     if where == UNKNOWN or another:
         if not claim.caught:
             book.findings.add("unexpected", job)
-            book.problem("I2", job, "was given out, and nobody had enqueued it")
+            book.problem("I2", job, "was leased, but never enqueued")
         else:
             book.caught.add(job)
         columns.terms[row] = _terms_of(book, claim)
@@ -121,7 +121,7 @@ def _unexpected(book: Book, claim: Claim, where: int) -> Life:
     known = book.maybes.get(job, ())
     if where != UNKNOWN and not another and not (life_terms.singleton and claim.check in known):
         book.counts["settled_then_run_again"] += 1
-        book.problem("I5", job, "was given out again after its end")
+        book.problem("I5", job, "was leased again after its end")
     columns.checks[row] = claim.check
     life = book.give_life(job, columns, row)
     life.failures, life.stalls = claim.failures, claim.stalls
@@ -131,13 +131,13 @@ def _unexpected(book: Book, claim: Claim, where: int) -> Life:
 
 
 def _terms_of(book: Book, claim: Claim) -> int:
-    """Of a job that nobody enqueued: as they are seen, and without limits."""
+    """Terms of a job that was never enqueued: as observed, and without limits."""
     asked = EnqueueAsked(claim.job, claim.check, claim.priority, max_failures=NO_LIMIT, max_stalls=NO_LIMIT)
     return book.ledger.intern(asked)
 
 
 def _believe(book: Book, life: Life, claim: Claim) -> None:
-    """After a rewind, or a claim that nobody heard of: what the server knows of it is what it says now."""
+    """After a rewind or an unanswered claim: accept the server's state of the job."""
     rewound = claim.job in book.undone
     if book.believe(life):
         book.counts["rerun_after_rewind"] += 1
@@ -152,13 +152,13 @@ def _believe(book: Book, life: Life, claim: Claim) -> None:
 
 def _other_payload(book: Book, life: Life, claim: Claim) -> None:
     if claim.check == life.blocked:
-        merge(life)  # it waited behind a claim that nobody heard of
+        merge(life)  # it was blocked by an unanswered claim
         life.failures, life.stalls = claim.failures, claim.stalls
     elif claim.check in book.maybes.get(claim.job, ()):
-        replace(life, claim.check)  # by an enqueue that nobody heard the answer of
+        replace(life, claim.check)  # by an unanswered enqueue
         life.failures, life.stalls = claim.failures, claim.stalls
     else:
-        book.problem("I2", claim.job, f"came out with another payload: {claim.check:08x} instead of {life.check:08x}")
+        book.problem("I2", claim.job, f"was leased with payload {claim.check:08x}, but enqueued with {life.check:08x}")
         life.check = claim.check
 
 
@@ -166,7 +166,7 @@ def _other_payload(book: Book, life: Life, claim: Claim) -> None:
 
 
 def _other_counts(book: Book, life: Life, claim: Claim) -> None:
-    """Other counts than those that all noted causes add up to. A lease that nobody heard of may have been lost."""
+    """The counts differ from the logged causes. An unanswered lease may have been lost in between."""
     more = claim.stalls - life.stalls
     reset = claim.failures == claim.stalls == 0 and claim.job in book.maybes
     possible = book.unheard_since(life.claimed) if book.sweeps_possible else 0
@@ -175,8 +175,8 @@ def _other_counts(book: Book, life: Life, claim: Claim) -> None:
         book.problem(
             "I12",
             claim.job,
-            f"was given out with {claim.failures} failures and {claim.stalls} stalls, "
-            f"and has had {life.failures} and {life.stalls}",
+            f"was leased with {claim.failures} failures and {claim.stalls} stalls, "
+            f"but the log shows {life.failures} and {life.stalls}",
         )
     elif unheard:
         book.counts["claimed_unheard"] += more
@@ -190,10 +190,10 @@ def _other_counts(book: Book, life: Life, claim: Claim) -> None:
 def _check_time(book: Book, life: Life) -> None:
     late = book.wall_high - life.run_at
     if late < 0:
-        book.problem("I10", life.job, f"was given out {-late} ms before its run time")
+        book.problem("I10", life.job, f"was leased {-late} ms before its run time")
     elif book.t + book.slack < life.not_before:
         early = (life.not_before - book.t) // 1_000_000
-        book.problem("I10", life.job, f"was given out {early} ms before its time, in real time")
+        book.problem("I10", life.job, f"was leased {early} ms before its run time, in real time")
     book.findings.lateness.append(max(0, late))
 
 
@@ -203,7 +203,7 @@ def _check_time(book: Book, life: Life) -> None:
 def _check_order(book: Book, life: Life, claim: Claim) -> None:
     priority, place = claim.priority, life.place
     if priority != life.terms.priority:
-        book.problem("I11", claim.job, f"has priority {priority}, and was enqueued with {life.terms.priority}")
+        book.problem("I11", claim.job, f"was leased with priority {priority}, but enqueued with {life.terms.priority}")
         if place != NO_PLACE:
             book.line(life.terms.priority).take(place)
             place = life.place = NO_PLACE
@@ -216,7 +216,7 @@ def _check_order(book: Book, life: Life, claim: Claim) -> None:
         if ahead.head < len(ahead.taken):
             _passed_over(book, ahead, other, len(ahead.taken), claim)
     if life.run_at:
-        life.low = line.length_before(life.run_at - MARGIN) if book.steady_clock else 0
+        life.low = line.length_before(life.run_at - PROMOTION_MARGIN_MS) if book.steady_clock else 0
     if line.head < life.low:
         _passed_over(book, line, priority, life.low, claim)
     if place != NO_PLACE:
@@ -224,14 +224,14 @@ def _check_order(book: Book, life: Life, claim: Claim) -> None:
 
 
 def _passed_over(book: Book, line: Line, priority: int, before: int, claim: Claim) -> None:
-    """Somebody stands in front. It may have been given out to a process that did not live to hear of it."""
+    """Jobs are ahead of this one. An unanswered call may have leased them."""
     while places := line.first(1000, before):
         if not book.use_room(len(places)):
-            names = [book.who_stands(priority, place) for place in places[:_NAMED]]
+            names = [book.who_stands(priority, place) for place in places[:_MAX_NAMED]]
             book.problem(
                 "I11",
                 claim.job,
-                f"was given out (priority {claim.priority}) before {len(places)} that were in front of it, "
+                f"was leased (priority {claim.priority}) before {len(places)} jobs ahead of it, "
                 f"with priority {priority}: {', '.join(names)}",
             )
         for place in places:

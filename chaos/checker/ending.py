@@ -1,4 +1,4 @@
-"""The end of a run: I1, nothing acknowledged is lost; I12, everything has drained, and the dead are those that died."""
+"""The end of a run: I1, no acknowledged job is lost; I12, every queue has drained, and the dead records are exact."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chaos.checker.ledger import (
     DEAD,
     FORGOTTEN,
     LOST,
+    STATE_MASK,
     UNHEARD,
     UNKNOWN,
     WAITING,
-    WHERE,
     Columns,
 )
 from chaos.checker.lives import Life
@@ -28,8 +28,8 @@ from chaos.checker.rewinds import may_be_lost
 from chaos.checker.settles import FAILURE, ends_in_doubt
 from chaos.log import Left
 
-GRAVES = ("dead", "broken")
-MOST_KEYS = 21  # of a queue, however long it is
+DEAD_STATES = ("dead", "broken")
+MAX_KEYS = 21  # keys of an empty queue; independent of how many jobs it has had
 
 
 def close(book: Book, index: Index, evidence: Evidence) -> None:
@@ -53,18 +53,18 @@ def close(book: Book, index: Index, evidence: Evidence) -> None:
 
 
 def _account(book: Book, life: Life, left: Left | None, evidence: Evidence) -> None:
-    """What became of a job whose end is not noted."""
+    """Account for a job whose end is not logged."""
     ways = ends_in_doubt(book, life)
-    if left is not None and not (life.terms.singleton and left.state in GRAVES):
-        if left.state in GRAVES:
+    if left is not None and not (life.terms.singleton and left.state in DEAD_STATES):
+        if left.state in DEAD_STATES:
             _died_unheard(book, life, left, ways)
         return
     if left is None and book.inspected and not book.caught:
-        ways -= {"failed", "broken", "crashed"}  # it would lie in a grave
+        ways -= {"failed", "broken", "crashed"}  # these ends leave a record
     undone = book.undone.get(life.job)
     if life.fuzzy and undone is not None and undone.after > ALIVE:
         life.columns.states[life.row] = life.columns.states[life.row] & ACKNOWLEDGED | undone.after
-        return  # it had ended, and that stood
+        return  # the job had ended, and no rewind undid it
     lease = life.lease
     if ways or (lease is not None and lease.cancelled and (lease.gone or book.sweeps_possible)):
         book.end(life, UNHEARD)
@@ -85,16 +85,16 @@ def _allowed(book: Book, life: Life, evidence: Evidence) -> bool:
 
 def _lost(book: Book, life: Life) -> None:
     acknowledged = life.columns.states[life.row] & ACKNOWLEDGED
-    level = book.ledger.acks.level(life.columns.acks[life.row]) or "no level stated"
+    level = book.ledger.acks.level(life.columns.acks[life.row]) or "durability unknown"
     life.columns.states[life.row] = LOST | acknowledged
     book.findings.add("lost", life.job)
     if life.lease is not None:
-        last = f"it was last given out with fence {life.lease.fence}, and nothing ended that"
+        last = f"its last lease has fence {life.lease.fence}, and nothing ended that lease"
     elif life.cause:
         last = f"it was waiting again ({life.cause}) after fence {life.fence}"
     else:
-        last = "it was never given out"
-    told = f"was acknowledged ({level}) and is gone" if acknowledged else "was given out once, and is gone"
+        last = "it was never leased"
+    told = f"was acknowledged ({level}) and is gone" if acknowledged else "was leased once, and is gone"
     book.problem("I1", life.job, f"{told}: {last}")
 
 
@@ -102,7 +102,7 @@ def _lost(book: Book, life: Life) -> None:
 
 
 def _died_unheard(book: Book, life: Life, left: Left, ways: set[str]) -> None:
-    """It lies among the dead, and nobody heard how it came there."""
+    """The job is dead, and the call that ended it was not answered."""
     failures, stalls = life.failures, life.stalls
     if life.lease is not None and book.sweeps_possible and stalls == life.terms.max_stalls:
         ways.add("stalled")
@@ -113,13 +113,11 @@ def _died_unheard(book: Book, life: Life, left: Left, ways: set[str]) -> None:
         "stalled": (failures, stalls + 1),
     }.get(how, (failures, stalls))
     if how not in ways and not life.fuzzy:
-        book.problem(
-            "I12", life.job, f"lies among the {left.state} ({left.reason}), and nothing that is noted killed it"
-        )
+        book.problem("I12", life.job, f"is {left.state} ({left.reason}), but the log has no cause")
     elif (left.failures, left.stalls) != expected and not life.fuzzy and left.state == "dead":
         _wrong_counts(book, left, expected)
     if left.check != life.check:
-        book.problem("I2", life.job, f"lies among the {left.state} with another payload: {left.check:08x}")
+        book.problem("I2", life.job, f"is {left.state} with another payload: {left.check:08x}")
     if how == "stalled":
         book.reaped += 1
     book.died += 1
@@ -130,18 +128,18 @@ def _wrong_counts(book: Book, left: Left, expected: tuple[int, int]) -> None:
     book.problem(
         "I12",
         left.job,
-        f"died with {left.failures} failures and {left.stalls} stalls, and had {expected[0]} and {expected[1]}",
+        f"died with {left.failures} failures and {left.stalls} stalls; the log shows {expected[0]} and {expected[1]}",
     )
 
 
 def _check_left(book: Book, left: Left) -> None:
-    """What is on the server at the end: is it what should be?"""
+    """Check that a job on the server at the end belongs there."""
     columns, row = book.ledger.find(book.owner, left.job)
-    where = columns.states[row] & WHERE
+    where = columns.states[row] & STATE_MASK
     if where == UNKNOWN and not left.job.startswith(FAILURE):
         book.findings.add("unexpected", left.job)
-        book.problem("I2", left.job, f"is on the server ({left.state}), and nobody had enqueued it")
-    if left.state not in GRAVES:
+        book.problem("I2", left.job, f"is on the server ({left.state}), but was never enqueued")
+    if left.state not in DEAD_STATES:
         book.counts["left"] += 1
         book.problem("I12", left.job, f"is still {left.state} at the end")
         if where > ALIVE and not book.terms(columns, row).singleton:
@@ -151,53 +149,53 @@ def _check_left(book: Book, left: Left) -> None:
         return
     grave = book.dead.get(left.job)
     if where != UNKNOWN and book.terms(columns, row).singleton:
-        return  # it may be that of an earlier job of this id
+        return  # the record may belong to an earlier job with this id
     if left.state == "broken":
         if where not in (BROKEN, UNKNOWN):
-            book.problem("I4", left.job, "lies among the broken, and ended otherwise")
+            book.problem("I4", left.job, "is broken on the server, but ended otherwise")
     elif grave is None:
         if where in (COMPLETED, CANCELLED, WAITING, ASKED):
-            book.problem("I4", left.job, "lies among the dead, and did not die")
+            book.problem("I4", left.job, "is dead on the server, but did not die")
     else:
         if (grave.failures, grave.stalls) != (left.failures, left.stalls):
             _wrong_counts(book, left, (grave.failures, grave.stalls))
         if left.reason and left.reason != grave.reason:
-            book.problem("I12", left.job, f"died by {grave.reason!r}, and its grave says {left.reason!r}")
+            book.problem("I12", left.job, f"died by {grave.reason!r}, but its dead record says {left.reason!r}")
         if grave.check != left.check:
-            book.problem("I2", left.job, f"lies among the dead with another payload: {left.check:08x}")
+            book.problem("I2", left.job, f"is dead with another payload: {left.check:08x}")
 
 
 def _check_graves(book: Book, left: dict[str, Left]) -> None:
-    """Who died lies among the dead, or became a job for a failure handler."""
+    """Every dead job has a dead record, or became a job for a failure handler."""
     if not left and not book.inspected:
         return
     missing = [job for job in book.dead if job not in left and not _is_back(book, job)]
     for job in missing[len(book.caught) :]:
-        book.problem("I12", job, f"died by {book.dead[job].reason!r}, and does not lie among the dead")
+        book.problem("I12", job, f"died by {book.dead[job].reason!r}, but has no dead record")
     for columns, row in book.ledger.in_state(book.owner, BROKEN):
         job = columns.name(row)
         if job not in left and not book.terms(columns, row).singleton and not book.rewinds:
             book.findings.add("lost", job)
-            book.problem("I1", job, "could not be decoded, so it was never run, and is not among the broken")
+            book.problem("I1", job, "could not be decoded and never ran, but is not among the broken jobs")
     if len(book.caught) > book.died + book.unclear and not book.rewinds:
-        book.problem("I12", "", f"{len(book.caught)} failures came to a handler, and {book.died} jobs died")
+        book.problem("I12", "", f"{len(book.caught)} failure jobs were leased, but {book.died} jobs died")
 
 
 def _is_back(book: Book, job: str) -> bool:
-    """Whether it came to life again: after a rewind, or as another job of its name."""
+    """Whether the job exists again: after a rewind, or as another job with the same id."""
     columns, row = book.ledger.find(book.owner, job)
-    return columns.states[row] & WHERE != DEAD or bool(book.rewinds)
+    return columns.states[row] & STATE_MASK != DEAD or bool(book.rewinds)
 
 
-# -- what other queues handed over -----------------------------------------------------------------
+# -- jobs sent by other queues ---------------------------------------------------------------------
 
 
 def _check_promises(book: Book) -> None:
     for job, parent in book.promised.items():
         columns, row = book.ledger.find(book.owner, job)
-        if columns.states[row] & WHERE in (UNKNOWN, ASKED) and not book.rewinds:
+        if columns.states[row] & STATE_MASK in (UNKNOWN, ASKED) and not book.rewinds:
             book.findings.add("lost", job)
-            book.problem("I1", job, f"was handed over by {parent}, which is completed, and never arrived")
+            book.problem("I1", job, f"was sent by {parent}, which is completed, but never arrived")
 
 
 # -- I12: drained ----------------------------------------------------------------------------------
@@ -206,30 +204,30 @@ def _check_promises(book: Book) -> None:
 def _check_inspection(book: Book, index: Index, states: Counter[str]) -> None:
     seen = index.inspected.get(book.name)
     if seen is None:
-        book.problem("I12", "", "nobody looked at the queue at the end of the run")
+        book.problem("I12", "", "the queue was not inspected at the end of the run")
         return
     if not seen.drained:
         book.problem("I12", "", f"was not empty {seen.drained_after:.0f} s after the last fault: {seen.counts}")
     if seen.amiss:
-        book.problem("I12", "", f"an audit found {seen.amiss} things amiss")
-    if seen.keys > MOST_KEYS:
-        book.problem("I12", "", f"{seen.keys} keys are left, and a queue has no more than {MOST_KEYS}")
+        book.problem("I12", "", f"an audit found {seen.amiss} problems")
+    if seen.keys > MAX_KEYS:
+        book.problem("I12", "", f"{seen.keys} keys are left; a drained queue has at most {MAX_KEYS}")
     for state, count in seen.counts.items():
         if states and count != states.get(state, 0):
-            book.problem("I12", "", f"its counts say {count} {state}, and {states.get(state, 0)} are there")
+            book.problem("I12", "", f"counts() reports {count} {state} jobs, but {states.get(state, 0)} exist")
 
 
 def _check_sweeps(book: Book) -> None:
-    """I8: as many came back as were taken back, but for what nobody heard of."""
+    """I8: each reclaimed job was a lost lease, except for leases of unanswered calls."""
     if book.rewinds:
         return
     if book.reaped > book.recovered and not book.unheard_turns:
-        book.problem("I8", "", f"{book.reaped} leases were lost, and the server took {book.recovered} back")
+        book.problem("I8", "", f"{book.reaped} leases were lost, but the server reclaimed {book.recovered} jobs")
     if book.recovered > book.reaped + book.unclear:
-        book.problem("I8", "", f"the server took {book.recovered} jobs back, and {book.reaped} leases were lost")
+        book.problem("I8", "", f"the server reclaimed {book.recovered} jobs, but {book.reaped} leases were lost")
 
 
 def place_of_lost(columns: Columns, row: int) -> tuple[str, tuple[int, ...]]:
-    """Whose job it was, and its place among all of that producer."""
+    """The producer of a job, and the job's position in its sequence."""
     producer, *rest = columns.name(row).replace(".", "-").split("-")
     return producer, tuple(int(part) if part.isdigit() else 0 for part in rest)

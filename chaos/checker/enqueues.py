@@ -1,4 +1,4 @@
-"""I3, an enqueue happens once; and what I1 and I2 need to know: which jobs there should be, with which payload."""
+"""I3, an enqueue happens once. Also collects for I1 and I2 which jobs should exist, with which payload."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from chaos.checker.ledger import (
     ALIVE,
     ASKED,
     NO_PLACE,
+    STATE_MASK,
     UNKNOWN,
     WAITING,
-    WHERE,
     Columns,
 )
 from chaos.checker.lives import OPERATOR, Life
@@ -19,11 +19,11 @@ from chaos.log import Answered, EnqueueAsked, Sent
 
 
 def enqueued(book: Book, sent: Sent, answer: Answered) -> None:
-    """The jobs of one call, by what the server said to each."""
+    """Check the jobs of one call against the server's answer."""
     number = book.ledger.acks.add(answer.t, answer.level)
     told = len(answer.statuses)
     if told > len(sent.enqueues):
-        book.problem("I3", "", f"the server answered for {told} jobs, and was asked for {len(sent.enqueues)}")
+        book.problem("I3", "", f"the server answered for {told} jobs, but {len(sent.enqueues)} were sent")
     for asked, status in zip(sent.enqueues, answer.statuses, strict=False):
         if status == "a":
             if asked.singleton:
@@ -31,7 +31,7 @@ def enqueued(book: Book, sent: Sent, answer: Answered) -> None:
             else:
                 _added(book, asked, number)
         elif status == "m":
-            enqueue_unheard(book, asked, sent.t)  # it had come before, by a call that nobody heard of
+            enqueue_unheard(book, asked, sent.t)  # an unanswered call had added it before
         elif asked.singleton:
             _single_met(book, asked, status, number)
         else:
@@ -41,24 +41,24 @@ def enqueued(book: Book, sent: Sent, answer: Answered) -> None:
 
 
 def enqueue_unheard(book: Book, asked: EnqueueAsked, sent: int) -> None:
-    """An enqueue that nobody heard the answer of: the job may come or not; if it comes, then as it was asked for."""
+    """An unanswered enqueue: the job may or may not arrive; if it does, then unchanged."""
     job = asked.job
     columns, row = book.ledger.find(book.owner, job)
     if asked.singleton:
         book.maybes.setdefault(job, set()).add(asked.check)
-    if columns.states[row] & WHERE == UNKNOWN:
+    if columns.states[row] & STATE_MASK == UNKNOWN:
         columns.states[row] = ASKED
         book.counts["asked"] += 1
         _write(book, columns, row, asked, 0)
         if (asked.run_at or asked.delay) and not asked.singleton:
-            # It cannot have come before it was sent.
+            # The job cannot arrive before the call was sent.
             book.timed[job] = (asked.run_at, sent + asked.delay * 1_000_000 if asked.delay else 0)
 
 
 def _added(book: Book, asked: EnqueueAsked, ack: int) -> None:
     job = asked.job
     columns, row = book.ledger.find(book.owner, job)
-    where = columns.states[row] & WHERE
+    where = columns.states[row] & STATE_MASK
     if book.journal is not None:
         book.touch(job, where)
     if where > ASKED:
@@ -74,7 +74,7 @@ def _added(book: Book, asked: EnqueueAsked, ack: int) -> None:
 
 
 def _added_again(book: Book, job: str, where: int) -> None:
-    """Added although it was there, or had been there."""
+    """Added although the job exists or has existed."""
     if where in (WAITING, ALIVE):
         life = book.lives.get(job)
         if where == WAITING or (life is not None and _is_certain(book, life)):
@@ -89,7 +89,7 @@ def _added_again(book: Book, job: str, where: int) -> None:
 
 
 def _is_certain(book: Book, life: Life) -> bool:
-    """Whether nothing but what is noted can have happened to it."""
+    """Whether only logged events can have affected the job."""
     if life.fuzzy or life.job in book.doubted or life.job in book.maybe_cancelled:
         return False
     return life.lease is None or not life.lease.gone
@@ -109,7 +109,7 @@ def _acknowledge(book: Book, columns: Columns, row: int, where: int) -> None:
 
 
 def _plan(book: Book, asked: EnqueueAsked) -> None:
-    """It has a run time: by the server's clock, and in real time."""
+    """Record the job's run time: by the server's clock, and in real time."""
     if asked.delay:
         run_at = book.wall - book.trip + asked.delay
         not_before = book.sent_t + asked.delay * 1_000_000
@@ -123,17 +123,17 @@ def _plan(book: Book, asked: EnqueueAsked) -> None:
 
 
 def _met(book: Book, asked: EnqueueAsked, status: str, ack: int) -> None:
-    """The id was there already: u it was changed, k it was left as it is, b the new one waits behind it."""
+    """The id existed already: u the job was updated, k it was kept, b the new job waits behind it."""
     job = asked.job
     columns, row = book.ledger.find(book.owner, job)
-    where = columns.states[row] & WHERE
+    where = columns.states[row] & STATE_MASK
     if book.journal is not None:
         book.touch(job, where)
     if where == UNKNOWN:
-        book.problem("I3", job, f"was answered with {status!r}, as if it had been there, and nobody had enqueued it")
+        book.problem("I3", job, f"was answered with {status!r} (exists), but was never enqueued")
         book.counts["asked"] += 1
     elif where > ALIVE and not _may_be_back(book, job):
-        book.problem("I3", job, f"was answered with {status!r}, as if it was there, after its end")
+        book.problem("I3", job, f"was answered with {status!r} (exists), but it had ended")
     if where == ASKED:
         book.findings.add("recovered", job)
     if where != ALIVE:
@@ -162,7 +162,7 @@ def _change(book: Book, life: Life, asked: EnqueueAsked) -> None:
     life.terms = book.ledger.terms[book.ledger.intern(asked)]
 
 
-# -- ids that are enqueued again and again ---------------------------------------------------------
+# -- singletons: ids that are enqueued repeatedly --------------------------------------------------
 
 
 def _single_added(book: Book, asked: EnqueueAsked, ack: int) -> None:
@@ -176,7 +176,7 @@ def _single_added(book: Book, asked: EnqueueAsked, ack: int) -> None:
         if _is_certain(book, life) and job not in book.maybes:
             book.problem("I3", job, "was added a second time while it was there")
         if life.lease is not None:
-            # It must have ended, by a call that nobody heard the answer of.
+            # An unanswered call must have ended it.
             book.held.pop(life.lease.fence, None)
             book.lost[life.lease.fence] = life.lease
             book.counts["ended_unheard"] += 1
@@ -205,7 +205,7 @@ def _single_met(book: Book, asked: EnqueueAsked, status: str, ack: int) -> None:
     book.counts["asked"] += 1
     if life is None:
         if job not in book.maybes and not _may_be_back(book, job):
-            book.problem("I3", job, f"was answered with {status!r}, as if it was there, and it was not")
+            book.problem("I3", job, f"was answered with {status!r} (exists), but it did not exist")
         _write(book, columns, row, asked, ack)
         life = book.give_life(job, columns, row)
         if status == "k":
@@ -216,7 +216,7 @@ def _single_met(book: Book, asked: EnqueueAsked, status: str, ack: int) -> None:
     if status == "u":
         if life.lease is not None:
             if _is_certain(book, life) and life.lease.fence not in book.doubts and not _may_have_lost(book, life):
-                book.problem("I9", job, "was changed as if it waited, while it ran")
+                book.problem("I9", job, "was updated as a waiting job, but it was running")
             if _may_have_lost(book, life):
                 book.reaped += 1
             _give_up(book, life)
@@ -225,7 +225,7 @@ def _single_met(book: Book, asked: EnqueueAsked, status: str, ack: int) -> None:
         _single_plan(book, life, asked)
     elif status == "b":
         if life.lease is None and not life.fuzzy and not book.unheard_leases:
-            book.problem("I3", job, "was put behind a running one, and none was running")
+            book.problem("I3", job, "was blocked by a running job, but none was running")
         life.blocked = life.owed = asked.check
 
 
@@ -234,7 +234,7 @@ def _may_have_lost(book: Book, life: Life) -> bool:
 
 
 def _give_up(book: Book, life: Life) -> None:
-    """The one that ran does not any more, though nobody noted how it ended."""
+    """The running job is gone, though no end was logged."""
     assert life.lease is not None
     book.held.pop(life.lease.fence, None)
     book.lost[life.lease.fence] = life.lease
@@ -242,6 +242,6 @@ def _give_up(book: Book, life: Life) -> None:
 
 
 def operator_asked(life: Life) -> None:
-    """It was enqueued again after its end: that is the cause of its next start."""
+    """The job was enqueued again after its end: the operator is the cause of its next start."""
     life.cause = OPERATOR
     life.starts = 1

@@ -1,4 +1,4 @@
-"""What went wrong in a run, and whether it explains what happened: faults, deaths, rewinds."""
+"""Faults, deaths and rewinds of a run, and whether they explain what happened to a job."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from chaos.checker.index import Index
 from chaos.log import Fault
 
 NEVER = 1 << 62
-_SECOND = 10**9
-_SEEN_LATE = _SECOND  # a death may be noted so much later than it happened
-_OVERLAP_FAULTS = ("stop", "partition")  # what may keep a holder from seeing that its lease is over
+_SECOND_NS = 10**9
+_DEATH_LOG_DELAY_NS = _SECOND_NS  # ns by which the log of a death may lag behind the death
+_OVERLAP_FAULTS = ("stop", "partition")  # these may keep a holder from noticing that its lease has expired
 
 
 class Span(NamedTuple):
@@ -26,11 +26,11 @@ class Span(NamedTuple):
 
     @property
     def hits_all(self) -> bool:
-        """Whether it concerns everybody: nobody is named, or the server is."""
+        """Whether it hits every process: it names none, or it names the server."""
         return not self.pids or 0 in self.pids or "server" in self.name
 
     def concerns(self, pids: Collection[int]) -> bool:
-        """Whether one of these is hit by it."""
+        """Whether it hits one of these processes."""
         return self.hits_all or not self.pids.isdisjoint(pids)
 
 
@@ -64,46 +64,46 @@ class Evidence:
 
     @property
     def by_name(self) -> dict[str, int]:
-        """How many there were of each fault."""
+        """Number of faults by name."""
         return dict(sorted(Counter(span.name for span in self.spans).items()))
 
     @property
     def worker_kills(self) -> int:
-        """How many kills hit a worker or a part of one."""
+        """Number of kills that hit a worker or a part of one."""
         return sum(span.name.startswith("kill") and "server" not in span.name for span in self.spans)
 
     def between(self, since: int, until: int) -> Iterable[Span]:
-        """The faults that were at work at some time between."""
+        """Faults active at some time in this interval."""
         low = bisect_left(self._begins, since - self._longest)
         high = bisect_right(self._begins, until)
         yield from (span for span in self.spans[low:high] if since <= span.end < NEVER)
         yield from (span for span in self._endless if span.begin <= until)
 
     def explains(self, pids: Collection[int], since: int, until: int) -> bool:
-        """Whether something is known that may have kept these processes from keeping a lease."""
+        """Whether a known fault or death may have kept these processes from renewing a lease."""
         for pid in pids:
             times = self.deaths.get(pid, ())
-            if bisect_right(times, until + _SEEN_LATE) > bisect_left(times, since):
+            if bisect_right(times, until + _DEATH_LOG_DELAY_NS) > bisect_left(times, since):
                 return True
         return any(span.concerns(pids) for span in self.between(since, until))
 
     def jumps_between(self, since: int, until: int) -> int:
-        """How often the server's clock was set."""
+        """How often the server's clock was set in this interval."""
         return bisect_right(self.clock_jumps, until) - bisect_left(self.clock_jumps, since)
 
     def last_sign(self, pid: int, after: int) -> int:
-        """The last sign of life of the process that had this id at this time."""
+        """Time of the last sign of life of the process that had this pid at this time."""
         return max((last for first, last in self._signs.get(pid, ()) if first <= after), default=after)
 
     def excuses_overlap(self, pids: Collection[int], since: int, until: int) -> bool:
-        """Whether one of these was stopped or cut off, so that it could not know that its lease was over."""
+        """Whether one of these was stopped or cut off, so that it could not know that its lease had expired."""
         return any(
             span.name.startswith(_OVERLAP_FAULTS) and (not span.pids or not span.pids.isdisjoint(pids))
             for span in self.between(since, until)
         )
 
     def stopped_for(self, pids: Collection[int], since: int, until: int) -> int:
-        """For how long of this time one of these processes stood still, in ns."""
+        """How long one of these processes was stopped in this interval, in ns."""
         stood, at = 0, since
         for span in sorted(self.between(since, until), key=lambda span: span.begin):
             if span.name.startswith("stop") and not span.pids.isdisjoint(pids):
@@ -112,13 +112,13 @@ class Evidence:
         return stood
 
     def kill_before(self, t: int) -> int:
-        """When the server was killed last before a moment; that moment, if nobody noted a kill."""
+        """Time of the last server kill before `t`; `t` if no kill is logged."""
         at = bisect_right(self.server_kills, t)
         return self.server_kills[at - 1] if at else t
 
 
 def _spans(faults: list[Fault]) -> Iterable[Span]:
-    """Each beginning with its end: the next of that name with the same processes, or that names none."""
+    """Pair each begin with its end: the next end with the same name and the same or no processes."""
     open_ones: list[tuple[Fault, frozenset[int]]] = []
     spans: list[Span] = []
     for fault in faults:

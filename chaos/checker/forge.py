@@ -1,9 +1,9 @@
-"""Logs of runs that never were: every record as a run would write it, every promise kept.
+"""Logs of invented runs: records as a real run would write them, with every promise kept.
 
     python -m chaos.checker.forge --jobs 10000000 FOLDER
 
-A small model of a queue answers in place of a server, and time is a number that only goes on. So a log of any length
-can be made without a run of that length: to measure the checker, and to plant single illegal things in (tests/chaos).
+A small model of a queue replaces the server, and time is a counter. So a log of any length can be made without a run of
+that length, to measure the checker and to plant single violations (tests/chaos).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from chaos.log import (
     Started,
 )
 
-MS = 1_000_000
-LEASE = 1000  # ms
+NS_PER_MS = 1_000_000
+LEASE_MS = 1000  # ms
 _EPOCH = 1_700_000_000_000_000
 _WALL = 1_700_000_000_000  # ms since 1970 when time is 0
 _FLUSH = 1 << 20
@@ -91,12 +91,12 @@ class _Leased:
 
 
 class Queue:
-    """What a queue does, as far as the log tells of it. `now` and `wall` are the time in ms."""
+    """A model of a queue, as far as the log shows it. `now` and `wall` are times in ms."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.step = 0
-        self.jobs: dict[str, _Job] = {}  # those that wait
+        self.jobs: dict[str, _Job] = {}  # waiting jobs
         self.leases: dict[str, _Leased] = {}
         self.dead: dict[str, tuple[_Job, str, str]] = {}
         self._ready: list[tuple[int, int, str]] = []
@@ -172,7 +172,7 @@ class Queue:
         self.step += 1
         known = holder in self._holders
         if known or register:
-            self._holders[holder] = now + LEASE
+            self._holders[holder] = now + LEASE_MS
         return known or register
 
     def extend(self, id: str, fence: int) -> bool:
@@ -222,7 +222,7 @@ class Queue:
         self._held[lease.holder].pop(lease.job.id, None)
 
     def _let_go(self, job: _Job, wall: int) -> None:
-        """It is gone; what waited behind it is a job of its own."""
+        """The job ended; a job blocked by it becomes a job of its own."""
         if job.blocked is not None:
             self._place(_Job(job.blocked), 0, wall)
 
@@ -256,7 +256,7 @@ class Queue:
         return count
 
     def retire(self, holder: str) -> None:
-        """A holder that has nothing more says goodbye."""
+        """A holder without leases deregisters."""
         if not self._held.get(holder):
             self._holders.pop(holder, None)
 
@@ -274,7 +274,7 @@ class Queue:
             self.leases[id] = held[id] = _Leased(job, self._fence, holder)
             claims.append(Claim(id, self._fence, job.check, priority, job.failures, job.stalls))
         if claims:
-            self._holders[holder] = max(self._holders[holder], now + LEASE)
+            self._holders[holder] = max(self._holders[holder], now + LEASE_MS)
         return tuple(claims)
 
 
@@ -282,13 +282,13 @@ class Queue:
 
 
 class Pen:
-    """The file of one process."""
+    """Writes the log file of one process."""
 
     def __init__(self, folder: Path, role: str, pid: int, t: int, holder: str = "") -> None:
         self._file = (folder / f"{role}-{pid}-{t}.log").open("wb", buffering=_FLUSH)
         self.pid = pid
         self.calls = 0
-        self.write(Began(t, pid, role, holder, _WALL + t // MS))
+        self.write(Began(t, pid, role, holder, _WALL + t // NS_PER_MS))
 
     def write(self, record: Record) -> None:
         body = _encode(record)
@@ -300,7 +300,7 @@ class Pen:
 
 @dataclass(frozen=True)
 class Mix:
-    """How often what happens."""
+    """Probabilities and rates of events."""
 
     batch: int = 100
     singles: float = 0.01
@@ -313,11 +313,11 @@ class Mix:
     failed: float = 0.003
     broken: float = 0.0005
     progress: float = 0.005
-    unheard: float = 0.01  # of a producer's calls
-    hold: int = 3  # ms for which a worker is busy with a batch, about
-    idle: int = 20  # ms until it looks again when there was nothing
-    pace: int = 3  # ms, from one batch of a producer to the next, about
-    disturb_every: int = 400  # ms, from one fault to the next
+    unheard: float = 0.01  # share of a producer's calls that get no answer
+    hold: int = 3  # ms that a worker takes for a batch, on average
+    idle: int = 20  # ms between lease calls on an empty queue
+    pace: int = 3  # ms between two batches of a producer, on average
+    disturb_every: int = 400  # ms between two faults
 
 
 SMALL = Mix(
@@ -350,14 +350,14 @@ class _Producer:
         self._cancels: deque[tuple[int, str]] = deque()
 
     def go(self) -> int | None:
-        """Send a batch; when to go on, None when all is sent."""
+        """Send a batch; returns when to continue, None when all jobs are sent."""
         world, mix = self.world, self.world.mix
         while self._cancels and self._cancels[0][0] < world.t:
             self._cancel(self._cancels.popleft()[1])
         if not self._left:
-            return world.t + 50 * MS if self._cancels else None
+            return world.t + 50 * NS_PER_MS if self._cancels else None
         if self.queue.waiting > 200 * mix.batch:
-            return world.t + 5 * MS
+            return world.t + 5 * NS_PER_MS
         batch = [self._job() for _ in range(min(mix.batch, self._left))]
         self._left -= len(batch)
         jobs = tuple({job.job: job for job in batch}.values())
@@ -365,7 +365,7 @@ class _Producer:
             self._send_in_doubt(jobs)
         else:
             self._send(jobs)
-        return world.t + world.chance.randrange(mix.pace // 2, 2 * mix.pace) * MS
+        return world.t + world.chance.randrange(mix.pace // 2, 2 * mix.pace) * NS_PER_MS
 
     def _job(self) -> EnqueueAsked:
         chance, mix = self.world.chance, self.world.mix
@@ -377,7 +377,7 @@ class _Producer:
             return EnqueueAsked(f"one-{self.queue.name}-{chance.randrange(10)}", check, singleton=True)
         drawn -= mix.singles
         if drawn < mix.cancelled:
-            self._cancels.append((self.world.t + 20 * MS, id))
+            self._cancels.append((self.world.t + 20 * NS_PER_MS, id))
             return EnqueueAsked(id, check, delay=5000)
         drawn -= mix.cancelled
         priority = chance.randrange(10) if chance.random() < mix.priorities else 5
@@ -397,7 +397,7 @@ class _Producer:
         world.answer(pen, self.queue, statuses=statuses, level="fsync")
 
     def _send_in_doubt(self, jobs: tuple[EnqueueAsked, ...]) -> None:
-        """The answer is lost, so it is sent again until there is one."""
+        """Lose the answer and resend until there is one."""
         world, pen = self.world, self.pen
         pen.calls += 1
         pen.write(Sent(world.tick(), pen.calls, self.queue.name, jobs))
@@ -425,7 +425,7 @@ class _Worker:
         self.gone = False
         self.stopped = False
         self.beat_at = world.t
-        self.hand: list[tuple[SettleAsked, str]] = []  # what attempts come to, and how they end
+        self.hand: list[tuple[SettleAsked, str]] = []  # outcomes of the current attempts, and how each ends
         self._beat(register=True)
 
     def _beat(self, *, register: bool = False) -> bool:
@@ -433,28 +433,28 @@ class _Worker:
         world.tick()
         known = self.queue.beat(self.holder, world.wall, register=register)
         self.supervisor.write(
-            Beaten(world.t, self.queue.name, self.holder, _EPOCH, self.queue.step, world.wall, LEASE, known)
+            Beaten(world.t, self.queue.name, self.holder, _EPOCH, self.queue.step, world.wall, LEASE_MS, known)
         )
-        self.beat_at = world.t + LEASE * MS // 3
+        self.beat_at = world.t + LEASE_MS * NS_PER_MS // 3
         return known
 
     def go(self) -> int | None:
-        """One turn; when to go on."""
+        """One turn; returns when to continue."""
         world = self.world
         if self.gone:
             return None
         if self.stopped:
-            return world.t + 20 * MS
+            return world.t + 20 * NS_PER_MS
         if world.t >= self.beat_at and not self._beat():
             self.leave()
             return None
         self._turn()
         if self.hand:
-            return world.t + world.chance.randrange(world.mix.hold // 2, 2 * world.mix.hold) * MS
-        return world.t + world.mix.idle * MS
+            return world.t + world.chance.randrange(world.mix.hold // 2, 2 * world.mix.hold) * NS_PER_MS
+        return world.t + world.mix.idle * NS_PER_MS
 
     def _finish(self) -> list[SettleAsked]:
-        """The attempts come to their ends; what to settle, in the order of the answer: those first that ended well."""
+        """End all attempts. Returns the outcomes in the order of the answer: completed jobs first."""
         pen, hand = self.runner, self.hand
         self.hand = []
         for asked, how in hand:
@@ -476,12 +476,12 @@ class _Worker:
             claims=claims,
             recovered=recovered,
             holder=self.holder,
-            lease=LEASE if claims else 0,
+            lease=LEASE_MS if claims else 0,
         )
         self.hand = [self._begin(claim) for claim in claims]
 
     def _begin(self, claim: Claim) -> tuple[SettleAsked, str]:
-        """One attempt. What it comes to is drawn by chance."""
+        """Start one attempt, with a random outcome."""
         world, pen, mix = self.world, self.runner, self.world.mix
         name, job, fence = self.queue.name, claim.job, claim.fence
         if world.chance.random() < mix.released:
@@ -504,7 +504,7 @@ class _Worker:
         return SettleAsked(job, fence, "completed"), "ok"
 
     def leave(self) -> None:
-        """It ends by itself."""
+        """Exit normally."""
         world = self.world
         self.gone = True
         self.queue.retire(self.holder)
@@ -513,7 +513,7 @@ class _Worker:
             pen.close()
 
     def kill(self) -> None:
-        """At any moment: with a call under way that may have been applied, with jobs in hand."""
+        """Die at a random moment: with a call in flight, with leased jobs."""
         world, pen = self.world, self.runner
         self.gone = True
         if self.stopped:
@@ -537,7 +537,7 @@ class _Worker:
         self.supervisor.close()
 
     def _reclaim(self) -> None:
-        """The supervisor sees that its runner is dead, and gives back what that held."""
+        """The supervisor sees that its runner died, and returns the runner's jobs."""
         world, pen, queue = self.world, self.supervisor, self.queue
         held = [lease for lease in queue.leases.values() if lease.holder == self.holder]
         outcome = world.chance.choice(("released", "crashed"))
@@ -550,11 +550,11 @@ class _Worker:
         queue.retire(self.holder)
 
     def stop(self) -> None:
-        """It stands still for longer than its lease, and finds that all is lost."""
+        """Stand still for longer than the lease, then find all leases lost."""
         world = self.world
         self.stopped = True
         world.driver.write(Fault(world.tick(), "stop worker", True, (self.runner.pid, self.supervisor.pid)))
-        world.at(world.t + (LEASE + 300) * MS, self._go_on)
+        world.at(world.t + (LEASE_MS + 300) * NS_PER_MS, self._go_on)
 
     def _go_on(self) -> None:
         world, pen, queue = self.world, self.runner, self.queue
@@ -576,13 +576,13 @@ class _Worker:
 
 
 class World:
-    """Time, chance and everybody in it."""
+    """Time, randomness and all actors."""
 
     def __init__(self, folder: Path, jobs: int, *, seed: int, mix: Mix, producers: int, workers: int) -> None:
         self.folder = folder
         self.mix = mix
         self.chance = random.Random(seed)
-        self.t = 1000 * MS
+        self.t = 1000 * NS_PER_MS
         self._pid = 1000
         self._pens: list[Pen] = []
         self._plans: list[tuple[int, int, Callable[[], None]]] = []
@@ -600,10 +600,10 @@ class World:
 
     @property
     def wall(self) -> int:
-        return _WALL + self.t // MS
+        return _WALL + self.t // NS_PER_MS
 
     def tick(self) -> int:
-        """A moment later."""
+        """Advance the time a little."""
         self.t += 7_000
         return self.t
 
@@ -643,8 +643,8 @@ class World:
         self.busy -= 1
 
     def run(self) -> None:
-        """From the first job to the last look."""
-        self.at(self.t + self.mix.disturb_every * MS, self._disturb)
+        """Run from the first job to the final inspection."""
+        self.at(self.t + self.mix.disturb_every * NS_PER_MS, self._disturb)
         while self.busy or not all(queue.is_empty for queue in self.queues) or not self.faults_end:
             t, _, do = heapq.heappop(self._plans)
             self.t = max(self.t, t)
@@ -659,7 +659,7 @@ class World:
     def _disturb(self) -> None:
         if not self.busy:
             if any(worker.stopped and not worker.gone for worker in self.workers):
-                self.at(self.t + 100 * MS, self._disturb)
+                self.at(self.t + 100 * NS_PER_MS, self._disturb)
                 return
             self.driver.write(Healed(self.tick()))
             self.faults_end = True
@@ -675,15 +675,15 @@ class World:
                 worker.stop()
         else:
             self._kill_server()
-        self.at(self.t + self.mix.disturb_every * MS, self._disturb)
+        self.at(self.t + self.mix.disturb_every * NS_PER_MS, self._disturb)
 
     def _kill_server(self) -> None:
-        """Down for a while. Holders that were alive before get time to beat."""
+        """The server is down for a while. Live holders get time to send a heartbeat afterwards."""
         self.driver.write(Fault(self.tick(), "kill server", True, (0,)))
-        self.t += 200 * MS
+        self.t += 200 * NS_PER_MS
         self.driver.write(Fault(self.tick(), "kill server", False, (0,)))
         for queue in self.queues:
-            queue.grace = self.wall + LEASE
+            queue.grace = self.wall + LEASE_MS
 
     def _look(self) -> None:
         for queue in self.queues:
@@ -698,12 +698,12 @@ class World:
 def forge(
     folder: Path, jobs: int, *, seed: int = 1, mix: Mix | None = None, producers: int = 4, workers: int = 6
 ) -> None:
-    """Write the log of a run of so many jobs into an empty folder."""
+    """Write the log of a run with `jobs` jobs into an empty folder."""
     World(folder, jobs, seed=seed, mix=mix or Mix(), producers=producers, workers=workers).run()
 
 
 def main() -> int:
-    """Make a log."""
+    """Command line: write a log."""
     parser = argparse.ArgumentParser(prog="python -m chaos.checker.forge", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=100_000)

@@ -1,4 +1,4 @@
-"""What the log says of single jobs: read again, and only for those that something is wrong with."""
+"""The log lines of single jobs: read again, only for jobs with a violation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chaos.checker.frames import decode, frames
 from chaos.checker.report import Violation
 from chaos.log import Answered, Beaten, Extended, Finished, Left, Refused, Sent, Started
 
-_MOST_JOBS = 40
-_MOST_LINES = 60
+_MAX_JOBS = 40
+_MAX_LINES = 60
 
 
 def histories(folder: Path, violations: Iterable[Violation]) -> tuple[Violation, ...]:
     """The same violations, each with its job's history."""
     violations = tuple(violations)
-    wanted = list(dict.fromkeys((one.queue, one.job) for one in violations if one.job))[:_MOST_JOBS]
+    wanted = list(dict.fromkeys((one.queue, one.job) for one in violations if one.job))[:_MAX_JOBS]
     if not wanted:
         return violations
     told = _read(folder, wanted)
@@ -33,7 +33,7 @@ def _read(folder: Path, wanted: list[tuple[str, str]]) -> dict[tuple[str, str], 
     needles = {job.encode(): (queue, job) for queue, job in wanted}
     events: dict[tuple[str, str], list[tuple[int, str]]] = {key: [] for key in wanted}
     for path in sorted(folder.glob("*.log")):
-        calls: dict[int, set[tuple[str, str]]] = {}  # calls that name one of them
+        calls: dict[int, set[tuple[str, str]]] = {}  # calls that name a wanted job
         for _, body in frames(path):
             hits = {key for needle, key in needles.items() if needle in body}
             if not hits and not calls:
@@ -55,9 +55,9 @@ def _read(folder: Path, wanted: list[tuple[str, str]]) -> dict[tuple[str, str], 
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    if len(lines) <= _MOST_LINES:
+    if len(lines) <= _MAX_LINES:
         return lines
-    half = _MOST_LINES // 2
+    half = _MAX_LINES // 2
     return [*lines[:half], f"… {len(lines) - 2 * half} more …", *lines[-half:]]
 
 
@@ -67,15 +67,15 @@ def _tell(record: Any, queue: str, job: str) -> str:
             return _tell_sent(record, job)
         case Answered():
             given = [
-                f"given out with fence {claim.fence} (failures {claim.failures}, stalls {claim.stalls}, "
+                f"leased with fence {claim.fence} (failures {claim.failures}, stalls {claim.stalls}, "
                 f"payload {claim.check:08x}, priority {claim.priority})"
                 for claim in record.claims
                 if claim.job == job
             ]
             more = f", statuses {record.statuses}" if 0 < len(record.statuses) < 30 else ""
-            more += f", took back {record.recovered}" if record.recovered else ""
+            more += f", reclaimed {record.recovered}" if record.recovered else ""
             refused = record.settled.count(False)
-            more += f", refused {refused} outcomes" if refused else ""
+            more += f", rejected {refused} outcomes" if refused else ""
             at = f"step {record.step} (epoch {record.epoch}, now {record.now})"
             return f"answer to call {record.call}, {at}{more}{': ' + '; '.join(given) if given else ''}"
         case Refused():
@@ -97,6 +97,6 @@ def _tell(record: Any, queue: str, job: str) -> str:
 def _tell_sent(sent: Sent, job: str) -> str:
     asked = [f"enqueue {one}" for one in sent.enqueues if one.job == job]
     asked += [f"settle {one}" for one in sent.settles if one.job == job]
-    asked += [f"handed over to {one.queue}" for one in sent.handed if one.asked.job == job]
+    asked += [f"sent to {one.queue} through the outbox" for one in sent.handed if one.asked.job == job]
     asked += ["cancel"] * (job in sent.cancels)
     return f"call {sent.call}: {'; '.join(asked)}" if asked else ""

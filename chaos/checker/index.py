@@ -1,8 +1,7 @@
-"""The first look at a log: which processes there were, what went wrong, and where the steps of each queue are.
+"""The first pass over a log: its processes, its faults, and the offsets of each queue's steps.
 
-Only the heads of answers are decoded. What comes out is small: for each answer its place in the files and in the
-server's order; and as a whole whatever is rare: faults, deaths, calls that nobody lived to hear the answer of, the
-state at the end.
+It decodes only the heads of answers. The result is small: each answer's offset and its place in the server's order;
+and in full all rare records: faults, deaths, unanswered calls, the state at the end.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import msgspec
 from chaos.checker.frames import Shelf, decode, frames, kind
 from chaos.log import Answered, Began, Ended, Fault, Healed, Inspected, Left, Rewound, Sent
 
-_FILE = 40  # bits of an offset, in a number that names file and offset
-_OFFSET = (1 << _FILE) - 1
-_STEP = 48  # bits of a step, in a number that names epoch and step
-_UNDER_WAY = 60 * 10**9  # ns after a rewind in which an answer may be that of a call from before it
+_OFFSET_BITS = 40  # bits of an offset, in a number that names file and offset
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+_STEP_BITS = 48  # bits of a step, in a number that names epoch and step
+_IN_FLIGHT_NS = 60 * 10**9  # ns after a rewind during which an answer may belong to an earlier call
 
 
 class _SentHead(msgspec.Struct, array_like=True, tag="sent"):
@@ -61,7 +60,7 @@ _stamp = msgspec.msgpack.Decoder(_AnsweredHead | _BeatenHead | _ExtendedHead).de
 
 
 class Process(NamedTuple):
-    """One process and its file: from its first sign of life to its last."""
+    """One process and its file, from its first to its last record."""
 
     pid: int
     role: str
@@ -71,7 +70,7 @@ class Process(NamedTuple):
 
 
 class Unheard(NamedTuple):
-    """A call that may have been applied or not: it was not answered, or was given up in doubt."""
+    """A call that may have been applied or not: unanswered, or given up in doubt."""
 
     t: int
     pid: int
@@ -79,9 +78,9 @@ class Unheard(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One thing that the server said: an `Answered` with its `Sent`, a `Beaten` or an `Extended`."""
+    """One server answer: an `Answered` with its `Sent`, a `Beaten` or an `Extended`."""
 
-    generation: int  # how often the server was rewound before
+    generation: int  # number of rewinds before it
     segment: int  # rises with every rewind, and with every new epoch
     file: int
     record: Any
@@ -89,15 +88,15 @@ class Step(NamedTuple):
 
 
 class QueueIndex:
-    """Where the answers of one queue are, and in which order the server gave them."""
+    """The offsets of one queue's answers, in the order in which the server gave them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._epochs: dict[int, int] = {}
         self._stamps = array("Q")  # epoch (a small number) and step
         self._places = array("Q")  # file and offset
-        self._backs = array("I")  # from the answer back to its call, 0: none
-        self._times = array("Q")  # when they were noted
+        self._backs = array("I")  # distance from the answer back to its call, 0: none
+        self._times = array("Q")  # when they were logged
         self._order = array("I")
         self._generations: bytearray | None = None
         self._segments: dict[tuple[int, int], int] = {}
@@ -106,28 +105,28 @@ class QueueIndex:
         return len(self._stamps)
 
     def add(self, epoch: int, step: int, file: int, offset: int, sent: int | None, t: int) -> None:
-        """One more answer."""
+        """Add one answer."""
         number = self._epochs.setdefault(epoch, len(self._epochs))
-        self._stamps.append(number << _STEP | step)
-        self._places.append(file << _FILE | offset)
+        self._stamps.append(number << _STEP_BITS | step)
+        self._places.append(file << _OFFSET_BITS | offset)
         self._backs.append(offset - sent if sent is not None else 0)
         self._times.append(t)
 
     def sort(self, rewinds: list[Rewound], shelf: Shelf) -> None:
-        """Put all in the server's order: by generation, epoch and step."""
+        """Sort into the server's order: by generation, epoch and step."""
         if rewinds:
             self._generations = self._tell_generations(rewinds, shelf)
         firsts: dict[tuple[int, int], int] = {}
         for entry, stamp in enumerate(self._stamps):
-            key = (self._generation(entry), stamp >> _STEP)
+            key = (self._generation(entry), stamp >> _STEP_BITS)
             t = self._times[entry]
             if t < firsts.get(key, t + 1):
                 firsts[key] = t
         ranked = sorted(firsts, key=lambda key: (key[0], firsts[key]))
         self._segments = {key: rank for rank, key in enumerate(ranked)}
-        mask = (1 << _STEP) - 1
+        mask = (1 << _STEP_BITS) - 1
         keys = [
-            (self._segments[self._generation(entry), stamp >> _STEP] << _STEP | stamp & mask) << 32 | entry
+            (self._segments[self._generation(entry), stamp >> _STEP_BITS] << _STEP_BITS | stamp & mask) << 32 | entry
             for entry, stamp in enumerate(self._stamps)
         ]
         keys.sort()
@@ -137,20 +136,20 @@ class QueueIndex:
         return self._generations[entry] if self._generations is not None else 0
 
     def _tell_generations(self, rewinds: list[Rewound], shelf: Shelf) -> bytearray:
-        """After how many rewinds each answer was given.
+        """The number of rewinds before each answer.
 
-        What was answered before a rewind was noted is older, what was sent after it is newer. What was under way then
-        is told by its epoch, if only one side has that; else it is newer, for its connection died with the server;
-        unless the newer side has another answer of that number.
+        An answer logged before the rewind is older; an answer to a call sent after it is newer. For a call in flight at
+        that moment, the epoch decides if only one side has it. Otherwise the answer is newer, because its connection
+        died with the server, unless the newer side has another answer with that number.
         """
         ends = [rewound.t for rewound in rewinds]
         certain = bytearray(bisect_right(ends, t) for t in self._times)
         under_way: list[int] = []
         for entry, t in enumerate(self._times):
             last = certain[entry]
-            if last and t - ends[last - 1] < _UNDER_WAY and self._backs[entry]:
+            if last and t - ends[last - 1] < _IN_FLIGHT_NS and self._backs[entry]:
                 place = self._places[entry]
-                sent = shelf.read(place >> _FILE, (place & _OFFSET) - self._backs[entry])
+                sent = shelf.read(place >> _OFFSET_BITS, (place & _OFFSET_MASK) - self._backs[entry])
                 if sent.t <= ends[last - 1]:
                     under_way.append(entry)
         doubtful = set(under_way)
@@ -160,15 +159,15 @@ class QueueIndex:
             for entry, (generation, stamp) in enumerate(zip(certain, self._stamps, strict=True))
             if generation in concerned and entry not in doubtful
         }
-        epochs = {(generation, stamp >> _STEP) for generation, stamp in known}
+        epochs = {(generation, stamp >> _STEP_BITS) for generation, stamp in known}
         for entry in under_way:
             generation, stamp = certain[entry], self._stamps[entry]
-            if (generation, stamp >> _STEP) not in epochs or (generation, stamp) in known:
+            if (generation, stamp >> _STEP_BITS) not in epochs or (generation, stamp) in known:
                 certain[entry] = generation - 1
         return certain
 
     def steps(self, shelf: Shelf) -> Iterator[Step]:
-        """All answers in the server's order. Of those that share a number, the one that wrote comes first."""
+        """All answers in the server's order. Among answers with the same number, the one that wrote comes first."""
         order, stamps = self._order, self._stamps
         at, count = 0, len(order)
         while at < count:
@@ -177,7 +176,7 @@ class QueueIndex:
             until = at + 1
             while until < count and stamps[order[until]] == stamp and self._generation(order[until]) == generation:
                 until += 1
-            segment = self._segments[generation, stamp >> _STEP]
+            segment = self._segments[generation, stamp >> _STEP_BITS]
             if until == at + 1:
                 yield self._step(generation, segment, entry, shelf)
             else:
@@ -188,13 +187,13 @@ class QueueIndex:
 
     def _step(self, generation: int, segment: int, entry: int, shelf: Shelf) -> Step:
         place, back = self._places[entry], self._backs[entry]
-        file, offset = place >> _FILE, place & _OFFSET
+        file, offset = place >> _OFFSET_BITS, place & _OFFSET_MASK
         sent = shelf.read(file, offset - back) if back else None
         return Step(generation, segment, file, shelf.read(file, offset), sent)
 
 
 def wrote(record: Any) -> bool:
-    """Whether the server wrote anything for this answer. A look in vain has the number of the step before."""
+    """Whether the server wrote anything for this answer. A read-only answer has the number of the step before."""
     if not isinstance(record, Answered):
         return True
     return bool(
@@ -207,16 +206,14 @@ def wrote(record: Any) -> bool:
 
 
 class Index:
-    """What a first look at all files tells."""
+    """The result of the first pass over all files."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = sorted(folder.glob("*.log"))
         self.shelf = Shelf(self.paths)
         self.queues: dict[str, QueueIndex] = {}
         self.processes: dict[int, Process] = {}  # by file
-        self.with_runs: list[
-            tuple[int, int]
-        ] = []  # when a file begins that has starts and ends of jobs, and its number
+        self.with_runs: list[tuple[int, int]] = []  # (begin, number) of each file with starts and ends of jobs
         self.ended: list[Ended] = []
         self.faults: list[Fault] = []
         self.rewinds: list[Rewound] = []
@@ -226,7 +223,7 @@ class Index:
         self.unheard: dict[str, list[Unheard]] = {}
         self.calls = 0
         self.refused = 0
-        self.wall_ahead: int | None = None  # what the wall clock shows more than the monotonic one, ns, at most
+        self.wall_ahead: int | None = None  # wall clock minus monotonic clock, in ns: upper bound
         for number, path in enumerate(self.paths):
             self._look_at(number, path)
         self.with_runs.sort()
@@ -287,7 +284,7 @@ class Index:
                 self.left.append(record)
             case Inspected():
                 self.inspected[record.queue] = record
-            case _:  # refused; what is in doubt stays among the calls without an answer
+            case _:  # refused; a call in doubt counts as unanswered
                 self.refused += 1
                 if not record.in_doubt:
                     calls.pop(record.call, None)

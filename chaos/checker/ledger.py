@@ -1,8 +1,8 @@
-"""What is known of every job of a run, in a few bytes each.
+"""The state of every job of a run, in a few bytes each.
 
-Jobs that wait for the first time and jobs that have ended are rows of numbers; only those in between are objects (see
-lives.py). A row is found by the job's name: what stands before the number at its end names the columns, the number is
-the row. Names of another form have columns of their own, and a dictionary.
+Jobs that have never been leased and jobs that have ended are rows of numbers; only jobs in between are objects (see
+lives.py). The job's id gives the row: the part before its trailing number selects the columns, the number is the row.
+Ids of another form share one set of columns with a dictionary.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from chaos.log import EnqueueAsked
 
-# The state of a job. The low bits say where it is, ACKNOWLEDGED is added when somebody was told that it is there.
+# The state of a job: a value in the low bits, plus ACKNOWLEDGED if its enqueue was acknowledged.
 UNKNOWN, ASKED, WAITING, ALIVE, COMPLETED, DEAD, BROKEN, CANCELLED, UNHEARD, FORGOTTEN, LOST = range(11)
-WHERE = 15
+STATE_MASK = 15
 ACKNOWLEDGED = 16
 
 NO_PLACE = 0xFFFFFFFF
-NO_LIMIT = 1 << 31  # nobody said what its budgets are
-_FARTHEST = 1 << 20  # rows that a number may be ahead of all others of its kind
+NO_LIMIT = 1 << 31  # its limits are unknown
+_MAX_ROWS_AHEAD = 1 << 20  # rows that a number may be ahead of the longest column
 
 
 class Terms(NamedTuple):
-    """What is the same for many jobs."""
+    """Terms that many jobs share."""
 
     priority: int
     max_failures: int
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
 
 
 class Columns:
-    """The rows of all jobs whose names differ only in a number."""
+    """The rows of all jobs whose ids differ only in a number."""
 
     __slots__ = ("acks", "checks", "owners", "places", "prefix", "states", "terms", "width")
 
@@ -41,11 +41,11 @@ class Columns:
         self.prefix = prefix
         self.width = width
         self.states = bytearray()
-        self.owners = bytearray()  # which queue they are on, from 1
+        self.owners = bytearray()  # number of the job's queue, from 1
         self.terms = array("H")
         self.checks = array("I")
-        self.places = array("I")  # in the line of those that are ready
-        self.acks = array("I")  # which answer acknowledged them
+        self.places = array("I")  # place in the line of ready jobs
+        self.acks = array("I")  # number of the answer that acknowledged the job
 
     def grow(self, rows: int) -> None:
         more = rows - len(self.states)
@@ -60,7 +60,7 @@ class Columns:
 
 
 class _Others(Columns):
-    """Jobs with any names."""
+    """Jobs whose ids have no trailing number."""
 
     __slots__ = ("names", "rows")
 
@@ -84,7 +84,7 @@ class _Others(Columns):
 
 
 class Acks:
-    """The answers that acknowledged jobs: when, and what they said of durability."""
+    """The answers that acknowledged jobs: time and durability level."""
 
     def __init__(self) -> None:
         self.times = array("Q", [0])
@@ -92,7 +92,7 @@ class Acks:
         self._names: list[str] = [""]
 
     def add(self, t: int, level: str) -> int:
-        """A number for one more."""
+        """Add an answer; returns its number."""
         if level not in self._names:
             self._names.append(level)
         self.times.append(t)
@@ -100,7 +100,7 @@ class Acks:
         return len(self.times) - 1
 
     def level(self, number: int) -> str:
-        """What it said."""
+        """The durability level of an answer."""
         return self._names[self._levels[number]]
 
 
@@ -108,14 +108,14 @@ class Ledger:
     """All jobs of all queues."""
 
     def __init__(self) -> None:
-        self._tables: list[dict[str, Columns]] = [{} for _ in range(10)]  # by width; 0: no zeros in front
+        self._tables: list[dict[str, Columns]] = [{} for _ in range(10)]  # by width of the number; 0: no leading zeros
         self._others = _Others()
         self._terms: dict[Terms, int] = {}
         self.terms: list[Terms] = []
         self.acks = Acks()
 
     def find(self, owner: int, job: str) -> tuple[Columns, int]:
-        """Where a job of this queue is kept; a new row is that of an unknown job."""
+        """The row of a job on this queue; a new row has the state UNKNOWN."""
         prefix, _, digits = job.rpartition("-")
         width = len(digits)
         if 0 < width < 10 and digits.isdecimal():
@@ -125,7 +125,7 @@ class Ledger:
             row = int(digits)
             owners = columns.owners
             if row >= len(owners):
-                if row > len(owners) + _FARTHEST:
+                if row > len(owners) + _MAX_ROWS_AHEAD:
                     return self._others, self._others.row(owner, job)
                 columns.grow(row + row // 16 + 8)
             if owners[row] == owner:
@@ -144,7 +144,7 @@ class Ledger:
         return columns
 
     def intern(self, asked: EnqueueAsked) -> int:
-        """A number for what a job shares with others."""
+        """A number for the terms that a job shares with others."""
         terms = Terms(asked.priority, asked.max_failures, asked.max_stalls, asked.singleton)
         number = self._terms.get(terms)
         if number is None:
@@ -153,13 +153,13 @@ class Ledger:
         return number
 
     def columns(self) -> Iterator[Columns]:
-        """All columns there are."""
+        """All columns."""
         for table in self._tables:
             yield from table.values()
         yield self._others
 
     def in_state(self, owner: int, where: int) -> Iterator[tuple[Columns, int]]:
-        """All jobs of a queue that are in this state."""
+        """All jobs of a queue in this state."""
         for columns in self.columns():
             for state in (where, where | ACKNOWLEDGED):
                 row = columns.states.find(state)

@@ -1,35 +1,35 @@
-"""Jobs that have been claimed and have not ended, the leases on them, and who holds those."""
+"""Jobs that have been leased and have not ended, their leases, and the holders."""
 
 from __future__ import annotations
 
 from chaos.checker.ledger import NO_PLACE, Columns, Terms
 
-# Why a job is given out again: the causes of duplicates.
+# Why a job is leased again: the causes of duplicates.
 RETRY, RELEASE, LOST_LEASE, CRASH = "retry", "release", "lost lease", "crash"
 IN_DOUBT, OPERATOR, REWIND, UNEXPLAINED = "in-doubt settle", "operator", "rewind", "UNEXPLAINED"
 CAUSES = (RETRY, RELEASE, LOST_LEASE, CRASH, IN_DOUBT, OPERATOR, REWIND, UNEXPLAINED)
 
 
 class Holder:
-    """Who holds leases under one name. A raw lease is a holder of its own: nobody beats for it."""
+    """The owner of all leases under one name. A raw lease is a holder of its own, without heartbeats."""
 
     __slots__ = ("end", "good", "heard", "judged", "lease", "lost", "name", "pids", "raw", "unheard")
 
     def __init__(self, name: str, raw: bool) -> None:
         self.name = name
         self.raw = raw
-        self.end = 0  # until when its leases are certainly good, by the queue's clock
-        self.good = 0  # the same in real time, monotonic ns, with some room
+        self.end = 0  # until when its leases are certainly valid, by the queue's clock
+        self.good = 0  # the same in real time, monotonic ns, with a margin
         self.lease = 0  # ms
-        self.heard = 0  # when it last heard that they are, ns
+        self.heard = 0  # when it last got a confirmation, ns
         self.pids: set[int] = set()
-        self.unheard = 0  # leases that it asked for and was not answered
-        self.lost = False  # all that it held was certainly taken back
-        self.judged = -1  # the `heard` for which its loss was judged: once is enough
+        self.unheard = 0  # lease requests without an answer
+        self.lost = False  # all its jobs were certainly reclaimed
+        self.judged = -1  # the `heard` for which its loss was judged, to judge each loss once
 
 
 class Lease:
-    """One claim of a job, and the attempt that was made under it."""
+    """One lease of a job, and the attempt made under it."""
 
     __slots__ = (
         "at",
@@ -55,20 +55,20 @@ class Lease:
         self.holder = holder
         self.at = at
         self.t = t
-        self.cause = cause  # why the job was given out again; "" the first time
-        self.not_before = 0  # monotonic ns before which it must not start
+        self.cause = cause  # why the job was leased again; "" the first time
+        self.not_before = 0  # earliest start, monotonic ns
         self.cancelled = False
-        self.gone = False  # its owner was told that it is not the owner any more
-        self.unsure = False  # the server was rewound, and may know of it or not
+        self.gone = False  # its owner was told that the lease is lost
+        self.unsure = False  # after a rewind: the server may or may not know it
         self.started = 0
         self.finished = 0
         self.how = ""
         self.pid = 0
-        self.end = 0  # of the run, where it is known by other signs than its own
+        self.end = 0  # end of the run, if known from other records
 
 
 class Life:
-    """A job from its first claim to its end."""
+    """A job from its first lease to its end."""
 
     __slots__ = (
         "blocked",
@@ -100,20 +100,20 @@ class Life:
         self.row = row
         self.terms = terms
         self.check = columns.checks[row]
-        self.place = columns.places[row]  # in line, if that is known; at least as far in front as this
-        self.low = 0 if self.place == NO_PLACE else self.place  # and at most so far
+        self.place = columns.places[row]  # upper bound of its place in line, if known
+        self.low = 0 if self.place == NO_PLACE else self.place  # lower bound
         self.failures = 0
         self.stalls = 0
         self.lease: Lease | None = None
-        self.fence = 0  # the last that is known
-        self.claimed = 0  # when that was asked for
+        self.fence = 0  # the last known fence
+        self.claimed = 0  # when its lease was requested
         self.cause = ""  # why it is waiting again
         self.starts = 0
-        self.run_at = 0  # by the server's clock for run times, at least; 0: no run time
+        self.run_at = 0  # lower bound, by the server's clock for run times; 0: no run time
         self.not_before = 0  # the same in monotonic ns
-        self.waiting = 0  # changes whenever it is put in line in the future: what was planned before is void
-        self.fuzzy = False  # the server was rewound, and what it knows of this job is not certain
+        self.waiting = 0  # version of its plan: a change voids earlier plans
+        self.fuzzy = False  # after a rewind: the server's state of this job is uncertain
         self.last_run: Lease | None = None
-        # Of ids that are enqueued again while they are there:
-        self.blocked: int | None = None  # the payload that waits behind the one that runs
-        self.owed: int | None = None  # the payload that was acknowledged last, if it was not given out yet
+        # For singletons:
+        self.blocked: int | None = None  # the payload blocked by the running job
+        self.owed: int | None = None  # the last acknowledged payload, if not leased yet

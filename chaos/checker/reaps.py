@@ -1,8 +1,8 @@
-"""I8, every duplicate has a cause: what becomes of a lease whose holder is lost, and whether that could be.
+"""I8, every duplicate has a cause: what becomes of a lost holder's lease, and whether the loss is plausible.
 
-A step says how many jobs it took back, not which. Where only one answer is possible they are found at once, else when
-they are given out again. Whichever way: the holder must have been silent for as long as its lease lasts, and the log
-must tell why: a fault that hit it, a process that died.
+A step tells how many jobs it reclaimed, not which. If only one assignment is possible, the jobs are known at once,
+otherwise when they are leased again. Either way the holder must have been silent for the length of its lease, and the
+log must show the reason: a fault that hit it, or a dead process.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from chaos.checker.ledger import CANCELLED, NO_PLACE
 from chaos.checker.lives import IN_DOUBT, LOST_LEASE, UNEXPLAINED, Holder, Lease, Life
 from chaos.log import Answered, Beaten, Claim, Extended, SettleAsked
 
-_JUMP = 10**9  # ns by which a lease may be shorter for every time that the server's clock is set
+_JUMP_NS = 10**9  # ns that each change of the server's clock may take off a lease
 ENDS = ("completed", "failed", "broken", "unhandled")
 
 
 def swept(book: Book, answer: Answered) -> None:
-    """A step took jobs back from lost holders."""
+    """A step reclaimed jobs from lost holders."""
     sweep = Sweep(book.at, book.now, book.t)
     book.sweeps.append(sweep)
     book.recovered += answer.recovered
     if any(holder.unheard for holder in book.holders.values() if holder.end <= book.now) or book.raw_unheard:
-        return  # they may have held what nobody heard of
+        return  # they may have held jobs leased by unanswered calls
     lost = [lease for lease in book.held.values() if lease.holder.end <= book.now]
     if len(lost) == answer.recovered and not any(lease.fence in book.doubts or lease.gone for lease in lost):
         for lease in lost:
@@ -33,7 +33,7 @@ def swept(book: Book, answer: Answered) -> None:
 
 
 def take_back(book: Book, lease: Lease) -> None:
-    """What the server does with a job whose lease was lost."""
+    """Apply the server's handling of a lost lease."""
     life = lease.life
     _forget(book, lease)
     book.reaped += 1
@@ -47,7 +47,7 @@ def take_back(book: Book, lease: Lease) -> None:
 
 
 def put_back(book: Book, life: Life, cause: str) -> None:
-    """It waits again: at the place that it has, if its place is known."""
+    """The job waits again, at its old place if that is known."""
     life.cause = cause
     if life.blocked is not None:
         merge(life)
@@ -55,14 +55,14 @@ def put_back(book: Book, life: Life, cause: str) -> None:
 
 
 def merge(life: Life) -> None:
-    """What waited behind it replaces it."""
+    """The blocked job replaces this one."""
     assert life.blocked is not None
     replace(life, life.blocked)
     life.blocked = None
 
 
 def replace(life: Life, check: int) -> None:
-    """Another payload comes in its place, with counts and run time of its own."""
+    """Another payload takes its place, with its own counts and run time."""
     life.check = check
     life.failures = life.stalls = life.starts = 0
     life.run_at = life.not_before = 0
@@ -70,7 +70,7 @@ def replace(life: Life, check: int) -> None:
 
 
 def _forget(book: Book, lease: Lease) -> None:
-    """The lease is over, but its attempt may go on."""
+    """The lease has ended, but its attempt may still run."""
     book.held.pop(lease.fence, None)
     book.lost[lease.fence] = lease
     if lease.life.lease is lease:
@@ -78,7 +78,7 @@ def _forget(book: Book, lease: Lease) -> None:
 
 
 def lose(book: Book, life: Life, claim: Claim) -> None:
-    """A job is given out while a lease on it is not known to have ended: how can that be?"""
+    """A job is leased while its lease is not known to have ended: find out why."""
     lease = life.lease
     assert lease is not None
     more = (claim.failures - life.failures, claim.stalls - life.stalls)
@@ -86,7 +86,7 @@ def lose(book: Book, life: Life, claim: Claim) -> None:
         _lose_unclear(book, life, lease, claim)
         return
     if lease.cancelled:
-        book.problem("I5", life.job, "was given out again after it was cancelled")
+        book.problem("I5", life.job, "was leased again after it was cancelled")
         _explain_nothing(book, life, lease, claim)
         return
     if _settled_unheard(book, lease, more):
@@ -99,7 +99,7 @@ def lose(book: Book, life: Life, claim: Claim) -> None:
         _judge(book, lease, Sweep(book.at, book.now, book.t))
     elif late:
         left = lease.holder.end - late[-1].now
-        book.problem("I8", life.job, f"was taken back {left} ms before the lease of {lease.holder.name!r} was over")
+        book.problem("I8", life.job, f"was reclaimed {left} ms before the lease of {lease.holder.name!r} expired")
         _explain_nothing(book, life, lease, claim)
         return
     elif book.now < lease.holder.end:
@@ -107,7 +107,7 @@ def lose(book: Book, life: Life, claim: Claim) -> None:
         _explain_nothing(book, life, lease, claim)
         return
     else:
-        book.problem("I8", life.job, f"was given out again, and nothing ended its lease (fence {lease.fence})")
+        book.problem("I8", life.job, f"was leased again, but nothing ended its lease (fence {lease.fence})")
         _explain_nothing(book, life, lease, claim)
         return
     _forget(book, lease)
@@ -119,20 +119,20 @@ def lose(book: Book, life: Life, claim: Claim) -> None:
 def _two_at_once(book: Book, life: Life, lease: Lease) -> None:
     left = lease.holder.end - book.now
     if life.terms.singleton:
-        book.problem("I9", life.job, f"was given out twice at once: fence {lease.fence} was good for {left} ms more")
+        book.problem("I9", life.job, f"was leased twice at once: fence {lease.fence} was valid for another {left} ms")
     else:
-        book.problem("I6", life.job, f"was given out while {lease.holder.name!r} held it for {left} ms more")
+        book.problem("I6", life.job, f"was leased while {lease.holder.name!r} held it for another {left} ms")
 
 
 def _explain_nothing(book: Book, life: Life, lease: Lease, claim: Claim) -> None:
-    """Go on with what the server says: one wrong thing is told once."""
+    """Continue with the server's state, so that one violation is reported once."""
     _forget(book, lease)
     life.cause = UNEXPLAINED
     life.failures, life.stalls = claim.failures, claim.stalls
 
 
 def _lose_unclear(book: Book, life: Life, lease: Lease, claim: Claim) -> None:
-    """After a rewind, or where an enqueue of the same id may have come in between: any way that it could have ended."""
+    """After a rewind, or with a possible enqueue of the same id in between: any kind of end is allowed."""
     if not (life.fuzzy or lease.fence in book.doubts or lease.gone):
         if book.now < lease.holder.end:
             _two_at_once(book, life, lease)
@@ -147,9 +147,9 @@ def _lose_unclear(book: Book, life: Life, lease: Lease, claim: Claim) -> None:
 
 
 def _settled_unheard(book: Book, lease: Lease, more: tuple[int, int]) -> bool:
-    """Whether a call that nobody heard the answer of can have ended the lease, by what has become of the counts.
+    """Whether an unanswered call can have ended the lease, judged by the counts.
 
-    That call may have claimed the job again, too, for nobody: then it was lost once more for each time.
+    That call may also have leased the job again; each such lease then cost one more stall.
     """
     for doubt in book.doubts.pop(lease.fence, ()):
         failures, stalls = _effect(doubt)
@@ -162,12 +162,12 @@ def _settled_unheard(book: Book, lease: Lease, more: tuple[int, int]) -> bool:
 
 
 def _effect(doubt: SettleAsked) -> tuple[int, int]:
-    """What an outcome adds to failures and stalls."""
+    """How much an outcome adds to failures and stalls."""
     return (int(doubt.outcome == "retried"), int(doubt.outcome == "crashed" and doubt.alone))
 
 
 def _settle_unheard(book: Book, lease: Lease, doubt: SettleAsked) -> None:
-    """The call that nobody heard the answer of was applied."""
+    """The unanswered call was applied."""
     life = lease.life
     _forget(book, lease)
     failures, stalls = _effect(doubt)
@@ -175,24 +175,24 @@ def _settle_unheard(book: Book, lease: Lease, doubt: SettleAsked) -> None:
     life.stalls += stalls
     life.cause = IN_DOUBT
     if doubt.outcome in ("retried", "unknown"):
-        life.place, life.low = NO_PLACE, 0  # somewhere else than before, and nobody knows where
+        life.place, life.low = NO_PLACE, 0  # its new place is unknown
 
 
 def _judge(book: Book, lease: Lease, sweep: Sweep) -> None:
-    """Whether a holder could be called lost then, and why."""
+    """Check that a holder could be declared lost, and why."""
     holder = lease.holder
     if holder.judged == holder.heard:
         return
     holder.judged = holder.heard
-    room = _JUMP * book.evidence.jumps_between(holder.heard - holder.lease * 1_000_000, sweep.t)
+    room = _JUMP_NS * book.evidence.jumps_between(holder.heard - holder.lease * 1_000_000, sweep.t)
     if sweep.t + room < holder.good:
         short = (holder.good - sweep.t) // 1_000_000
-        book.problem("I8", lease.life.job, f"was taken back {short} ms too early in real time: its lease was cut short")
+        book.problem("I8", lease.life.job, f"was reclaimed {short} ms too early in real time: its lease was cut short")
     if not holder.raw and not _is_explained(book, holder, sweep.t):
         book.problem(
             "I8",
             lease.life.job,
-            f"was taken back from {holder.name!r}, and no fault, death or stop tells why it was lost",
+            f"was reclaimed from {holder.name!r}, but no fault, death or stop explains the loss",
         )
 
 
@@ -201,7 +201,7 @@ def _is_explained(book: Book, holder: Holder, until: int) -> bool:
 
 
 def owner_refused(book: Book, lease: Lease, what: str) -> None:
-    """The holder of a lease is told that it is not the owner: it must have lost it."""
+    """A holder is told that its lease is lost: that must be true."""
     if lease.gone or lease.cancelled:
         return
     lease.gone = True
@@ -214,27 +214,25 @@ def owner_refused(book: Book, lease: Lease, what: str) -> None:
         or life.job in book.maybe_cancelled
     )
     if not explained:
-        book.problem("I7", life.job, f"{what} by fence {lease.fence} was refused, and it was the owner")
+        book.problem("I7", life.job, f"{what} by fence {lease.fence} was refused, but it was the owner")
 
 
 def beaten(book: Book, beat: Beaten, pid: int) -> None:
-    """A holder's sign of life was answered."""
+    """A heartbeat was answered."""
     holder = book.holder(beat.holder, pid)
     if beat.known:
         if holder.lost:
-            book.problem(
-                "I7", "", f"the heartbeat of {beat.holder!r} was accepted after all that it held was taken back"
-            )
+            book.problem("I7", "", f"the heartbeat of {beat.holder!r} was accepted after all its jobs were reclaimed")
             holder.lost = False
         book.keep(holder, beat.lease)
         return
     if holder.end > book.now and not holder.lost:
         left = holder.end - book.now
-        book.problem("I8", "", f"{beat.holder!r} was called lost {left} ms before its lease was over")
+        book.problem("I8", "", f"{beat.holder!r} was declared lost {left} ms before its lease expired")
 
 
 def extended(book: Book, record: Extended, pid: int) -> None:
-    """An extension or a report of progress was answered."""
+    """An extension or a progress report was answered."""
     lease = book.held.get(record.fence)
     if lease is None or lease.life.job != record.job:
         if record.kept:
@@ -256,6 +254,4 @@ def _kept_unheld(book: Book, record: Extended) -> None:
         return
     lost = book.lost.get(record.fence)
     if (book.generation == 0 and lost is None) or (lost is not None and not lost.unsure):
-        book.problem(
-            "I7", record.job, f"an extension with fence {record.fence} was accepted, and it was not the owner's"
-        )
+        book.problem("I7", record.job, f"an extension with fence {record.fence} was accepted, but it was not the owner")

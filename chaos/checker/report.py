@@ -1,4 +1,4 @@
-"""What a check found: figures, sets, and every promise that was broken."""
+"""The result of a check: figures, sets of jobs, and every broken promise."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import msgspec
 
 INVARIANTS = {
     "I1": "no acknowledged enqueue is lost",
-    "I2": "nothing is invented or changed",
+    "I2": "jobs are not invented or changed",
     "I3": "an enqueue happens once",
     "I4": "a job has one end",
-    "I5": "a settled job never runs again",
+    "I5": "an ended job never runs again",
     "I6": "one live lease, rising fences",
-    "I7": "only the owner's word counts",
+    "I7": "only the lease's owner can settle",
     "I8": "every duplicate has a cause",
     "I9": "one runs at a time",
     "I10": "never early",
     "I11": "first in, first out within a priority",
     "I12": "budgets are exact, and everything drains",
 }
-EXAMPLES = 20  # names that are listed of a set
+EXAMPLES = 20  # job names listed per set
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One broken promise, with all that the log says of the job."""
+    """A broken promise, with the log lines of the job."""
 
     invariant: str
     queue: str
@@ -34,7 +34,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True):
-    """A set of jobs: how many, and the first of them."""
+    """A set of jobs: the count, and the first names."""
 
     count: int = 0
     some: tuple[str, ...] = ()
@@ -48,8 +48,8 @@ class Report(msgspec.Struct, frozen=True):
     processes: int
     queues: int
     calls: int
-    in_doubt: int  # calls that were not answered, or given up in doubt
-    not_applied: int  # calls that were refused, and certainly changed nothing
+    in_doubt: int  # calls that were unanswered, or given up in doubt
+    not_applied: int  # refused calls, which certainly changed nothing
     steps: int
 
     asked: int
@@ -58,10 +58,10 @@ class Report(msgspec.Struct, frozen=True):
     dead: int
     broken: int
     cancelled: int
-    ended_unheard: int  # ended by a call whose answer nobody lived to hear
-    claimed_unheard: int  # leases that nobody lived to hear of, as far as they showed later
-    left: int  # on the server at the end, and not dead or broken
-    handled: int  # jobs that told a failure handler of others
+    ended_unheard: int  # ended by an unanswered call
+    claimed_unheard: int  # leases by unanswered calls, as far as later steps revealed them
+    left: int  # on the server at the end, neither dead nor broken
+    handled: int  # jobs of failure handlers
 
     claims: int
     attempts: int
@@ -74,11 +74,11 @@ class Report(msgspec.Struct, frozen=True):
     unexpected: Jobs
     duplicated: Jobs
     recovered: Jobs
-    forgotten: Jobs  # lost as their durability allowed
-    lost_first: int  # of the lost: before all others of their producer that are not lost
+    forgotten: Jobs  # lost within what their durability allows
+    lost_first: int  # lost jobs that precede all surviving jobs of their producer
     lost_middle: int
     lost_last: int
-    duplicates: dict[str, int]  # starts after the first, by cause
+    duplicates: dict[str, int]  # repeated starts, by cause
 
     overlaps: int
     overlap_ms_total: float
@@ -86,7 +86,7 @@ class Report(msgspec.Struct, frozen=True):
     late_ms_p50: float
     late_ms_p99: float
     late_ms_max: float
-    timed: int  # claims of jobs that had a run time
+    timed: int  # leases of jobs with a run time
 
     worker_kills: int
     server_kills: int
@@ -103,7 +103,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Findings:
-    """What is gathered while checking."""
+    """Collects findings during the check."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -117,26 +117,26 @@ class Findings:
         self.lost_jobs: list[tuple[str, str]] = []
 
     def problem(self, invariant: str, queue: str, job: str, sentence: str) -> None:
-        """A promise is broken. The first of each kind are told, all are counted."""
+        """Count a broken promise. The first of each invariant are reported in full."""
         self.violated[invariant] += 1
         if self.violated[invariant] <= self._most:
             self.violations.append(Violation(invariant, queue, job, sentence))
 
     def add(self, name: str, job: str) -> None:
-        """One more of a set."""
+        """Add a job to a set."""
         count, some = self._sets.setdefault(name, (0, []))
         if count < EXAMPLES:
             some.append(job)
         self._sets[name] = (count + 1, some)
 
     def jobs(self, name: str) -> Jobs:
-        """A set as it is reported."""
+        """A set in the form of the report."""
         count, some = self._sets.get(name, (0, []))
         return Jobs(count, tuple(some))
 
 
 def percentile(values: list[int], share: float) -> float:
-    """Of sorted values."""
+    """A percentile of sorted values."""
     return float(values[min(len(values) - 1, int(len(values) * share))]) if values else 0.0
 
 
@@ -146,11 +146,11 @@ def _lines(report: Report) -> list[str]:
         f"  log          {report.files} files of {report.processes} processes, {report.queues} queues, "
         f"{report.steps} steps, {report.calls} calls ({report.in_doubt} in doubt, {report.not_applied} refused)",
         f"  jobs         {report.acknowledged} acknowledged of {report.asked} asked for: {report.completed} completed, "
-        f"{report.dead} dead, {report.broken} broken, {report.cancelled} cancelled, {report.left} left"
+        f"{report.dead} dead, {report.broken} broken, {report.cancelled} cancelled, {report.left} unfinished"
         + (f"; {report.handled} failures handled" if report.handled else ""),
-        f"  unheard      {report.ended_unheard} ended by a call whose answer nobody lived to hear, "
-        f"{report.claimed_unheard} claimed by one",
-        f"  attempts     {report.attempts} of {report.claims} claims; taken back from lost holders {report.reaped}; "
+        f"  unanswered   {report.ended_unheard} jobs ended by an unanswered call, "
+        f"{report.claimed_unheard} leased by one",
+        f"  attempts     {report.attempts} of {report.claims} leases; reclaimed from lost holders {report.reaped}; "
         f"stale settles refused {report.stale_refused}",
         f"  lost         {report.lost.count}"
         + (
@@ -162,16 +162,16 @@ def _lines(report: Report) -> list[str]:
         f"  unexpected   {report.unexpected.count}{_some(report.unexpected)}",
         f"  duplicated   {report.duplicated.count}, by cause: "
         + (", ".join(f"{cause} {count}" for cause, count in report.duplicates.items() if count) or "none"),
-        f"  recovered    {report.recovered.count}: in doubt when they were enqueued, and there",
-        f"  rewound      {report.rewinds} times: {report.forgotten.count} lost as their durability allows"
-        f"{_some(report.forgotten)}, {report.rerun_after_rewind} settled and run again",
-        f"  run again    {report.settled_then_run_again} after they were settled, beside those",
+        f"  recovered    {report.recovered.count} jobs exist although their enqueue was in doubt",
+        f"  rewound      {report.rewinds} times: {report.forgotten.count} lost within their durability"
+        f"{_some(report.forgotten)}, {report.rerun_after_rewind} settled jobs ran again",
+        f"  run again    {report.settled_then_run_again} settled jobs ran again without a rewind",
         f"  overlaps     {report.overlaps}, the longest {report.overlap_ms_max:.0f} ms, "
-        f"in all {report.overlap_ms_total:.0f} ms",
+        f"total {report.overlap_ms_total:.0f} ms",
         f"  lateness     p50 {report.late_ms_p50:.0f} ms, p99 {report.late_ms_p99:.0f} ms, "
-        f"max {report.late_ms_max:.0f} ms of {report.timed} with a run time",
+        f"max {report.late_ms_max:.0f} ms over {report.timed} leases with a run time",
         f"  faults       {report.worker_kills} worker kills, {report.server_kills} server kills, "
-        f"{report.processes_ended} processes seen to end"
+        f"{report.processes_ended} processes ended"
         + "".join(f"\n               {count:6} {name}" for name, count in report.faults.items()),
     ]
     for invariant in sorted(report.violated, key=_number):

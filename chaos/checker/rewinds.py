@@ -1,29 +1,29 @@
-"""I1 where the server was made to forget: what may be gone, and what may be back.
+"""I1 after the server lost state: which jobs may be gone, and which may be back.
 
-What was done after a rewind's `since` may have been undone, wholly or in part. So the jobs that were touched since then
-are written down before; after the rewind each of them may be in any state that it was in meanwhile, until the server
-shows which. Whatever was acknowledged before must still be there.
+A rewind may have undone any step after its `since`. So the jobs touched since then are recorded; after the rewind each
+of them may be in any state that it had in that time, until an answer shows which. Jobs acknowledged earlier must still
+exist.
 """
 
 from __future__ import annotations
 
 from chaos.checker.book import Book, Undone
 from chaos.checker.evidence import Evidence
-from chaos.checker.ledger import ALIVE, NO_PLACE, WAITING, WHERE
+from chaos.checker.ledger import ALIVE, NO_PLACE, STATE_MASK, WAITING
 from chaos.log import Rewound
 
-EVERYSEC = 2 * 10**9  # ns of acknowledgements that a server may lose that writes to the disk every second
+EVERYSEC_NS = 2 * 10**9  # ns of acknowledgements that `appendfsync everysec` may lose
 
 
 def watch(book: Book) -> None:
-    """Begin to write down what the next rewind may undo."""
+    """Start to record jobs that the next rewind may undo."""
     ahead = book.rewinds[book.generation :]
     if book.journal is None and ahead and book.t >= ahead[0].since:
         book.journal = {}
 
 
 def rewind(book: Book, generation: int) -> None:
-    """The server answers from another state than before."""
+    """The server answers from an earlier state."""
     while book.generation < generation:
         rewound = book.rewinds[book.generation]
         journal, book.journal = book.journal or {}, None
@@ -32,7 +32,7 @@ def rewind(book: Book, generation: int) -> None:
         book.generation += 1
         later = book.rewinds[book.generation : book.generation + 1]
         if later and later[0].since <= rewound.since:
-            book.journal = dict(journal)  # the next one goes back behind this one
+            book.journal = dict(journal)  # the next rewind goes back beyond this one
     for holder in book.holders.values():
         holder.end = holder.good = 0
         holder.lost = False
@@ -43,9 +43,9 @@ def rewind(book: Book, generation: int) -> None:
 
 def _undo(book: Book, job: str, before: int, rewound: Rewound) -> None:
     columns, row = book.ledger.find(book.owner, job)
-    where = columns.states[row] & WHERE
+    where = columns.states[row] & STATE_MASK
     if rewound.how == "flushed" and where > ALIVE:
-        return  # nothing comes back from that
+        return  # a flush restores nothing
     life = book.lives.get(job)
     if life is None:
         if where < WAITING:
@@ -70,17 +70,17 @@ def _undo(book: Book, job: str, before: int, rewound: Rewound) -> None:
 
 
 def may_be_lost(undone: Undone, level: str, acknowledged: int, evidence: Evidence) -> bool:
-    """Whether a job that was acknowledged at this level may be gone after what happened."""
+    """Whether a job acknowledged at this level may be gone after these faults."""
     rewound = undone.rewound
     if undone.before >= WAITING or 0 < acknowledged < rewound.since:
-        return False  # it was there before
+        return False  # acknowledged before the rewind's `since`
     if rewound.how in ("flushed", "restored"):
-        return True  # somebody's own doing: no durability stands against it
+        return True  # deliberate: no durability protects against a flush or restore
     if level.startswith("replicated"):
         return False
     if rewound.how == "killed":
         if level == "fsync":
             return False
         if level == "everysec":
-            return acknowledged >= evidence.kill_before(rewound.t) - EVERYSEC
+            return acknowledged >= evidence.kill_before(rewound.t) - EVERYSEC_NS
     return True

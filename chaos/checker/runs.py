@@ -1,7 +1,7 @@
-"""Attempts in real time: I8, each under a fence of its own and with a cause; I9, one at a time; I10, never early.
+"""Attempts in real time: I8, each has its own fence and a cause; I9, one at a time; I10, never early.
 
-Order is the server's, so these records are matched by their fences: whatever order the files are read in, a start finds
-its claim and an end its start.
+The server's order counts, so these records are matched by fence: in whatever order files are read, a start finds its
+lease and an end its start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaos.checker.book import Book
 from chaos.checker.evidence import Evidence
 from chaos.checker.frames import frames, kind
 from chaos.checker.index import Index
-from chaos.checker.ledger import ALIVE, WHERE
+from chaos.checker.ledger import ALIVE, STATE_MASK
 from chaos.checker.lives import LOST_LEASE, REWIND, Lease
 from chaos.log import Finished, Started
 
@@ -26,7 +26,7 @@ _decode = msgspec.msgpack.Decoder(Run).decode
 
 
 class Runs:
-    """Starts and ends of jobs from all files, as time goes by. Those of one file come in order."""
+    """Starts and ends of jobs from all files, in order of time. The records of one file are already in order."""
 
     def __init__(self, index: Index) -> None:
         self._paths = index.paths
@@ -34,7 +34,7 @@ class Runs:
         self._open: list[tuple[int, int, Run, Iterator[Run]]] = []
 
     def until(self, t: int) -> Iterator[Run]:
-        """All up to this time that were not read before."""
+        """All records up to `t` that were not returned before."""
         while self._waiting and self._waiting[0][0] <= t:
             _, number = self._waiting.popleft()
             self._push(number, _runs(self._paths[number]))
@@ -61,7 +61,7 @@ def _runs(path: Path) -> Iterator[Run]:
 
 
 def note_run(book: Book, record: Run) -> None:
-    """A start or an end, whether or not its claim is known yet."""
+    """Process a start or an end, whether or not its lease is known yet."""
     fence = record.fence
     lease = book.held.get(fence) or book.lost.get(fence)
     if lease is None:
@@ -73,7 +73,7 @@ def note_run(book: Book, record: Run) -> None:
 
 
 def replay(book: Book, lease: Lease) -> None:
-    """The claim of attempts that were read before it."""
+    """Process records that were read before their lease."""
     for record in book.early.pop(lease.fence):
         if isinstance(record, Started):
             _started(book, lease, record)
@@ -90,11 +90,9 @@ def _started(book: Book, lease: Lease, record: Started) -> None:
         return
     lease.started, lease.pid = record.t, record.pid
     if record.job != life.job:
-        book.problem("I2", record.job, f"was started under fence {record.fence}, which is that of {life.job}")
+        book.problem("I2", record.job, f"was started under fence {record.fence}, which belongs to {life.job}")
     if record.check != life.check and lease is life.lease:
-        book.problem(
-            "I2", record.job, f"was started with another payload than it was given out with: {record.check:08x}"
-        )
+        book.problem("I2", record.job, f"was started with another payload than it was leased with: {record.check:08x}")
     if lease is life.lease and record.attempt != life.failures + life.stalls + 1:
         book.problem(
             "I12",
@@ -103,7 +101,7 @@ def _started(book: Book, lease: Lease, record: Started) -> None:
         )
     if record.t + book.slack < lease.not_before:
         early = (lease.not_before - record.t) // 1_000_000
-        book.problem("I10", record.job, f"was started {early} ms before its time, in real time")
+        book.problem("I10", record.job, f"was started {early} ms before its run time, in real time")
     life.starts += 1
     if life.starts > 1:
         book.findings.duplicates[lease.cause or LOST_LEASE] += 1
@@ -120,7 +118,7 @@ def _finished(lease: Lease, record: Finished) -> None:
 
 
 def check_overlaps(book: Book, evidence: Evidence) -> None:
-    """I9: two attempts at one job at the same time, by the signs of life that they gave."""
+    """I9: two attempts at one job ran at the same time, judged by their signs of life."""
     for one, other in book.overlapping:
         older, newer = (one, other) if one.fence < other.fence else (other, one)
         since = max(older.started, newer.started)
@@ -132,7 +130,7 @@ def check_overlaps(book: Book, evidence: Evidence) -> None:
         book.findings.overlaps.append(both / 1e6)
         sentence = f"ran twice at once for {both / 1e6:.0f} ms: under fence {older.fence} and {newer.fence}"
         if newer.cause == REWIND:
-            continue  # the server forgot that it had given it out: measured, and nobody could help it
+            continue  # the server lost the lease in a rewind: measured, not a violation
         if not evidence.excuses_overlap(pids, older.t, since):
             book.problem("I9", older.life.job, f"{sentence}, and the older one was neither stopped nor cut off")
         elif both > book.limits.linger * 1e9:
@@ -142,7 +140,7 @@ def check_overlaps(book: Book, evidence: Evidence) -> None:
 
 
 def _end(lease: Lease, evidence: Evidence) -> int:
-    """When an attempt was over, or was last certainly not."""
+    """When an attempt ended, or the last time it certainly had not."""
     if lease.finished:
         return lease.finished
     last = evidence.last_sign(lease.pid, lease.started)
@@ -150,12 +148,12 @@ def _end(lease: Lease, evidence: Evidence) -> int:
 
 
 def check_strays(book: Book) -> None:
-    """Attempts whose fence nobody held when they began."""
+    """Attempts under a fence that no lease had."""
     for fence, records in book.early.items():
         for record in records:
             if isinstance(record, Started):
                 columns, row = book.ledger.find(book.owner, record.job)
-                if columns.states[row] & WHERE > ALIVE:
+                if columns.states[row] & STATE_MASK > ALIVE:
                     book.problem("I5", record.job, f"was started under fence {fence} after its end")
                 else:
-                    book.problem("I6", record.job, f"was started under fence {fence}, which was given to nobody")
+                    book.problem("I6", record.job, f"was started under fence {fence}, which no lease has")

@@ -1,6 +1,6 @@
-"""I4, one end for each job; I7, only the owner's word counts; I12, budgets that are used up.
+"""I4, one end per job; I7, only the lease's owner can settle; I12, exact budgets.
 
-An outcome counts if it carries the fence of the lease that is on the job, and only then.
+An outcome counts if and only if it carries the fence of the job's current lease.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from chaos.checker.ledger import (
     COMPLETED,
     NO_LIMIT,
     NO_PLACE,
+    STATE_MASK,
     UNKNOWN,
     WAITING,
-    WHERE,
 )
 from chaos.checker.lives import CRASH, RELEASE, RETRY, Lease, Life
 from chaos.checker.reaps import ENDS, owner_refused, put_back
 from chaos.log import Answered, EnqueueAsked, Sent, SettleAsked
 
-FAILURE = "failure-"  # how the names of jobs begin that tell a failure handler of another job
+FAILURE = "failure-"  # prefix of the ids of failure jobs
 
 
 def settled(book: Book, sent: Sent, answer: Answered) -> None:
-    """The outcomes of one call, by what the server said to each."""
+    """Check the outcomes of one call against the server's answer."""
     held = book.held
     if len(answer.settled) != len(sent.settles):
-        book.problem("I7", "", f"{len(sent.settles)} outcomes were sent, and {len(answer.settled)} answered")
+        book.problem("I7", "", f"{len(sent.settles)} outcomes were sent, but {len(answer.settled)} answered")
     for asked, ours in zip(sent.settles, answer.settled, strict=False):
         lease = held.get(asked.fence)
         if lease is not None and lease.life.job == asked.job:
@@ -47,7 +47,7 @@ def settled(book: Book, sent: Sent, answer: Answered) -> None:
 
 
 def _as_carried_out(asked: SettleAsked, answer: Answered) -> SettleAsked:
-    """A broken job is released where the queue keeps as many of them as it may."""
+    """A broken job is released if the queue already keeps the maximum of broken jobs."""
     if asked.outcome == "broken" and asked.fence in answer.returned:
         return replace(asked, outcome="released")
     return asked
@@ -59,8 +59,8 @@ def _accept(book: Book, lease: Lease, asked: SettleAsked) -> None:
         book.problem("I7", life.job, f"fence {lease.fence} was refused before, and accepted now")
     if asked.outcome == "completed":
         if book.started and not (lease.finished and lease.how == "ok") and life.terms.max_stalls < NO_LIMIT:
-            how = f"its attempt had {lease.how or 'not ended'}" if lease.started else "it was not run"
-            book.problem("I4", life.job, f"was accepted as completed, and {how}")
+            how = f"its attempt had {lease.how or 'not ended'}" if lease.started else "never started"
+            book.problem("I4", life.job, f"was accepted as completed, but {how}")
         book.end(life, COMPLETED)
         return
     del book.held[lease.fence]
@@ -68,7 +68,7 @@ def _accept(book: Book, lease: Lease, asked: SettleAsked) -> None:
     if book.journal is not None:
         book.touch(life.job, ALIVE)
     if asked.outcome == "crashed" and not lease.finished:
-        lease.end = book.sent_t  # whoever says so saw that the process was dead
+        lease.end = book.sent_t  # the reporter saw that the process was dead
     if lease.cancelled:
         book.end(life, CANCELLED)
     else:
@@ -76,7 +76,7 @@ def _accept(book: Book, lease: Lease, asked: SettleAsked) -> None:
 
 
 def _apply(book: Book, life: Life, asked: SettleAsked) -> None:
-    """What the server does with an outcome of the owner's."""
+    """Apply an owner's outcome as the server does."""
     match asked.outcome:
         case "completed":
             book.end(life, COMPLETED)
@@ -93,7 +93,7 @@ def _apply(book: Book, life: Life, asked: SettleAsked) -> None:
         case "crashed":
             put_back(book, life, CRASH)
         case "unknown":
-            # Put aside for minutes, or until somebody who knows its task asks for it.
+            # Parked for minutes, or until a worker that knows the task asks for it.
             book.leave_line(life)
             life.place, life.low = NO_PLACE, 0
             put_back(book, life, RELEASE)
@@ -105,7 +105,7 @@ def _apply(book: Book, life: Life, asked: SettleAsked) -> None:
         case "unhandled":
             book.end(life, COMPLETED)
         case other:
-            book.problem("I4", life.job, f"ended as {other!r}, which is no outcome")
+            book.problem("I4", life.job, f"ended as {other!r}, which is not an outcome")
 
 
 def _retry(book: Book, life: Life, delay: int) -> None:
@@ -114,7 +114,7 @@ def _retry(book: Book, life: Life, delay: int) -> None:
         book.problem(
             "I12",
             life.job,
-            f"is tried again after {life.failures} failures, and {life.terms.max_failures} are forgiven",
+            f"is retried after {life.failures} failures, but {life.terms.max_failures} are allowed",
         )
     life.place, life.low = NO_PLACE, 0
     if delay:
@@ -130,13 +130,13 @@ def _retry(book: Book, life: Life, delay: int) -> None:
 
 
 def _accept_unheld(book: Book, asked: SettleAsked) -> None:
-    """Accepted with a fence that is not known to be on the job. It may come from a claim that nobody heard of."""
+    """An outcome was accepted with an unknown fence. It may belong to an unanswered lease."""
     job = asked.job
     life = book.lives.get(job)
     columns, row = book.ledger.find(book.owner, job)
-    where = columns.states[row] & WHERE
+    where = columns.states[row] & STATE_MASK
     if asked.fence in book.lost and not book.lost[asked.fence].unsure:
-        book.problem("I7", job, f"{asked.outcome!r} was accepted from fence {asked.fence}, whose lease was lost")
+        book.problem("I7", job, f"{asked.outcome!r} was accepted from fence {asked.fence}, whose lease had been lost")
         return
     if life is None and where not in (WAITING, ASKED):
         if where == UNKNOWN and job.startswith(FAILURE) and book.unheard_leases:
@@ -144,13 +144,13 @@ def _accept_unheld(book: Book, asked: SettleAsked) -> None:
             book.caught.add(job)
             _apply_unheard(book, book.give_life(job, columns, row), asked)
         elif where == UNKNOWN:
-            book.problem("I2", job, f"ended as {asked.outcome!r}, and nobody had enqueued it")
+            book.problem("I2", job, f"ended as {asked.outcome!r}, but was never enqueued")
         elif not (book.terms(columns, row).singleton and job in book.maybes):
             book.problem("I4", job, f"ended a second time, as {asked.outcome!r} by fence {asked.fence}")
         return
     known = life.fence if life is not None else 0
     if not (life is not None and life.fuzzy) and not (book.unheard_leases and asked.fence > known):
-        book.problem("I7", job, f"{asked.outcome!r} was accepted from fence {asked.fence}, and it was not the owner's")
+        book.problem("I7", job, f"{asked.outcome!r} was accepted from fence {asked.fence}, but it was not the owner")
         return
     if life is None:
         life = book.give_life(job, columns, row)
@@ -160,12 +160,12 @@ def _accept_unheld(book: Book, asked: SettleAsked) -> None:
         book.held.pop(life.lease.fence, None)
         book.lost[life.lease.fence] = life.lease
         life.lease = None
-        life.fuzzy = True  # it was lost and given out again meanwhile: its counts are not known
+        life.fuzzy = True  # it was lost and leased again meanwhile: its counts are unknown
     _apply_unheard(book, life, asked)
 
 
 def _apply_unheard(book: Book, life: Life, asked: SettleAsked) -> None:
-    """An outcome of a claim that nobody heard of. Of a failure's own job it is all that is known so far."""
+    """An outcome of an unanswered lease. For a failure job it is the first record."""
     book.counts["claimed_unheard"] += 1
     book.leave_line(life)
     life.fence = asked.fence
@@ -174,13 +174,13 @@ def _apply_unheard(book: Book, life: Life, asked: SettleAsked) -> None:
 
 
 def cancelled(book: Book, sent: Sent, answer: Answered) -> None:
-    """Jobs that were taken away."""
+    """Check the cancelled jobs of one call."""
     for job, done in zip(sent.cancels, answer.cancelled, strict=False):
         if not done:
             continue
         life = book.lives.get(job)
         columns, row = book.ledger.find(book.owner, job)
-        where = columns.states[row] & WHERE
+        where = columns.states[row] & STATE_MASK
         if life is not None and life.lease is not None:
             if life.blocked is not None:
                 life.blocked = life.owed = None
@@ -191,13 +191,13 @@ def cancelled(book: Book, sent: Sent, answer: Answered) -> None:
             book.end(book.give_life(job, columns, row), CANCELLED)
             book.timed.pop(job, None)
         elif where == UNKNOWN:
-            book.problem("I2", job, "was cancelled, and nobody had enqueued it")
+            book.problem("I2", job, "was cancelled, but never enqueued")
         elif book.generation == 0 and job not in book.maybes:
             book.problem("I4", job, "was cancelled after its end")
 
 
 def ends_in_doubt(book: Book, life: Life) -> set[str]:
-    """How calls that nobody heard the answer of may have ended this job: by its last lease, or one as unheard of."""
+    """How unanswered calls may have ended this job: by its last lease, or by an unanswered one."""
     ways = set()
     for asked in book.doubted.get(life.job, ()):
         if asked.fence == life.fence or (asked.fence > life.fence and book.unheard_leases):

@@ -1,24 +1,24 @@
-"""One step of a queue: what the server said, in the order in which it did things."""
+"""One step of a queue: process the parts of an answer in the order in which the server did them."""
 
 from __future__ import annotations
 
 import heapq
 
-from chaos.checker.book import MOST_PROMOTED, Book, Room
+from chaos.checker.book import MAX_PROMOTED, Book, Room
 from chaos.checker.claims import claimed
 from chaos.checker.enqueues import enqueue_unheard, enqueued
 from chaos.checker.index import Step, Unheard, wrote
-from chaos.checker.ledger import NO_PLACE, WAITING, WHERE
+from chaos.checker.ledger import NO_PLACE, STATE_MASK, WAITING
 from chaos.checker.reaps import beaten, extended, swept
 from chaos.checker.rewinds import rewind, watch
 from chaos.checker.settles import cancelled, settled
 from chaos.log import Answered, Beaten, Extended, Sent
 
-_UNTOLD = 100  # ms that a heartbeat or extension may have taken: when it was sent is not noted
+_CALL_MS = 100  # ms that a heartbeat or extension may take: its send time is not logged
 
 
 def take_step(book: Book, step: Step, pid: int) -> None:
-    """Judge one answer, and go on from what it says."""
+    """Judge one answer, and update the state from it."""
     record = step.record
     if step.generation != book.generation:
         rewind(book, step.generation)
@@ -29,7 +29,7 @@ def take_step(book: Book, step: Step, pid: int) -> None:
         watch(book)
     if isinstance(record, Answered):
         if step.sent is None:
-            book.problem("I2", "", "an answer is noted to a call that is not")
+            book.problem("I2", "", "the log has an answer without its call")
         else:
             _answer(book, step.sent, record, pid)
     elif isinstance(record, Beaten):
@@ -40,8 +40,8 @@ def take_step(book: Book, step: Step, pid: int) -> None:
 
 def _set_time(book: Book, record: Answered | Beaten | Extended, sent: Sent | None) -> None:
     book.t = record.t
-    book.sent_t = sent.t if sent is not None else record.t - _UNTOLD * 1_000_000
-    # The queue's clock follows callers that each round their own: it may run ahead of real time while they are many.
+    book.sent_t = sent.t if sent is not None else record.t - _CALL_MS * 1_000_000
+    # The queue's clock follows callers, each with its own rounding: with many callers it may run ahead of real time.
     book.trip = (record.t - book.sent_t) // 1_000_000 + 1
     book.step = record.step
     book.at += 1
@@ -49,7 +49,7 @@ def _set_time(book: Book, record: Answered | Beaten | Extended, sent: Sent | Non
     if record.now < book.now_low:
         book.problem("I10", "", f"the queue's clock ran back by {book.now_low - record.now} ms")
     elif record.now - 2 * book.trip > book.now_low and wrote(record):
-        book.now_low = record.now - 2 * book.trip  # what only a look has read is not kept
+        book.now_low = record.now - 2 * book.trip  # a read-only step does not store its clock
     if book.unheard_at < len(book.unheard):
         reckon_with_unheard(book, record.t)
 
@@ -60,7 +60,7 @@ def _answer(book: Book, sent: Sent, answer: Answered, pid: int) -> None:
         book.wall_high = answer.wall
     if wrote(answer):
         if answer.step == book.wrote:
-            book.problem("I6", "", f"two calls were told that they were step {answer.step}")
+            book.problem("I6", "", f"two calls got step number {answer.step}")
         book.wrote = answer.step
     _watch_progress(book, answer)
     if sent.settles or sent.want or sent.holder:
@@ -89,9 +89,9 @@ def _answer(book: Book, sent: Sent, answer: Answered, pid: int) -> None:
 
 
 def _promote(book: Book) -> None:
-    """Jobs whose run time has passed for certain stand in line: a repeated answer tells the time of the repeat."""
+    """Put jobs in line whose run time has certainly passed: a repeated answer carries the time of the repeat."""
     due, wall = book.due, book.wall - book.trip
-    for _ in range(MOST_PROMOTED):
+    for _ in range(MAX_PROMOTED):
         if not due or due[0][0] > wall:
             return
         _, _, job, token = heapq.heappop(due)
@@ -101,12 +101,12 @@ def _promote(book: Book) -> None:
                 life.place = book.line(life.terms.priority).append()
         elif token == 0 and job in book.timed:
             columns, row = book.ledger.find(book.owner, job)
-            if columns.states[row] & WHERE == WAITING and columns.places[row] == NO_PLACE:
+            if columns.states[row] & STATE_MASK == WAITING and columns.places[row] == NO_PLACE:
                 columns.places[row] = book.line(book.terms(columns, row).priority).append()
 
 
 def _hand_over(book: Book, sent: Sent, answer: Answered) -> None:
-    """What a completed job sends to another queue must arrive there."""
+    """Jobs that a completed job sends to another queue must arrive there."""
     accepted = {asked.job for asked, ours in zip(sent.settles, answer.settled, strict=False) if ours}
     for handed in sent.handed:
         if handed.parent in accepted and handed.queue in book.others:
@@ -116,7 +116,7 @@ def _hand_over(book: Book, sent: Sent, answer: Answered) -> None:
 
 
 def _watch_progress(book: Book, answer: Answered) -> None:
-    """I12: once all faults have ended, ready jobs are claimed."""
+    """I12: once all faults have ended, ready jobs are leased."""
     healed = book.evidence.healed
     if healed is None or answer.t < healed:
         return
@@ -127,14 +127,14 @@ def _watch_progress(book: Book, answer: Answered) -> None:
         book.idle_since = answer.t
     waited = answer.t - max(healed, book.idle_since)
     if waited > book.limits.live * 1e9:
-        book.problem("I12", "", f"jobs were ready, and for {waited / 1e9:.1f} s after the last fault none was claimed")
+        book.problem("I12", "", f"jobs were ready, but none was leased for {waited / 1e9:.1f} s after the last fault")
         book.idle_since = answer.t
     if answer.claims:
         book.idle_since = answer.t
 
 
 def reckon_with_unheard(book: Book, until: int) -> None:
-    """Calls that nobody heard the answer of: from when they were sent they may have been applied."""
+    """Account for unanswered calls: they may have been applied at any time after they were sent."""
     while book.unheard_at < len(book.unheard) and book.unheard[book.unheard_at].t <= until:
         _may_have_been(book, book.unheard[book.unheard_at])
         book.unheard_at += 1
@@ -168,6 +168,6 @@ def _may_have_been(book: Book, unheard: Unheard) -> None:
 
 def _leave_line(book: Book, job: str) -> None:
     columns, row = book.ledger.find(book.owner, job)
-    if columns.states[row] & WHERE == WAITING and columns.places[row] != NO_PLACE:
+    if columns.states[row] & STATE_MASK == WAITING and columns.places[row] != NO_PLACE:
         book.line(book.terms(columns, row).priority).take(columns.places[row])
         columns.places[row] = NO_PLACE

@@ -1,6 +1,6 @@
-"""Jumps of the server's wall clock under load: nothing starts early, no lease is cut short, none lasts for ever.
+"""Jumps of the server's wall clock under load: no job starts early, no lease is cut short, no lease lasts forever.
 
-`python -m chaos.clock_jumps --jumps 40` lets the clock leap by an hour or a day, ahead and back. `actors.py` are
-programs that lease, hold, abandon and schedule meanwhile, and write down what they did; `judge.py` holds that against
-the one clock that no jump touches, the CLOCK_MONOTONIC of this machine.
+`python -m chaos.clock_jumps --jumps 40` moves the clock by an hour or a day, ahead and back. `actors.py` are programs
+that lease, hold, abandon and schedule jobs and log their actions; `judge.py` compares the logs with the one clock that
+no jump affects, this machine's CLOCK_MONOTONIC.
 """

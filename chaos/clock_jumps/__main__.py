@@ -1,4 +1,4 @@
-"""Let the clock jump under load, print what was found, and fail if anything is not as it must be."""
+"""Jump the clock under load, print the result, and fail if a promise was broken."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tests.support.waiting import wait_until
 
 from chaos.clock import ServerClock
 from chaos.clock_jumps.actors import QUEUE
-from chaos.clock_jumps.judge import FORGIVEN, LONGEST, Findings, Jump, judge, read
+from chaos.clock_jumps.judge import MAX_LEASE_LENGTHS, TOLERATED_SHARE, Findings, Jump, judge, read
 from chaos.nemesis.clock import DAY, JUMPS, JumpClock
 from chaos.nemesis.fault import lacking, refused
 from windlass import Queue, Windlass
 
 ROOT = Path(__file__).parent.parent.parent
-LEASE = 2.0  # seconds
-GAP = (3.0, 6.0)  # seconds between two jumps
-PUT_OFF = 60.0  # seconds: nobody asked for a run time so far ahead
-DRAIN_WITHIN = 60.0
-FARTHEST = 2 * DAY  # from the real time
-ELSEWHERE = ("unshare", "--time")
-"""A time namespace counts as another machine: its uptime may be another (see machine.py)."""
+LEASE_S = 2.0  # seconds
+GAP_S = (3.0, 6.0)  # seconds between two jumps
+POSTPONED_S = 60.0  # seconds; no job has a run time so far ahead
+DRAIN_TIMEOUT_S = 60.0
+MAX_OFFSET_S = 2 * DAY  # from the real time
+OTHER_MACHINE = ("unshare", "--time")
+"""A time namespace counts as another machine, because its uptime may differ (see machine.py)."""
 
 
 @dataclass(frozen=True)
 class Orders:
     jumps: int = 40
     seed: int = 0
-    gap: tuple[float, float] = GAP
-    lease: float = LEASE
+    gap: tuple[float, float] = GAP_S
+    lease: float = LEASE_S
     machines: int = 1
-    """Whether there are programs of another machine, which say nothing about the uptime of this one."""
+    """Whether some programs run on another machine, whose uptime says nothing about this one's."""
 
 
 @dataclass
@@ -50,12 +50,12 @@ class Result:
     machines: int
     findings: Findings
     waiting: int
-    """Jobs that still wait at the end for a time that a jump has put off."""
+    """Jobs that still wait at the end for a run time that a jump has postponed."""
     problems: list[str]
     seconds: float
 
     def faults(self) -> list[str]:
-        """What is not as it must be."""
+        """The problems found."""
         return [*self.problems, *self.findings.faults]
 
     def report(self) -> str:
@@ -69,17 +69,18 @@ class Result:
         lines = [
             f"seed {self.orders.seed}, lease {self.orders.lease:g} s, {self.seconds:.0f} s, machines: {self.machines}",
             f"jumps: {len(self.jumps)} ({', '.join(f'{name} {count}' for name, count in sorted(jumps.items()))})",
-            f"jobs: {found.jobs} enqueued, {len(found.done)} done, {self.waiting} put off by a jump",
+            f"jobs: {found.jobs} enqueued, {len(found.done)} done, {self.waiting} postponed by a jump",
             f"first starts: {sum(found.starts.values())} ({kinds}), early {len(found.early)}",
             f"late by p50 {_at(late, 0.5):.3f} s, p99 {_at(late, 0.99):.3f} s, max {_at(late, 1):.3f} s",
             f"leases: {found.leases}; taken over after their end {len(taken)}, in lengths of a lease "
             f"min {_at(taken, 0):.2f}, p50 {_at(taken, 0.5):.2f}, p99 {_at(taken, 0.99):.2f}, max {_at(taken, 1):.2f}",
-            f"duplicates: {len(taken)}, of these explained by a lease that was over "
+            f"duplicates: {len(taken)}, of these explained by an expired lease "
             f"{len(taken) - len(cut) - len(found.forgiven) - len(found.too_short)}, by a jump that cut it short "
             f"{len(cut)} "
-            f"(by {_at(cut, 1):.2f} s at most), a little too soon {len(found.forgiven)}, "
-            f"not explained {len(found.too_short)}",
-            f"leases beyond {LONGEST:g} lengths: {len(found.too_long)}; lost in time {len(found.lost_unduly)}; "
+            f"(by {_at(cut, 1):.2f} s at most), slightly early {len(found.forgiven)}, "
+            f"unexplained {len(found.too_short)}",
+            f"leases beyond {MAX_LEASE_LENGTHS:g} lengths: {len(found.too_long)}; "
+            f"lost although valid {len(found.lost_unduly)}; "
             f"done twice {len(found.done_twice)}",
         ]
         faults = self.faults()
@@ -91,12 +92,12 @@ def _at(values: list[float], part: float) -> float:
 
 
 def run(orders: Orders, folder: Path) -> Result:
-    """Jump, put the clock right, drain, judge."""
+    """Jump, reset the clock, drain, judge."""
     began = time.monotonic()
     with ServerClock() as clock, Server(env=clock.environment()) as server, Windlass(server.url) as app:
         queue = app.queue(QUEUE)
         queue.counts()
-        queue.enqueue(b"", id="first")  # the queue knows the real time before anything jumps
+        queue.enqueue(b"", id="first")  # the queue learns the real time before the first jump
         queue.cancel("first")
         commands = _commands(orders.machines)
         actors = [_start(command, server.url, folder, orders, number) for number, command in enumerate(commands)]
@@ -107,20 +108,20 @@ def run(orders: Orders, folder: Path) -> Result:
         finally:
             for actor in actors:
                 actor.communicate(timeout=60)
-        problems += [f"an actor ended with {actor.returncode}" for actor in actors if actor.returncode]
+        problems += [f"an actor exited with {actor.returncode}" for actor in actors if actor.returncode]
         waiting = queue.counts().scheduled
         queue.purge()
     machines = len(set(commands))
-    findings = judge(read(folder.glob("*.journal")), jumps, FORGIVEN if machines > 1 else 0.0)
+    findings = judge(read(folder.glob("*.journal")), jumps, TOLERATED_SHARE if machines > 1 else 0.0)
     if len(findings.enqueued) != len(findings.done) + waiting:
-        problems.append(f"{len(findings.enqueued) - len(findings.done) - waiting} jobs are lost or left behind")
+        problems.append(f"{len(findings.enqueued) - len(findings.done) - waiting} jobs are lost or unfinished")
     return Result(orders, jumps, machines, findings, waiting, problems, time.monotonic() - began)
 
 
 def _commands(machines: int) -> list[tuple[str, ...]]:
-    """Two programs on this machine, and one that seems to be on another, where that is wanted and can be had."""
-    elsewhere = lacking(ELSEWHERE[0], root=True) or refused(*ELSEWHERE, "true")
-    return [(), (), ELSEWHERE] if machines > 1 and elsewhere is None else [(), ()]
+    """Two programs on this machine, and one that seems to be on another, if requested and possible."""
+    elsewhere = lacking(OTHER_MACHINE[0], root=True) or refused(*OTHER_MACHINE, "true")
+    return [(), (), OTHER_MACHINE] if machines > 1 and elsewhere is None else [(), ()]
 
 
 def _start(command: tuple[str, ...], url: str, folder: Path, orders: Orders, number: int) -> subprocess.Popen[bytes]:
@@ -134,13 +135,13 @@ def _start(command: tuple[str, ...], url: str, folder: Path, orders: Orders, num
 
 
 def _jump_about(orders: Orders, clock: ServerClock) -> list[Jump]:
-    """The jumps of this seed, each from where the last one led; then, as one more, the clock is put right."""
+    """The random jumps, each relative to the last; the final one resets the clock."""
     chance = random.Random(orders.seed)
     made: list[Jump] = []
     for _ in range(orders.jumps):
         time.sleep(chance.uniform(*orders.gap))
         off = sum(jump.seconds for jump in made)
-        seconds = chance.choice([seconds for seconds in JUMPS if abs(off + seconds) <= FARTHEST])
+        seconds = chance.choice([seconds for seconds in JUMPS if abs(off + seconds) <= MAX_OFFSET_S])
         made.append(Jump(time.monotonic(), seconds))
         JumpClock(clock, seconds).begin()
     time.sleep(chance.uniform(*orders.gap))
@@ -150,7 +151,7 @@ def _jump_about(orders: Orders, clock: ServerClock) -> list[Jump]:
 
 
 def _drain(queue: Queue, actors: list[subprocess.Popen[bytes]]) -> list[str]:
-    """No more jobs: wait until only those are left that a jump has put off. What is wrong if they are not."""
+    """Stop new jobs and wait until only postponed jobs are left; returns problems."""
     for actor in actors:
         assert actor.stdin is not None
         actor.stdin.write(b"drain\n")
@@ -160,21 +161,23 @@ def _drain(queue: Queue, actors: list[subprocess.Popen[bytes]]) -> list[str]:
         counts = queue.counts()
         if counts.ready or counts.leased:
             return False
-        return all((record.run_at or 0) > time.time() + PUT_OFF for record in queue.all_jobs("scheduled"))
+        return all((record.run_at or 0) > time.time() + POSTPONED_S for record in queue.all_jobs("scheduled"))
 
     try:
-        wait_until(drained, "all to be done that can be", timeout=DRAIN_WITHIN, interval=0.1)
+        wait_until(drained, "all to be done that can be", timeout=DRAIN_TIMEOUT_S, interval=0.1)
     except TimeoutError as error:
         return [f"{error}: {queue.counts()}"]
     return []
 
 
 def main() -> int:
-    """The command line."""
+    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m chaos.clock_jumps", description=__doc__)
-    parser.add_argument("--jumps", type=int, default=40, help="how many (default %(default)s)")
-    parser.add_argument("--machines", type=int, choices=(1, 2), default=1, help="of the callers (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="where chance begins")
+    parser.add_argument("--jumps", type=int, default=40, help="number of jumps (default %(default)s)")
+    parser.add_argument(
+        "--machines", type=int, choices=(1, 2), default=1, help="number of client machines (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: random)")
     parser.add_argument("--keep", type=Path, help="keep the journals in this folder")
     chosen = parser.parse_args()
     if (reason := JumpClock.available()) is not None:

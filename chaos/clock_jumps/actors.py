@@ -1,8 +1,8 @@
-"""One program of the load: `python -m chaos.clock_jumps.actors URL JOURNAL SEED SECONDS`.
+"""One load program: `python -m chaos.clock_jumps.actors URL JOURNAL SEED SECONDS`.
 
-With the first line of its input it makes no more jobs and abandons none, and it ends when its input does. Its threads
-lease jobs and complete, extend, hold or abandon them; another one schedules new ones. Each deed is a line of JSON in
-the journal, with the time before it was asked for and the time after it was answered.
+After the first line on its standard input it creates and abandons no more jobs; it exits at the end of input. Its
+threads lease jobs and complete, extend, hold or abandon them; another one schedules new ones. Each action is a line of
+JSON in the journal, with the times before the request and after the answer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from windlass import Lease, Queue, Windlass
 from windlass.errors import WindlassError
 
 QUEUE = "jumps"
-PART = 3  # of a lease: how often it is extended
-TAKERS = 4
-PAUSE = 0.3  # seconds at most that a taker waits for a job
+EXTENDS_PER_LEASE = 3  # extensions per lease time
+TAKER_THREADS = 4
+MAX_WAIT_S = 0.3  # maximum seconds that a taker waits for a job
 
 
 class Journal:
-    """The file of this program. A line is written whole."""
+    """The journal of this program. Each line is written with one call."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -37,7 +37,7 @@ class Journal:
 
 
 class Actor:
-    """What the threads share."""
+    """State shared by the threads."""
 
     def __init__(self, url: str, journal: Journal, seed: str, seconds: float) -> None:
         self.journal = journal
@@ -51,11 +51,11 @@ class Actor:
         return random.Random(f"{self._seed} {name}")
 
     def app(self) -> Windlass:
-        """Each thread has one of its own: what one has heard of the clock, the others have not."""
+        """A new app per thread, so that threads do not share what they know of the clock."""
         return Windlass(self._url, retry_for=20)
 
     def do(self, what: str, id: str, deed: Callable[[], Any], **more: Any) -> Any:
-        """Do it and write it down."""
+        """Perform an action and log it."""
         asked = time.monotonic()
         told = deed()
         self.journal.write(what, id, asked, time.monotonic(), told=told if isinstance(told, bool) else None, **more)
@@ -63,21 +63,21 @@ class Actor:
 
 
 def take(actor: Actor, number: int) -> None:
-    """Raw leases: most are completed in time, some are extended for long, some are abandoned, the first for certain."""
+    """Raw leases: most are completed in time, some extended for long, some abandoned; the first is always abandoned."""
     chance = actor.chance(f"taker {number}")
     taken = 0
     with actor.app() as app:
         queue = app.queue(QUEUE)
         while not actor.ending.is_set():
             asked = time.monotonic()
-            lease = queue.lease(actor.seconds, wait=PAUSE)
+            lease = queue.lease(actor.seconds, wait=MAX_WAIT_S)
             if lease is None:
                 continue
             note_lease(actor, lease, asked, holder=None)
             taken += 1
             fate = chance.random() if taken > 1 else 0.0
             if fate < 0.15 and not actor.draining.is_set():
-                continue  # abandoned: somebody takes it over when the lease has ended
+                continue  # abandoned: another taker gets the job when the lease expires
             if fate < 0.3:
                 extend_on(actor, queue, lease, chance.uniform(1.0, 2.5) * actor.seconds)
             else:
@@ -98,14 +98,14 @@ def complete(actor: Actor, queue: Queue, lease: Lease) -> None:
 def extend_on(actor: Actor, queue: Queue, lease: Lease, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end and not actor.ending.is_set():
-        time.sleep(actor.seconds / PART)
+        time.sleep(actor.seconds / EXTENDS_PER_LEASE)
         kept = actor.do("extend", lease.id, lambda: queue.extend(lease, actor.seconds), fence=lease.fence)
         if not kept:
             return
 
 
 def hold(actor: Actor) -> None:
-    """A named holder: its jobs are safe while it beats. At times it falls silent, and goes on under another name."""
+    """A named holder: heartbeats keep its jobs safe. Sometimes it stops, and continues under a new name."""
     chance = actor.chance("holder")
     with actor.app() as app:
         queue = app.queue(QUEUE)
@@ -120,11 +120,11 @@ def _hold_as(actor: Actor, queue: Queue, name: str, chance: random.Random) -> No
     falls_silent = time.monotonic() + chance.uniform(2.0, 8.0) * actor.seconds
     actor.do("beat", name, lambda: queue.beat(name, actor.seconds, register=True), holder=name)
     while not actor.ending.is_set():
-        time.sleep(actor.seconds / PART)
+        time.sleep(actor.seconds / EXTENDS_PER_LEASE)
         if time.monotonic() > falls_silent and not actor.draining.is_set():
             return
         if not actor.do("beat", name, lambda: queue.beat(name, actor.seconds), holder=name):
-            return  # it was called lost: the judge says whether it should have been
+            return  # declared lost: the judge decides whether rightly
         asked = time.monotonic()
         for lease in queue.lease_many(2, actor.seconds, holder=name) if len(held) < 6 else ():
             note_lease(actor, lease, asked, holder=name)
@@ -136,7 +136,7 @@ def _hold_as(actor: Actor, queue: Queue, name: str, chance: random.Random) -> No
 
 
 def schedule(actor: Actor) -> None:
-    """New jobs: at once, after a delay, or at a time of day."""
+    """New jobs: immediate, delayed, or at a time of day."""
     chance = actor.chance("scheduler")
     with actor.app() as app:
         queue = app.queue(QUEUE)
@@ -154,7 +154,7 @@ def schedule(actor: Actor) -> None:
 
 
 def visit(actor: Actor) -> None:
-    """Programs that come, make one call and go: they have never heard of the clock."""
+    """Programs that make a single call and exit: they know nothing of the clock."""
     chance = actor.chance("visitor")
     while not actor.ending.is_set():
         with actor.app() as app:
@@ -175,13 +175,18 @@ def main() -> int:
             actor.draining.set()
             actor.ending.set()
 
-    works: list[tuple[Any, ...]] = [(hold,), (schedule,), (visit,), *((take, number) for number in range(TAKERS))]
+    works: list[tuple[Any, ...]] = [
+        (hold,),
+        (schedule,),
+        (visit,),
+        *((take, number) for number in range(TAKER_THREADS)),
+    ]
     threads = [threading.Thread(target=guarded, args=work) for work in works]
     for thread in threads:
         thread.start()
     sys.stdin.readline()
     actor.draining.set()
-    sys.stdin.read()  # until whoever started us closes it, or is gone
+    sys.stdin.read()  # until the parent closes it or dies
     actor.ending.set()
     for thread in threads:
         thread.join()

@@ -1,13 +1,12 @@
-"""What the actors wrote, held against CLOCK_MONOTONIC.
+"""Compares the actors' logs with CLOCK_MONOTONIC.
 
-A lease is good from the moment at which it was asked for until its seconds are over; an extension or a beat that was
-told to be accepted begins it anew. So whoever gets the same job before that has got it too soon, and whoever gets it
-only after twice that time too late. Between asking and answering anything may have happened first: only what is certain
-counts.
+A lease is valid from its request until its seconds are over; an accepted extension or heartbeat restarts it. A job
+leased to another holder before that was reclaimed too early, and one leased only after twice that time too late.
+Between request and answer the exact moment is unknown: only certain violations count.
 
-A clock that leaps ahead may take the queue's own clock along by a second (`STEP_CAP` in clock.lua), and with it every
-lease that is under way. That is the one excuse for a lease that was cut short, and it is counted. Where callers are on
-several machines nobody knows to the millisecond how much time has passed: there a small part of a lease is forgiven.
+A jump ahead may advance the queue's clock by a second (`STEP_CAP_S` in clock.lua), and so shorten every active lease by
+that much. This is the only accepted reason for a short lease, and it is counted. With callers on several machines the
+elapsed time is not known to the millisecond: then a small part of a lease is tolerated.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROUNDING = 0.005  # seconds: all times of the queue are whole milliseconds, and several are added up
-LONGEST = 2.0  # leases
-STEP_CAP = 1.0  # seconds that each jump ahead may take off a lease
-FORGIVEN = 0.05  # part of a lease, where there are several machines; a worker stops what it runs at 0.85
+ROUNDING_S = 0.005  # seconds: all times of the queue are whole milliseconds, and several are added up
+MAX_LEASE_LENGTHS = 2.0  # leases
+STEP_CAP_S = 1.0  # seconds by which each jump ahead may shorten a lease
+TOLERATED_SHARE = 0.05  # share of a lease, with several machines; a worker stops its jobs at 0.85
 
 
 class Jump(NamedTuple):
@@ -45,7 +44,7 @@ class Line(NamedTuple):
 
 @dataclass
 class Held:
-    """One lease, from when it was certainly given until it was certainly over."""
+    """One lease, from its certain start to its certain end."""
 
     id: str
     fence: int
@@ -55,14 +54,14 @@ class Held:
     answered: float
     renewed_asked: float
     renewed_answered: float
-    """When its last seconds began: between these two."""
+    """Its last renewal was between these two times."""
     completed: bool | None = None
     completed_asked: float = 0.0
 
 
 @dataclass
 class Findings:
-    """What is to be reported, and what is wrong."""
+    """Figures and problems."""
 
     jobs: int = 0
     leases: int = 0
@@ -71,16 +70,16 @@ class Findings:
     early: list[str] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     taken_over: list[float] = field(default_factory=list)
-    """For leases that were abandoned: after how many times their length another had the job."""
+    """For abandoned leases: time until the next lease, in lease lengths."""
     too_long: list[str] = field(default_factory=list)
     cut_by_jump: list[float] = field(default_factory=list)
-    """By how many seconds leases were cut short over which the clock leapt ahead."""
+    """Seconds by which leases were cut short during jumps ahead."""
     forgiven: list[float] = field(default_factory=list)
-    """By how many seconds leases were a little too short."""
+    """Seconds by which leases were slightly too short."""
     too_short: list[str] = field(default_factory=list)
-    """Taken over though the lease was good: a duplicate that nothing explains."""
+    """Jobs leased to another holder during a valid lease: unexplained duplicates."""
     lost_unduly: list[str] = field(default_factory=list)
-    """A completion in time that was refused."""
+    """Refused completions within a valid lease."""
     done: set[str] = field(default_factory=set)
     done_twice: list[str] = field(default_factory=list)
     enqueued: set[str] = field(default_factory=set)
@@ -98,7 +97,7 @@ def read(paths: Iterable[Path]) -> list[Line]:
 
 
 def judge(lines: Iterable[Line], jumps: Sequence[Jump] = (), forgiven: float = 0.0) -> Findings:
-    """One pass for what everybody did, then job by job. `forgiven` is a part of a lease."""
+    """One pass over all actions, then job by job. `forgiven` is a share of a lease."""
     found = Findings()
     enqueued: dict[str, Line] = {}
     by_fence: dict[tuple[str, int], Held] = {}
@@ -116,7 +115,7 @@ def judge(lines: Iterable[Line], jumps: Sequence[Jump] = (), forgiven: float = 0
                 _renew(by_fence[line.id, line.more["fence"]], line)
             case "beat" if line.more["told"]:
                 for held in by_holder[line.more["holder"]]:
-                    if held.answered < line.asked:  # else it may not yet have had it
+                    if held.answered < line.asked:  # otherwise it may not have had the lease yet
                         _renew(held, line)
             case "complete":
                 held = by_fence[line.id, line.more["fence"]]
@@ -148,7 +147,7 @@ def _judge_start(found: Findings, enqueued: Line, first: Held) -> None:
     kind, wait = enqueued.more["kind"], enqueued.more["wait"]
     found.starts[kind] = found.starts.get(kind, 0) + 1
     due = enqueued.asked + wait
-    if first.answered < due - ROUNDING:
+    if first.answered < due - ROUNDING_S:
         found.early.append(f"{enqueued.id} ({kind}) began {due - first.answered:.3f} s early")
     found.late.append(max(0.0, first.answered - due))
 
@@ -159,24 +158,24 @@ def _ahead(jumps: Sequence[Jump], begin: float, end: float) -> list[Jump]:
 
 def _judge_leases(found: Findings, leases: list[Held], jumps: Sequence[Jump], forgiven: float) -> None:
     for held, following in pairwise(leases):
-        # The other one's request may have waited at the server for the job: it got it just before it was answered.
+        # The other request may have waited at the server: it may have got the job just before its answer.
         least, most = following.answered - held.renewed_answered, following.answered - held.renewed_asked
         if held.completed:
             found.done_twice.append(held.id)
         ahead = _ahead(jumps, held.renewed_asked, following.answered)
-        missing = held.seconds - most - ROUNDING
-        if missing > STEP_CAP * len(ahead) + forgiven * held.seconds:
+        missing = held.seconds - most - ROUNDING_S
+        if missing > STEP_CAP_S * len(ahead) + forgiven * held.seconds:
             found.too_short.append(f"{held.id} was taken over after {most:.3f} s of a lease of {held.seconds:g} s")
         elif missing > 0:
             (found.cut_by_jump if ahead else found.forgiven).append(missing)
-        if least > held.seconds * LONGEST:
+        if least > held.seconds * MAX_LEASE_LENGTHS:
             found.too_long.append(f"{held.id} was taken over only after {least:.3f} s, lease {held.seconds:g} s")
         found.taken_over.append(most / held.seconds)
     for held in leases:
         if held.completed:
             found.done.add(held.id)
         elif held.completed is False:
-            # What a jump cut short may be another's before its holder is done with it.
-            cut = STEP_CAP * len(_ahead(jumps, held.renewed_asked, held.completed_asked))
+            # A lease cut short by a jump may belong to another holder before the first one is done.
+            cut = STEP_CAP_S * len(_ahead(jumps, held.renewed_asked, held.completed_asked))
             if held.completed_asked - held.renewed_asked < held.seconds * 0.9 - cut:
-                found.lost_unduly.append(f"{held.id} was lost within its lease")
+                found.lost_unduly.append(f"{held.id} was lost during its lease")

@@ -1,5 +1,5 @@
-"""Bugs on purpose, one line each, to see whether the runs and tests that should find such bugs do.
+"""Deliberate one-line bugs, to check that runs and tests find such bugs.
 
-A test that never failed proves nothing. Each mutant is a copy of Windlass with one line changed; it is caught when one
-of the runs (or the test that is named for it) fails on that copy within a minute. One that survives is a hole.
+A test that never failed proves nothing. Each mutant is a copy of Windlass with one line changed; it is caught if one of
+the runs, or the test named for it, fails on that copy within a minute. A surviving mutant is a gap in the tests.
 """

@@ -1,10 +1,10 @@
-"""Bugs on purpose, one line each: every one must be caught.
+"""Deliberate one-line bugs: every one must be caught.
 
-    python -m chaos.mutants                 all of them, two at a time
-    python -m chaos.mutants --only lease    those with this word in their name
+    python -m chaos.mutants                 all mutants, two at a time
+    python -m chaos.mutants --only lease    mutants with this word in their name
 
-A mutant is caught when a run (simulation, or the chaos run on real processes) or the test that is named for it fails on
-the changed copy, within a minute each. All of these pass on the unchanged code first, or nothing would be shown.
+A mutant is caught when a run (simulation, or the chaos run on real processes) or the test named for it fails on the
+changed copy, within a minute each. All of these must first pass on the unchanged code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chaos.mutants.catalogue import MUTANTS, Mutant
 
 PACKAGE = Path(windlass.__file__).parent
 ROOT = Path(__file__).parents[2]
-LONGEST = 60.0  # seconds for one run
+RUN_TIMEOUT_S = 60.0  # seconds for one run
 RUNS = {
     "simulation": ["-m", "chaos.simulation", "--seeds", "12", "--steps", "1500"],
     "run": [
@@ -37,7 +37,7 @@ RUNS = {
 
 
 class Catch(NamedTuple):
-    """Whether a mutant was caught: by which hunter, after how many seconds, and what that said."""
+    """Whether a mutant was caught: the hunter, the seconds it took, and its output."""
 
     caught: bool
     hunter: str
@@ -46,17 +46,19 @@ class Catch(NamedTuple):
 
 
 def apply(mutant: Mutant, package: Path) -> None:
-    """Change the one line. Refuses a mutant that has grown out of date."""
+    """Change the one line. Refuses an outdated mutant."""
     path = package / mutant.file
     text = path.read_text()
     count = text.count(mutant.old)
     if count != 1:
-        raise ValueError(f"{mutant.name!r}: its line stands {count} times in {mutant.file}")
+        raise ValueError(
+            f"{mutant.name!r}: its `old` text occurs {count} times in {mutant.file}, expected 1; update catalogue.py"
+        )
     path.write_text(text.replace(mutant.old, mutant.new))
 
 
 def command(hunter: str) -> list[str]:
-    """How a hunter is run."""
+    """The command line of a hunter."""
     if hunter in RUNS:
         return [sys.executable, *RUNS[hunter]]
     return [
@@ -75,7 +77,7 @@ def command(hunter: str) -> list[str]:
 
 
 def hunt(hunter: str, source: Path) -> Catch:
-    """Run one hunter on a copy of the package. One that does not end on it has caught it, too, and says so."""
+    """Run one hunter on a copy of the package. A hunter that does not finish in time has caught the mutant, too."""
     began = monotonic()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]),
@@ -93,22 +95,22 @@ def hunt(hunter: str, source: Path) -> Catch:
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=LONGEST)
+        said, _ = process.communicate(timeout=RUN_TIMEOUT_S)
         caught = process.returncode != 0
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)
         said, _ = process.communicate()
-        said, caught = f"{said}\nit did not end within {LONGEST:g} s", True
+        said, caught = f"{said}\nit did not finish within {RUN_TIMEOUT_S:g} s", True
     finally:
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # what it may have left behind
+            os.killpg(process.pid, signal.SIGKILL)  # remaining child processes
         except ProcessLookupError:
             pass
     return Catch(caught, hunter, monotonic() - began, said)
 
 
 def try_out(mutant: Mutant) -> Catch:
-    """Let its hunters loose on a mutant, until one catches it."""
+    """Run the hunters of a mutant until one catches it."""
     with tempfile.TemporaryDirectory(prefix="wl-mutant-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "windlass", ignore=shutil.ignore_patterns("__pycache__"))
         apply(mutant, Path(folder) / "windlass")
@@ -121,11 +123,11 @@ def try_out(mutant: Mutant) -> Catch:
 
 
 def main() -> int:
-    """Try them all; 1 when one survives, 2 when a hunter fails on the unchanged code."""
+    """Try all mutants; returns 1 if one survives, 2 if a hunter fails on the unchanged code."""
     parser = argparse.ArgumentParser(prog="python -m chaos.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="those with this text in their name or file")
-    parser.add_argument("--jobs", type=int, default=2, help="at a time (default %(default)s)")
-    parser.add_argument("--verbose", action="store_true", help="show what the hunter said of each")
+    parser.add_argument("--only", default="", help="only mutants with this text in their name or file")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants tried in parallel (default %(default)s)")
+    parser.add_argument("--verbose", action="store_true", help="show the hunter's output for each mutant")
     chosen = parser.parse_args()
     mutants = [mutant for mutant in MUTANTS if chosen.only in mutant.name or chosen.only in mutant.file]
     hunters = dict.fromkeys(hunter for mutant in mutants for hunter in mutant.hunters)

@@ -1,4 +1,4 @@
-"""The mutants: which line of Windlass is changed, into what, and who should notice."""
+"""The mutants: the changed line of each, its replacement, and the runs or tests that must fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LUA = "storage/native/lua"
 
 
 class Mutant(NamedTuple):
-    """One bug. `old` stands once in the file. `hunters` are tried in turn: runs of chaos, or tests."""
+    """One bug. `old` occurs exactly once in the file. `hunters` are tried in turn: chaos runs, or tests."""
 
     name: str
     file: str
@@ -57,7 +57,7 @@ MUTANTS = (
         "    for _, id in ipairs(done) do call('ZADD', READY, 5 * PRIORITY_STEP, id) end\n",
     ),
     Mutant(
-        "what waits behind a completed job is forgotten",
+        "the job blocked by a completed job is dropped",
         f"{LUA}/turn.lua",
         "    if text then release_blocked(done[i], text) end",
         "    if text then call('HDEL', BLOCKED, done[i]) end",
@@ -77,51 +77,51 @@ MUTANTS = (
     Mutant(
         "a retried job keeps its old lease",
         f"{LUA}/turn.lua",
-        "        touched[lease.holder] = true\n        end_lease(id, lease)\n",
-        "        touched[lease.holder] = true\n",
+        "        settled_holders[lease.holder] = true\n        end_lease(id, lease)\n",
+        "        settled_holders[lease.holder] = true\n",
     ),
     Mutant(
-        "a job that failed for good is thrown away",
+        "a permanently failed job is deleted",
         f"{LUA}/turn.lua",
-        "      m.failures = m.failures + 1\n      bury(id, m, FAILED, message, most_dead)",
+        "      m.failures = m.failures + 1\n      end_for_good(id, m, FAILED, message, max_dead)",
         "      remove(id)",
     ),
     Mutant(
-        "a released job is gone",
+        "a released job is deleted",
         f"{LUA}/turn.lua",
-        "      put_back(id, m, 0, lease.score)\n      tell(id, 'released')",
+        "      put_back(id, m, 0, lease.score)\n      publish_event(id, 'released')",
         "      remove(id)",
     ),
     Mutant(
         "a released job goes to the end of the queue",
         f"{LUA}/turn.lua",
-        "      put_back(id, m, 0, lease.score)\n      tell(id, 'released')",
+        "      put_back(id, m, 0, lease.score)\n      publish_event(id, 'released')",
         "      put_back(id, m, 0)",
     ),
     Mutant(
-        "a released job is charged",
+        "a release counts as a stall",
         f"{LUA}/turn.lua",
-        "      put_back(id, m, 0, lease.score)\n      tell(id, 'released')",
+        "      put_back(id, m, 0, lease.score)\n      publish_event(id, 'released')",
         "      m.failures = m.failures + 1\n      put_back(id, m, 0, lease.score)",
     ),
     Mutant(
-        "a crash is not charged",
+        "a crash is not counted",
         f"{LUA}/turn.lua",
         "      m.stalls = m.stalls + 1\n      if allowed",
         "      if allowed",
         RUN,
     ),
     Mutant(
-        "the innocent are charged with a crash",
+        "a crash is counted for all jobs of the process",
         f"{LUA}/turn.lua",
         "        set_mark(m, SUSPECT, true)\n        put_back(id, m, 0, lease.score)",
         "        m.stalls = m.stalls + 1\n        put_back(id, m, 0, lease.score)",
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
-        "children come though their parent was another's",
+        "children are enqueued with a stale parent lease",
         f"{LUA}/turn.lua",
-        "    if ours[parent] and target == '' then",
+        "    if accepted[parent] and target == '' then",
         "    if target == '' then",
         ("run", "tests/native/test_hand_over.py"),
     ),
@@ -132,7 +132,7 @@ MUTANTS = (
         "      local _ = (seq == 0) and call('ZADD', OUTBOX, seq, struct.pack(",
         RUN,
     ),
-    # -- taking back ---------------------------------------------------------------------------------
+    # -- reclaiming ----------------------------------------------------------------------------------
     Mutant(
         "a lost lease is not counted",
         f"{LUA}/turn.lua",
@@ -140,19 +140,19 @@ MUTANTS = (
         "          if lease.cancelled",
     ),
     Mutant(
-        "what is taken back keeps its lease",
+        "a reclaimed job keeps its lease",
         f"{LUA}/turn.lua",
         "        end_lease(id, lease)\n        local m = read_meta(call('HGET', META, id))\n        m.priority",
         "        local m = read_meta(call('HGET', META, id))\n        m.priority",
     ),
     Mutant(
-        "what is taken back goes to the end of the queue",
+        "a reclaimed job goes to the end of the queue",
         f"{LUA}/turn.lua",
-        "            put_back(id, m, 0, lease.score)\n            tell(id, 'stalled')",
+        "            put_back(id, m, 0, lease.score)\n            publish_event(id, 'stalled')",
         "            put_back(id, m, 0)",
     ),
     Mutant(
-        "holders are called lost too early",
+        "holders are declared lost too early",
         f"{LUA}/turn.lua",
         "call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)",
         "call('ZRANGE', HOLDERS, '-inf', now + 1500, 'BYSCORE', 'LIMIT', 0, 100)",
@@ -160,39 +160,39 @@ MUTANTS = (
     Mutant(
         "lost holders are never swept",
         f"{LUA}/turn.lua",
-        "  if is_raw(lost) or now >= state.grace or ended <= state.grace_from then",
+        "  if is_raw(lost_holder) or now >= state.grace or ended <= state.grace_from then",
         "  if now < 0 then",
     ),
     Mutant(
-        "a silence of the server costs everybody their leases",
+        "a server outage expires all leases",
         f"{LUA}/turn.lua",
-        "  if is_raw(lost) or now >= state.grace or ended <= state.grace_from then",
+        "  if is_raw(lost_holder) or now >= state.grace or ended <= state.grace_from then",
         "  if ended then",
         ("tests/native/test_clock.py",),
     ),
     Mutant(
-        "a holder is forgotten before all it held is back",
+        "a holder is deleted before all its jobs are reclaimed",
         f"{LUA}/turn.lua",
-        "      if #members < budget then\n        call('ZREM', HOLDERS, lost)",
-        "      if true then\n        call('ZREM', HOLDERS, lost)",
+        "      if #members < budget then\n        call('ZREM', HOLDERS, lost_holder)",
+        "      if true then\n        call('ZREM', HOLDERS, lost_holder)",
         ("simulation", "tests/native/test_closing.py"),
     ),
     # -- leasing -------------------------------------------------------------------------------------
     Mutant(
-        "the last come first",
+        "jobs are leased last in, first out",
         f"{LUA}/turn.lua",
         "local popped = call('ZPOPMIN', READY,",
         "local popped = call('ZPOPMAX', READY,",
     ),
     Mutant(
-        "a batch is one job short",
+        "a batch has one job too few",
         f"{LUA}/turn.lua",
-        "return hand_out(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
+        "return turn_reply(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
         "if #ids > 1 then ids[#ids], payloads[#payloads], scores[#scores] = nil, nil, nil end\n"
-        "return hand_out(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
+        "return turn_reply(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
     ),
     Mutant(
-        "leases are shorter than they say",
+        "leases are shorter than reported",
         f"{LUA}/turn.lua",
         "  call('ZADD', HOLDERS, 'GT', lease_end(lease_ms), holder)",
         "  call('ZADD', HOLDERS, 'GT', lease_end(lease_ms / 10), holder)",
@@ -205,7 +205,7 @@ MUTANTS = (
         "  call('HSET', LEASES, unpack(leases))\n  call('ZADD', HELD, unpack(members))",
     ),
     Mutant(
-        "jobs are leased to a holder that was called lost",
+        "jobs are leased to a lost holder",
         f"{LUA}/turn.lua",
         "if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then",
         "if wanted > 0 and ARGV[9] == '1' and false then",
@@ -232,51 +232,51 @@ MUTANTS = (
         "  if run_at > due + 3600000 then\n    m.seq",
     ),
     Mutant(
-        "scheduled jobs come a second early",
+        "scheduled jobs are promoted a second early",
         f"{LUA}/shared/waiting.lua",
-        "call('ZRANGE', SCHEDULED, '-inf', due, 'BYSCORE', 'LIMIT', 0, most)",
-        "call('ZRANGE', SCHEDULED, '-inf', due + 1000, 'BYSCORE', 'LIMIT', 0, most)",
+        "call('ZRANGE', SCHEDULED, '-inf', due, 'BYSCORE', 'LIMIT', 0, limit)",
+        "call('ZRANGE', SCHEDULED, '-inf', due + 1000, 'BYSCORE', 'LIMIT', 0, limit)",
     ),
     Mutant(
-        "what was promoted stays scheduled",
+        "a promoted job stays scheduled",
         f"{LUA}/shared/waiting.lua",
         "  call('ZREM', SCHEDULED, unpack(members))\n",
         "",
     ),
     Mutant(
-        "what was promoted is lost",
+        "a promoted job is lost",
         f"{LUA}/shared/waiting.lua",
         "  call('ZADD', READY, unpack(adds))\n",
         "  call('ZADD', READY, adds[1], adds[2])\n",
     ),
     Mutant(
-        "jobs of one run time come in any order",
+        "jobs with equal run times lose their order",
         f"{LUA}/shared/meta.lua",
         "return struct.pack('>I8', seq) .. id",
         "return struct.pack('<I8', seq) .. id",
         ("tests/contract/test_schedule.py",),
     ),
     Mutant(
-        "a delay counts half",
+        "delays are halved",
         f"{LUA}/shared/clock.lua",
         "return math.max(wall, due) + ms",
         "return math.max(wall, due) + ms / 2",
     ),
-    # -- one at a time -------------------------------------------------------------------------------
+    # -- blocked ids ---------------------------------------------------------------------------------
     Mutant(
-        "two jobs of one id run at a time",
+        "two jobs with one id run at once",
         f"{LUA}/shared/arrivals.lua",
         "  if lease then return block(id, data, c) end\n",
         "",
     ),
     Mutant(
-        "what waits behind a dead job is forgotten",
+        "the job blocked by a dead job is dropped",
         f"{LUA}/shared/endings.lua",
         "  if text then release_blocked(id, text) end\n",
         "",
     ),
     Mutant(
-        "what waited behind a job is placed nowhere",
+        "an unblocked job is not placed in the queue",
         f"{LUA}/shared/endings.lua",
         "    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }\n  place(id, m, c.run_at)",
         "    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }",
@@ -296,46 +296,46 @@ MUTANTS = (
         "if lease and not lease.cancelled then",
     ),
     Mutant(
-        "a heartbeat keeps nothing alive",
+        "a heartbeat renews no lease",
         f"{LUA}/beat.lua",
         "if known == '1' or (ARGV[6] == '1' and not ends) then",
         "if ARGV[6] == '1' and not ends then",
     ),
     Mutant(
-        "a lost holder is told that all is well",
+        "the heartbeat of a lost holder is accepted",
         f"{LUA}/beat.lua",
         "local known = ends and ends > 0 and '1' or '0'",
         "local known = '1'",
         ("simulation", "run", "tests/contract/test_recovery.py", "tests/contract/test_lease.py"),
     ),
     Mutant(
-        "a cancelled job leaves its data",
+        "a cancelled job leaves its data behind",
         f"{LUA}/cancel.lua",
         "      call('HDEL', DATA, id)\n      call('HDEL', META, id)",
         "      call('HDEL', META, id)",
     ),
     Mutant(
-        "cancelling says yes and does nothing",
+        "cancel answers yes and does nothing",
         f"{LUA}/cancel.lua",
         "    flag = call('ZREM', READY, id)\n",
         "    flag = call('ZSCORE', READY, id) and 1 or 0\n    if flag == 1 then return { reading, '1' } end\n",
     ),
     Mutant(
-        "a revived job stays among the dead",
+        "a revived job keeps its dead record",
         f"{LUA}/revive.lua",
         "    call('ZREM', DEAD, id)\n",
         "",
         ("tests/contract/test_outcomes.py",),
     ),
     Mutant(
-        "what comes from an outbox twice arrives twice",
+        "a job forwarded twice arrives twice",
         f"{LUA}/forward.lua",
         "  if tonumber(ARGV[i]) > last then",
         "  if ARGV[i] then",
         ("tests/native/test_hand_over.py",),
     ),
     Mutant(
-        "a tick is fired by everyone who sees it",
+        "each ticker fires the same tick",
         f"{LUA}/tick.lua",
         "if not tick or math.floor(tick) ~= expected then",
         "if not tick then",
@@ -343,7 +343,7 @@ MUTANTS = (
     ),
     # -- operations and clock ------------------------------------------------------------------------
     Mutant(
-        "a repeat is done again",
+        "a repeated call is executed again",
         f"{LUA}/shared/operations.lua",
         "    if number == tonumber(ARGV[2]) then",
         "    if number == -1 then",
@@ -355,20 +355,20 @@ MUTANTS = (
         "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, 'caller',",
     ),
     Mutant(
-        "a request that comes late is done after a newer one",
+        "a late request is executed after a newer one",
         f"{LUA}/shared/operations.lua",
         "    elseif number > tonumber(ARGV[2]) then",
         "    elseif number == -1 then",
     ),
     Mutant(
-        "a repeat finds its leases only among the first that a worker holds",
+        "a repeated call finds only the first leases of its worker",
         f"{LUA}/turn.lua",
-        "until found == count or #members < MOST",
+        "until found == count or #members < MAX_ITEMS",
         "until true",
         ("tests/native/test_operations.py",),
     ),
     Mutant(
-        "a repeat writes nothing, so nobody waits for it",
+        "a repeated call writes nothing, so no sync is awaited",
         f"{LUA}/shared/operations.lua",
         "      call('HSET', STATE, caller_field, write_record(step, answer))\n",
         "",
@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "leases follow the server's wall clock",
         f"{LUA}/shared/clock.lua",
-        "    now = math.max(sure, math.min(state.clock + moved, sure + STEP_CAP))",
+        "    now = math.max(confirmed, math.min(state.clock + moved, confirmed + MAX_STEP_MS))",
         "    now = wall",
     ),
     Mutant(
@@ -387,20 +387,20 @@ MUTANTS = (
         "    due = wall\n",
     ),
     Mutant(
-        "a pause is forgotten with the next step",
+        "a queue's pause ends with the next step",
         f"{LUA}/shared/clock.lua",
         "(state.paused and PAUSED_MARK or 0) + ",
         "",
         ("tests/contract/test_pause_purge_clean.py",),
     ),
     Mutant(
-        "who is lost is seen only when there is other work",
+        "lost holders are noticed only when there is other work",
         f"{LUA}/turn.lua",
         " > 0 or #lost_holders > 0 then",
         " > 0 then",
     ),
     Mutant(
-        "what is due is seen only when there is other work",
+        "due jobs are noticed only when there is other work",
         f"{LUA}/turn.lua",
         "size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0",
         "size[BLOCKED] + size[INBOX] > 0",
@@ -414,7 +414,7 @@ MUTANTS = (
         ("tests/contract/test_settle.py",),
     ),
     Mutant(
-        "leases have the fence of their neighbour",
+        "leases get the fence of the next lease",
         "storage/native/layout.py",
         "        queue, fence = self.queue, int(base)\n",
         "        queue, fence = self.queue, int(base) + 1\n",
@@ -427,41 +427,41 @@ MUTANTS = (
         ("simulation", "tests/contract/test_settle.py"),
     ),
     Mutant(
-        "a repeat gets a number of its own",
+        "a repeated call gets a new operation number",
         "transport/session.py",
         "                if call.when_repeated:\n",
         "                command = command.replace(caller.name.encode(), random_id().encode())\n"
         "                if call.when_repeated:\n",
     ),
     Mutant(
-        "what may have happened is said not to have",
+        "a call in doubt is reported as not applied",
         "transport/session.py",
         "                may_have_happened = may_have_happened or call.writes\n",
         "",
     ),
     Mutant(
-        "a script that is not known counts as run",
+        "an unknown script counts as executed",
         "transport/session.py",
         "                if not isinstance(reply, RedisError):\n                    return reply, safe",
         "                if not isinstance(reply, RedisError) or isinstance(reply, NoScriptError):\n"
         "                    return reply, safe",
     ),
     Mutant(
-        "everysec is called fsync",
+        "everysec is reported as fsync",
         "transport/confirmation.py",
         'return {b"always": FSYNC, b"everysec": EVERYSEC}',
         'return {b"always": FSYNC, b"everysec": FSYNC}',
         ("tests/values/test_durability.py",),
     ),
     Mutant(
-        "nobody looks how many replicas answered",
+        "the number of confirming replicas is not checked",
         "transport/confirmation.py",
         "return replicated(on_replicas) if safe >= FSYNC and on_replicas else safe",
         "return level if level.replicas and safe >= FSYNC else safe",
         ("tests/values/test_durability.py",),
     ),
     Mutant(
-        "WAITAOF is trusted where it answers too early",
+        "WAITAOF is trusted on versions that answer too early",
         "transport/server_facts.py",
         "            return (7, 2) <= self.version < (8, 0)",
         "            return (7, 2) <= self.version",
@@ -478,15 +478,15 @@ MUTANTS = (
     Mutant(
         "a job in a thread waits for the one before it, however long that takes",
         "worker/executors/threads.py",
-        "self._look = self._loop.call_later(OVERDUE, self._help_out)",
+        "self._recheck = self._loop.call_later(RECHECK_AFTER_S, self._add_threads)",
         "pass",
         ("tests/worker/test_edges.py",),
     ),
     Mutant(
-        "what was fetched ahead waits for as long as the job before it takes",
+        "a prefetched job waits for the whole job before it",
         "worker/executors/base.py",
-        "if not self._standby or len(self.running) < self.limit or silence < STUCK:",
-        "if silence >= 0:",
+        "if not self._standby or len(self.running) < self.limit or quiet_s < STUCK_AFTER_S:",
+        "if quiet_s >= 0:",
         ("tests/worker/test_edges.py",),
     ),
     Mutant(
@@ -511,7 +511,7 @@ MUTANTS = (
         ("tests/worker/test_hostile.py::test_jobs_that_hold_the_interpreter_for_many_leases_run_once",),
     ),
     Mutant(
-        "the supervisor gives back nothing",
+        "the supervisor returns no jobs",
         "worker/supervisor/supervisor.py",
         "        await self._give_back(group, ending)\n",
         "",
@@ -527,23 +527,23 @@ MUTANTS = (
     Mutant(
         "jobs go on when their leases could not be kept",
         "worker/supervisor/supervisor.py",
-        "        if group.why:\n            return  # it is being ended already\n",
+        "        if group.why:\n            return  # it is being killed already\n",
         "        if group:\n            return\n",
         ("tests/chaos/test_pauses.py", "tests/worker/test_partial_faults.py"),
     ),
     Mutant(
-        "stopping charges the jobs that it gives back",
+        "a stop counts a stall for the jobs it returns",
         "worker/runner/runner.py",
-        "            for plan in executor.give_up_standby():\n                self._settle(Released(plan.lease))\n",
-        "            for plan in executor.give_up_standby():\n"
+        "            for plan in executor.withdraw_standby():\n                self._settle(Released(plan.lease))\n",
+        "            for plan in executor.withdraw_standby():\n"
         '                self._settle(Retried(plan.lease, None, ""))\n',
         ("tests/worker/test_stopping.py",),
     ),
     Mutant(
-        "notes are not compared with a server that was restored",
+        "a runner does not reconcile with a restored server",
         "worker/runner/runner.py",
-        "        if consumer.in_doubt:\n",
-        "        if consumer.in_doubt and consumer.comparing:\n",
+        "        if consumer.needs_reconcile:\n",
+        "        if consumer.needs_reconcile and consumer.reconciling:\n",
         ("tests/worker/test_rewinds.py",),
     ),
     # -- jobs that cannot be decoded ---------------------------------------------------------------------
@@ -569,7 +569,7 @@ MUTANTS = (
         ("tests/contract/test_outcomes.py",),
     ),
     Mutant(
-        "a worker that cannot decode jobs goes on taking them",
+        "a worker that cannot decode jobs keeps leasing them",
         "worker/runner/runner.py",
         "            outcome = consumer.guard.undecodable(outcome)\n",
         "            pass\n",
@@ -582,51 +582,51 @@ MUTANTS = (
         "            if guard.suspended:\n",
         ("tests/security/test_sealed_queue.py",),
     ),
-    # -- jobs that lie ready for a child -----------------------------------------------------------------
+    # -- jobs prefetched by a child -----------------------------------------------------------------------
     Mutant(
-        "a job is taken from a child that was about to begin it",
+        "a job is taken from a child that is about to start it",
         "worker/executors/processes.py",
-        '            self._prefetch.put(self._number, job if len(job) <= LARGEST else b"")\n',
+        '            self._prefetch.put(self._number, job if len(job) <= MAX_JOB_BYTES else b"")\n',
         "",
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "what lay ready for a child that died is forgotten",
+        "jobs prefetched by a dead child are lost",
         "worker/executors/processes.py",
         "            self._to_standby(others)\n",
         "",
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "a job that was not begun is blamed for the death of its child",
+        "a job that was not started is blamed for its child's crash",
         "worker/executors/processes.py",
-        "not_begun = self._number in left or self.stream.unheard",
-        "not_begun = self.stream.unheard",
+        "not_started = self._number in left or self.stream.unread_by_peer",
+        "not_started = self.stream.unread_by_peer",
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "what a child began unseen cannot be stopped",
+        "a job that a child started on its own cannot be stopped",
         "worker/executors/processes.py",
-        "            self._condemned.setdefault(key, why)\n",
+        "            self._to_stop.setdefault(key, why)\n",
         "",
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "what lies behind a long job stays with its child",
+        "jobs queued behind a long job stay with their child",
         "worker/executors/processes.py",
         "if child.ready and child.heard_at < late",
         "if child.ready and child.heard_at < 0",
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "an answer is taken for the one that is waited for",
+        "a stale answer is taken for the awaited one",
         "worker/executors/processes.py",
         "            if about == self._number:\n",
         "            if about:\n",
         ("tests/worker/test_prefetch.py",),
     ),
     Mutant(
-        "a probe goes by its caller's clock alone",
+        "a probe uses only its caller's clock",
         f"{LUA}/probe.lua",
         "math.max(ARGV[2], clock)",
         "ARGV[2]",

@@ -1,5 +1,5 @@
-"""The faults of a chaos run, each a small tool of its own, and the plan that says which of them happen when.
+"""The faults of a chaos run, one small tool each, and the plan that schedules them.
 
-`fault.py` says what a fault is. Each family has a module: `processes`, `network`, `proxying`, `disk`, `server` and
-`clock`. `mix.py` draws a plan from a seed and carries it out.
+`fault.py` defines a fault. Each family has a module: `processes`, `network`, `proxying`, `disk`, `server` and
+`clock`. `mix.py` draws a plan from a seed and executes it.
 """

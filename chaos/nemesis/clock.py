@@ -1,4 +1,4 @@
-"""Jumps of a server's wall clock, while every other clock goes on as before. See `chaos/clock.py`."""
+"""Jumps of a server's wall clock; all other clocks run normally. See `chaos/clock.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ JUMPS = (HOUR, -HOUR, DAY, -DAY)
 
 
 class JumpClock(Fault):
-    """One jump, and one back at the end."""
+    """One jump, and the jump back at the end."""
 
     name = "clock jump"
-    summary = "The server's wall clock leaps ahead or back; at the end it shows what it would have shown."
+    summary = "The server's wall clock jumps ahead or back; at the end the jump is undone."
 
     def __init__(self, clock: ServerClock, seconds: float) -> None:
         self.clock = clock

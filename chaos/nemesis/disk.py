@@ -1,8 +1,8 @@
 """A server's disk that stalls, fails or is full.
 
-strace stands between the server and the kernel: it holds system calls or answers them itself. It can be put on a
-running server and taken off again; while it is there every system call costs about twice its time. A full disk needs
-no such help: a small one is mounted for the data and filled to the brim.
+strace intercepts the server's system calls: it delays them or makes them fail. It can attach to a running server and
+detach again; while attached it doubles the cost of every system call. A full disk needs no strace: a small file system
+is mounted for the data and filled completely.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FSYNC = "fdatasync,fsync"
 
 
 def lacking_strace() -> str | None:
-    """Why no running server can be put under strace here."""
+    """Why strace cannot attach to a running server here."""
     return first(
         lambda: lacking("strace"),
         lambda: refused("strace", "-qq", "-o", "/dev/null", "true"),
@@ -51,7 +51,7 @@ class Injection:
         self._strace: subprocess.Popen[bytes] | None = None
 
     def attach(self) -> None:
-        """Returns when every thread of the server is under it."""
+        """Attach; returns once every thread of the server is traced."""
         pid = self.server.pid
         paths = [word for path in self._only for word in ("-P", str(path))]
         rules = ["-e", f"trace={self.calls}", "-e", f"inject={self.calls}:{self.effect}"]
@@ -66,13 +66,13 @@ class Injection:
         def traced() -> bool:
             if strace.poll() is not None:
                 assert strace.stderr is not None
-                raise OSError(f"strace ended: {strace.stderr.read().decode(errors='replace').strip()}")
+                raise OSError(f"strace exited: {strace.stderr.read().decode(errors='replace').strip()}")
             return all(tracer == strace.pid for tracer in _tracers(pid))
 
         wait_until(traced, "strace to be attached", interval=0.002)
 
     def detach(self) -> None:
-        """Take it off. Harmless when it is not on, or the server is gone."""
+        """Detach. Harmless if not attached, or if the server has ended."""
         strace, self._strace = self._strace, None
         if strace is None:
             return
@@ -87,23 +87,23 @@ class Injection:
 
 
 def _tracers(pid: int) -> list[int]:
-    """For each thread of a process that lives, who traces it; 0 is nobody."""
+    """The tracer of each live thread of a process; 0 means none."""
     found = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         try:
             told = status.read_text()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile: the first write that fails may be the end of a server
+            continue  # the thread has ended: a failing write may end the server
         found.append(int(told.partition("TracerPid:")[2].split()[0]))
     return found
 
 
 class _Injected(Fault):
-    """One rule from `begin` to `end`; a server that could not bear it is started again at the end."""
+    """One rule from `begin` to `end`; a server that died of it is restarted at the end."""
 
     calls: str
     only_log = False
-    """Whether writes to the log alone are meant. One that is written anew meanwhile has another name, and is spared."""
+    """Whether only writes to the log are hit. A log file created by a rewrite has another name and is not hit."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -114,7 +114,7 @@ class _Injected(Fault):
         return lacking_strace()
 
     def effect(self) -> str:
-        """What happens to the calls, as strace takes it."""
+        """The effect on the calls, in strace's syntax."""
         raise NotImplementedError
 
     def begin(self) -> Detail:
@@ -134,10 +134,10 @@ class _Injected(Fault):
 
 
 class StalledFsync(_Injected):
-    """As on a disk whose queue is full."""
+    """Like a disk with a full queue."""
 
     name = "stalled fsync"
-    summary = "Each fsync of the server takes so many seconds more."
+    summary = "Each fsync of the server is delayed by some seconds."
     calls = _FSYNC
 
     def __init__(self, server: Server, seconds: float) -> None:
@@ -149,7 +149,7 @@ class StalledFsync(_Injected):
 
 
 class FailingFsync(_Injected):
-    """As on a disk that dies. Under `always` the server ends by itself, under `everysec` it refuses writes."""
+    """Like a dying disk. Under `always` the server exits, under `everysec` it refuses writes."""
 
     name = "failing fsync"
     summary = "Each fsync of the server fails with EIO."
@@ -160,7 +160,7 @@ class FailingFsync(_Injected):
 
 
 class FailingWrite(_Injected):
-    """As on a disk that is full. Under `always` the server ends by itself, under `everysec` it refuses writes."""
+    """Like a full disk. Under `always` the server exits, under `everysec` it refuses writes."""
 
     name = "failing write"
     summary = "Each write to the server's log fails with ENOSPC."
@@ -172,10 +172,10 @@ class FailingWrite(_Injected):
 
 
 class SlowDisk(_Injected):
-    """As on a disk that others use as well."""
+    """Like a disk shared with other programs."""
 
     name = "slow disk"
-    summary = "Each write to the server's log, and each fsync of it, takes so many milliseconds more."
+    summary = "Each write to the server's log, and each fsync of it, is delayed by some milliseconds."
     calls = "write,fdatasync,fsync"
     only_log = True
 
@@ -188,7 +188,7 @@ class SlowDisk(_Injected):
 
 
 class SmallDisk:
-    """A disk of a few megabytes: give its `path` to a server as `dir`. It is gone, data and all, when it is closed."""
+    """A file system of a few megabytes: pass its `path` to a server as `dir`. Closing it removes it with all data."""
 
     def __init__(self, megabytes: int = 16) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="wl-disk-"))
@@ -212,17 +212,17 @@ class SmallDisk:
         )
 
     def close(self) -> None:
-        """Lazily: a server that still runs keeps its files until it ends."""
+        """Unmount lazily: a server that still runs keeps its files until it ends."""
         if self.path.exists():
             subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True, check=False)
             self.path.rmdir()
 
 
 class FullDisk(Fault):
-    """No byte is left until the end."""
+    """No free byte until the end."""
 
     name = "full disk"
-    summary = "A file fills the small disk of the server to its last byte; at the end it is deleted."
+    summary = "A file fills the server's small disk completely; at the end the file is deleted."
 
     def __init__(self, server: Server, disk: SmallDisk) -> None:
         self.server = server

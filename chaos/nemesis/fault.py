@@ -1,7 +1,7 @@
-"""What a fault is: something goes wrong at `begin` and is mended at `end`; in between, whatever is tested has to cope.
+"""The base class of faults: `begin` breaks something, `end` repairs it; in between the system under test must cope.
 
-A fault touches only processes, connections, folders and interfaces that the run itself made. `available` says why one
-cannot be had on this machine, so that a run can name what it left out instead of passing it over.
+A fault touches only processes, connections, folders and interfaces that the run itself created. `available` tells why a
+fault is impossible on this machine, so that a run can report the faults it skipped.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 Detail = dict[str, Any]
-"""What is worth a place in the log of a run: pids, sizes, seconds."""
+"""Details for the log of a run: pids, sizes, seconds."""
 
 
 class Fault(ABC):
-    """One thing that can go wrong. As a context manager it goes wrong for the length of the block."""
+    """A fault. As a context manager it lasts for the block."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """What it does, in one sentence."""
+    """The effect, in one sentence."""
 
     @classmethod
     def available(cls) -> str | None:
-        """Why it cannot be had here; None if it can."""
+        """Why it is not available here; None if it is."""
         return None
 
     @abstractmethod
     def begin(self) -> Detail:
-        """Make it go wrong; what was done, for the log."""
+        """Start the fault; returns details for the log."""
 
     def end(self) -> Detail:
-        """Mend it. Harmless when nothing is wrong, and when what was hit is gone."""
+        """Repair the damage. Harmless if nothing is broken, or if the target is gone."""
         return {}
 
     def last(self, seconds: float) -> None:
-        """Begin, stay so for a while, and end."""
+        """Begin, wait, and end."""
         with self:
             time.sleep(seconds)
 
@@ -58,18 +58,18 @@ class Fault(ABC):
 
 
 class Repeated(Fault):
-    """Something that is done again and again until the end, in a thread of its own."""
+    """An action repeated until the end, in a thread of its own."""
 
     def __init__(self, every: float) -> None:
         self.every = every
         self.times = 0
-        """How often it was done."""
+        """How often the action was performed."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     @abstractmethod
     def once(self) -> None:
-        """Do it. What fails is tried again with the next turn: other faults may be under way."""
+        """Perform the action. If it fails, the next turn tries again: other faults may be active."""
 
     def begin(self) -> Detail:
         self._ending.clear()
@@ -89,17 +89,17 @@ class Repeated(Fault):
             try:
                 self.once()
                 self.times += 1
-            except Exception:  # the server is down, or full, or silent: that is another fault's doing
+            except Exception:  # another fault may have stopped or filled the server
                 pass
             if self._ending.wait(self.every):
                 return
 
 
-# -- what a machine must have ------------------------------------------------------------------------
+# -- requirements of a machine -----------------------------------------------------------------------
 
 
 def lacking(*tools: str, root: bool = False) -> str | None:
-    """What is missing of these programs and rights, in words; None when all is there."""
+    """The missing programs and rights, in words; None if nothing is missing."""
     if root and os.geteuid() != 0:
         return "needs root"
     missing = [tool for tool in tools if shutil.which(tool) is None]
@@ -108,7 +108,7 @@ def lacking(*tools: str, root: bool = False) -> str | None:
 
 @functools.cache
 def refused(*command: str) -> str | None:
-    """Why a harmless trial of what a fault needs fails here; containers may forbid what root usually may."""
+    """Why a harmless trial command fails here; containers may forbid operations that root usually can perform."""
     try:
         tried = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -120,5 +120,5 @@ def refused(*command: str) -> str | None:
 
 
 def first(*reasons: Callable[[], str | None]) -> str | None:
-    """The first reason that there is; later ones are not asked for."""
+    """The first reason found; later checks are not run."""
     return next((said for reason in reasons if (said := reason()) is not None), None)

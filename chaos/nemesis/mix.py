@@ -1,8 +1,8 @@
-"""Which faults happen when, and their carrying out.
+"""The schedule of faults, and its execution.
 
-A plan is a list of steps that chance alone has drawn: one seed, one plan. It goes from package to package: one to three
-kinds of faults are at work for ten to thirty seconds, some of them again and again, then nothing is wrong for a while,
-so that a quarter of all time is calm. What only shows after a fault shows there.
+A plan is a random list of steps: one seed, one plan. It consists of packages: one to three kinds of faults are active
+for ten to thirty seconds, some of them repeatedly, then nothing for a while, so that a quarter of the time is calm.
+Problems that appear only after a fault show then.
 
     python -m chaos.nemesis.mix --seed 7 --seconds 120      prints the plan of a seed
 """
@@ -45,22 +45,22 @@ from chaos.nemesis.server import (
 Chance = random.Random
 Parameters = dict[str, Any]
 Note = Callable[[str, str, Detail], None]
-"""Takes what happened (`fault_begin`, `fault_end`, `fault_error`), the name of the fault, and details for the log."""
+"""Receives an event (`fault_begin`, `fault_end`, `fault_error`), the name of the fault, and details for the log."""
 
-MOST_AT_ONCE = 3
-SHORTEST = 1.0  # seconds of a package that are worth having
+MAX_AT_ONCE = 3
+MIN_PACKAGE_S = 1.0  # seconds; shorter packages are dropped
 
 
 @dataclass
 class Targets:
-    """What of a run may be hit. What is not there is not hit: such faults are not in the plan."""
+    """The parts of a run that faults may hit. A missing part excludes its faults from the plan."""
 
     server: Server | None = None
     workers: Callable[[], Sequence[Victim]] | None = None
-    """The workers that there are when it is asked."""
+    """Returns the current workers."""
     replace: Replace | None = None
-    """Starts another worker in place of one that was killed or told to end. It is called in the thread of the nemesis,
-    which does not live as long as a worker: one that is tied to the thread that started it needs another thread."""
+    """Starts a new worker in place of one that was killed or stopped. It is called in the nemesis thread, which ends
+    before the workers do: a worker that is tied to its starting thread must be started in another one."""
     proxies: Sequence[FaultProxy] = ()
     namespaces: Sequence[Namespace] = ()
     clock: ServerClock | None = None
@@ -69,7 +69,7 @@ class Targets:
 
 
 class Step(NamedTuple):
-    """One fault of a plan: when it begins, in seconds, which it is, what it is told, and for how long."""
+    """One fault of a plan: start in seconds, kind, parameters, and duration."""
 
     at: float
     fault: str
@@ -82,24 +82,24 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fault as plans have it."""
+    """A kind of fault, as plans use it."""
 
     name: str
     fault: type[Fault]
     on: Literal["server", "workers", "proxies", "namespaces", "clock", "disk", "backup"]
     make: Callable[[Any, Targets, Parameters], Fault]
-    """From what it is on (of several, the chosen one), the other targets and the parameters."""
+    """Builds the fault from its target (one of several is chosen), the other targets and the parameters."""
     draw: Callable[[Chance], Parameters] = field(default=lambda chance: {})
     lasts: tuple[float, float] | None = None
-    """From how many to how many seconds; None: as long as its package."""
+    """Minimum and maximum seconds; None: as long as its package."""
     leases: bool = False
-    """`lasts` counts leases instead of seconds: what matters is whether one was outlived."""
+    """`lasts` counts leases instead of seconds: it matters whether a lease expires."""
     every: tuple[float, float] | None = None
-    """How many seconds from one to the next in a package; None: once."""
+    """Seconds between repetitions in a package; None: once."""
     alone: bool = False
-    """Not together with another of this sort: two that hold the same server would mend each other's faults."""
+    """Excludes other kinds with this name: two faults on the same server would end each other."""
     loses: bool = False
-    """Data is lost by it. Not in a plan unless it is asked for by name."""
+    """It loses data. Planned only if requested by name."""
 
 
 def _kill(part: Part, every: tuple[float, float]) -> Kind:
@@ -333,14 +333,14 @@ KINDS: Mapping[str, Kind] = {
 
 def _server(targets: Targets) -> Server:
     if targets.server is None:
-        raise LookupError("a full disk needs the server whose disk it is")
+        raise LookupError("the full-disk fault needs the server that uses the disk")
     return targets.server
 
 
 def possible(targets: Targets, *, losing: bool = False) -> tuple[list[str], dict[str, str]]:
-    """Which kinds can be planned for these targets on this machine; and of the others, why not.
+    """The kinds that can be planned for these targets on this machine; and for the others, why not.
 
-    Those that lose data are left out unless `losing`.
+    Kinds that lose data are left out unless `losing`.
     """
     can: list[str] = []
     cannot: dict[str, str] = {}
@@ -368,9 +368,9 @@ def plan(
     package: tuple[float, float] = (10.0, 30.0),
     calm: float = 0.25,
 ) -> list[Step]:
-    """What happens in a run of so many seconds, in the order of time. Equal arguments give equal plans.
+    """The faults of a run of `seconds` seconds, in order of time. Equal arguments give equal plans.
 
-    `lease` is the lease time of the workers, and `calm` the part of all time in which nothing is wrong.
+    `lease` is the lease time of the workers, and `calm` the share of time without faults.
     """
     chance = Chance(seed)
     names = sorted(set(kinds))
@@ -378,7 +378,7 @@ def plan(
     at = 0.0
     while names:
         length = min(chance.uniform(*package), (seconds - at) * (1 - calm))
-        if length < SHORTEST:
+        if length < MIN_PACKAGE_S:
             break
         for kind in _package(chance, names):
             steps += _steps(chance, kind, at, at + length, lease)
@@ -387,9 +387,9 @@ def plan(
 
 
 def _package(chance: Chance, names: list[str]) -> list[Kind]:
-    """One to three kinds that go together."""
+    """One to three compatible kinds."""
     chosen: list[Kind] = []
-    wanted = chance.randint(1, MOST_AT_ONCE)
+    wanted = chance.randint(1, MAX_AT_ONCE)
     for name in chance.sample(names, len(names)):
         kind = KINDS[name]
         if len(chosen) < wanted and not (kind.alone and any(other.alone for other in chosen)):
@@ -398,7 +398,7 @@ def _package(chance: Chance, names: list[str]) -> list[Kind]:
 
 
 def _steps(chance: Chance, kind: Kind, begin: float, end: float, lease: float) -> list[Step]:
-    """A kind in one package; nothing of it is left when that ends."""
+    """The steps of a kind in one package; all end with the package."""
     steps = []
     at = begin + (chance.uniform(0.0, min(kind.every)) if kind.every else 0.0)
     while at < end:
@@ -413,18 +413,18 @@ def _steps(chance: Chance, kind: Kind, begin: float, end: float, lease: float) -
     return steps
 
 
-# -- carrying it out -----------------------------------------------------------------------------------
+# -- execution -----------------------------------------------------------------------------------------
 
 
 class Nemesis:
-    """Carries out a plan in a thread of its own, step by step. As a context manager it ends every fault on exit."""
+    """Executes a plan step by step in a thread of its own. As a context manager it ends every fault on exit."""
 
     def __init__(self, plan: Sequence[Step], targets: Targets, note: Note) -> None:
         self.plan = list(plan)
         self.begun: Counter[str] = Counter()
-        """How many faults of each kind there have been."""
+        """Number of faults of each kind."""
         self.errors: list[BaseException] = []
-        """What went wrong with faults that were meant to go wrong in another way."""
+        """Errors of the faults themselves."""
         self._targets = targets
         self._note = note
         self._under_way: dict[int, tuple[str, Fault]] = {}
@@ -440,29 +440,29 @@ class Nemesis:
         self.stop()
 
     def start(self) -> None:
-        """Time begins to count now."""
+        """Start the clock of the plan."""
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the plan is done; whether it is."""
+        """Wait until the plan is done; returns whether it is."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Begin nothing more, and end what is under way."""
+        """Begin no more faults, and end the active ones."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(120.0)
         self.heal_all()
 
     def heal_all(self) -> None:
-        """End every fault, the last one first. One that cannot be ended does not keep the others from it."""
+        """End every fault, the last one first. An error in one does not stop the others."""
         for number in reversed(list(self._under_way)):
             self._end(number)
 
     def _carry_out(self) -> None:
         began = time.monotonic()
-        # An end goes before a beginning at the same moment, and that of the fault which began last goes first.
+        # At the same moment, ends precede begins, and the most recently begun fault ends first.
         events = [(step.at, 1, number) for number, step in enumerate(self.plan)]
         heapq.heapify(events)
         try:
@@ -484,7 +484,7 @@ class Nemesis:
         try:
             fault = self._make(step)
             if fault is None:
-                return  # nobody is there to be hit
+                return  # no target is present
             self._under_way[number] = step.fault, fault
             detail = fault.begin()
         except Exception as error:
@@ -526,11 +526,11 @@ class Nemesis:
 
 def main() -> int:
     """Print a plan."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.nemesis.mix", description="The plan of a seed.")
+    parser = argparse.ArgumentParser(prog="python -m chaos.nemesis.mix", description="Print the plan of a seed.")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--lease", type=float, default=15.0)
-    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="only this one; again for more")
+    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="use only this kind; repeatable")
     chosen = parser.parse_args()
     kinds = chosen.kind or [name for name, kind in KINDS.items() if not kind.loses]
     print(f"seed {chosen.seed}")

@@ -1,13 +1,13 @@
-"""Partitions: a program in a network of its own, whose only link can be cut without a word to either side.
+"""Partitions: a program in its own network namespace, whose only link can be cut silently.
 
     this machine                              │ the namespace
     server ── host address ── host end ═══════│══ guest end ── guest address ── a worker
 
-The host's end is taken down. Seen from inside that is a wire that somebody pulled out further along: packets vanish, no
-connection is refused or reset. (Had the guest's own end been taken down, its programs would be told at once.)
+The fault takes down the host end. Inside the namespace that looks like a cable cut further away: packets vanish, no
+connection is refused or reset. (Taking down the guest end would notify the programs inside at once.)
 
-A namespace lives as long as a process that does nothing in it. That one ends with us, and with it the link goes: even a
-run that is killed leaves nothing behind.
+A namespace lives as long as an idle process in it. That process ends with this one, and the link with it: even a killed
+run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tests.support.waiting import wait_until
 
 from chaos.nemesis.fault import Detail, Fault, first, lacking, refused
 
-# Becomes what it is told to, after asking the kernel to end it together with the thread that started it.
+# Runs the given command after asking the kernel to end it together with the thread that started it.
 _GUARD = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the one who started this is gone")
+    sys.exit("the parent process has ended")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 _NETWORK = 10, 213  # the first two numbers of all addresses
-_LONGEST = "2147483"  # seconds for the process that does nothing
+_IDLE_S = "2147483"  # seconds that the idle process sleeps
 
 
 def lacking_namespaces() -> str | None:
-    """Why there can be no namespaces here."""
+    """Why namespaces are not available here."""
     return first(
         lambda: lacking("ip", "unshare", "nsenter", root=True),
         lambda: refused("unshare", "--net", "ip", "link", "add", "wltry0", "type", "veth", "peer", "name", "wltry1"),
@@ -47,9 +47,9 @@ def lacking_namespaces() -> str | None:
 
 
 class Namespace:
-    """A network with one link to this machine: `host` is our address on it, `guest` that of what runs inside.
+    """A network with one link to this machine: `host` is this machine's address on it, `guest` the inner address.
 
-    It must be made in a thread that lives as long as it is to be used.
+    The creating thread must live as long as the namespace is used.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,7 +58,7 @@ class Namespace:
         self.host_end, self.guest_end = f"wl{token}h", f"wl{token}g"
         self.host, self.guest = _free_addresses()
         self.is_cut = False
-        command = ["unshare", "--net", "sleep", _LONGEST]
+        command = ["unshare", "--net", "sleep", _IDLE_S]
         self._holder: subprocess.Popen[bytes] | None = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
@@ -77,7 +77,7 @@ class Namespace:
         self.close()
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """What to start so that a command runs inside; it keeps its pid, for one process becomes the other."""
+        """The command line that runs a command inside; exec keeps the pid."""
         if self._holder is None:
             raise RuntimeError(f"the namespace {self.name} is closed")
         return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--", *command]
@@ -90,17 +90,17 @@ class Namespace:
         return started
 
     def cut(self) -> None:
-        """From now on nothing comes through, in either direction, and nobody is told."""
+        """Drop all packets in both directions from now on, silently."""
         _ip("link", "set", self.host_end, "down")
         self.is_cut = True
 
     def heal(self) -> None:
-        """What is sent from now on comes through; what was lost is sent again by TCP, when it next tries."""
+        """Let packets pass again; TCP resends lost ones at its next retry."""
         _ip("link", "set", self.host_end, "up")
         self.is_cut = False
 
     def close(self) -> None:
-        """The namespace goes when nothing runs in it any more, and its link at once."""
+        """Remove the link now; the namespace ends with the last process in it."""
         holder, self._holder = self._holder, None
         if holder is None:
             return
@@ -123,7 +123,7 @@ class Namespace:
         inside = self.command(["ip", "-batch", "-"])
         orders = (
             f"link set lo up\naddress add {self.guest}/30 dev {self.guest_end}\nlink set {self.guest_end} up\n"
-            # Who is at the other end is known for good: else a long cut would be told as "no route to host".
+            # A fixed neighbour entry: otherwise a long cut would be reported as "no route to host".
             f"neighbour replace {self.host} lladdr {_mac(self.host_end)} dev {self.guest_end} nud permanent\n"
         )
         done = subprocess.run(inside, input=orders, capture_output=True, text=True)
@@ -166,7 +166,7 @@ def _mac(interface: str) -> str:
 
 
 def _free_addresses() -> tuple[str, str]:
-    """Two neighbours that nobody on this machine has; several runs may be at it at the same time."""
+    """Two adjacent addresses that are free on this machine; several runs may choose at the same time."""
     taken = {address.get("local") for link in json.loads(_ip("-json", "address")) for address in link["addr_info"]}
     chance = random.SystemRandom()
     first_two = ".".join(map(str, _NETWORK))

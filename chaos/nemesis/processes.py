@@ -1,8 +1,7 @@
-"""Workers whose processes are killed, stopped and told to end.
+"""Faults of worker processes: kill, stop, terminate.
 
 A worker is a supervisor, its forkserver, a runner and children (see ARCHITECTURE.md). They are found through the
-supervisor, and
-only what carries the worker's mark is ever signalled.
+supervisor, and only processes with the worker's mark are ever signalled.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from chaos.nemesis.fault import Detail, Fault
 from windlass.worker import process_info
 
 Part = Literal["child", "runner", "forkserver", "supervisor", "worker"]
-"""What of a worker is hit; `worker` is all of it."""
+"""The part of a worker to hit; `worker` means all of it."""
 
 
 class Victim(Protocol):
-    """A worker of the run, as `tests.support.workers.Worker` is one."""
+    """A worker of the run, such as `tests.support.workers.Worker`."""
 
     @property
     def name(self) -> str: ...
@@ -31,32 +30,32 @@ class Victim(Protocol):
     def supervisor(self) -> int: ...
 
     def processes(self) -> list[int]:
-        """All that is alive of it, by its mark."""
+        """All live processes of it, found by its mark."""
         ...
 
 
 Replace = Callable[[Victim], None]
-"""Puts another worker in the place of one that is gone. Called in the thread that ends the fault."""
+"""Starts a new worker in place of one that is gone. Called in the thread that ends the fault."""
 
 
 class Anatomy(NamedTuple):
-    """The processes of a worker by their roles, those that were there when it was asked."""
+    """The live processes of a worker by role."""
 
     supervisor: int | None
     forkserver: int | None
     runner: int | None
     children: tuple[int, ...]
     others: tuple[int, ...]
-    """What its jobs started."""
+    """Processes that its jobs started."""
 
     @property
     def everybody(self) -> list[int]:
-        """Those that start others first: whoever is stopped in this order can replace nobody."""
+        """All pids, parents first: processes stopped in this order cannot replace one another."""
         leaders = [pid for pid in (self.supervisor, self.forkserver, self.runner) if pid is not None]
         return [*leaders, *self.children, *self.others]
 
     def part(self, part: Part, which: int = 0) -> list[int]:
-        """The pids that a part is; none if there is no such process now. `which` chooses among children."""
+        """The pids of a part; empty if there is no such process now. `which` chooses among children."""
         if part == "worker":
             return self.everybody
         if part == "child":
@@ -66,9 +65,9 @@ class Anatomy(NamedTuple):
 
 
 def anatomy(worker: Victim) -> Anatomy:
-    """Who is who in a worker. The runner is the one of the forkserver's forked that has the slot_table open."""
+    """Find the roles of a worker's processes. The runner is the forked process that has the slot table open."""
     marked = worker.processes()
-    parents = {pid: process.parent for pid in marked if (process := process_info.look(pid)) is not None}
+    parents = {pid: process.parent for pid in marked if (process := process_info.find(pid)) is not None}
     supervisor = worker.supervisor if worker.supervisor in parents else None
     forkserver = next((pid for pid, parent in parents.items() if supervisor is not None and parent == supervisor), None)
     forked = [pid for pid, parent in parents.items() if forkserver is not None and parent == forkserver]
@@ -83,7 +82,7 @@ def _has_slot_table(pid: int) -> bool:
 
 
 def _signal(pids: Iterable[int], number: int) -> list[int]:
-    """Those that were there to be signalled."""
+    """Signal these processes; returns the pids that existed."""
     hit = []
     for pid in pids:
         try:
@@ -95,10 +94,10 @@ def _signal(pids: Iterable[int], number: int) -> list[int]:
 
 
 class Kill(Fault):
-    """One kill; mending it is up to the worker, or to `replace` if the supervisor is among the dead."""
+    """One kill. The worker recovers by itself, or through `replace` if the supervisor was killed."""
 
     name = "kill"
-    summary = "SIGKILL hits a child, the runner, the forkserver, the supervisor, or a whole worker at a stroke."
+    summary = "SIGKILL hits a child, the runner, the forkserver, the supervisor, or a whole worker at once."
 
     def __init__(self, worker: Victim, part: Part, *, which: int = 0, replace: Replace | None = None) -> None:
         self.worker = worker
@@ -110,7 +109,7 @@ class Kill(Fault):
     def begin(self) -> Detail:
         pids = anatomy(self.worker).part(self.part, self.which)
         if self.part == "worker":
-            # So that none of them sees another one die, and gives back what it held.
+            # So that none of them sees another die and returns its jobs.
             _signal(pids, signal.SIGSTOP)
             pids = anatomy(self.worker).everybody
         hit = _signal(pids, signal.SIGKILL)
@@ -128,23 +127,23 @@ class Kill(Fault):
 
 
 class Stop(Fault):
-    """SIGSTOP until the end. Of a whole worker, nobody is left who could notice."""
+    """SIGSTOP until the end. If a whole worker is stopped, no process of it can react."""
 
     name = "stop"
-    summary = "SIGSTOP holds a child, the runner, the supervisor or a whole worker still, and SIGCONT lets it go on."
+    summary = "SIGSTOP stops a child, the runner, the supervisor or a whole worker; SIGCONT resumes it."
 
     def __init__(self, worker: Victim, part: Part = "worker", *, which: int = 0) -> None:
         self.worker = worker
         self.part = part
         self.which = which
-        self._stopped: dict[int, int] = {}  # pid → when that process was started: a pid may be given out again
+        self._stopped: dict[int, int] = {}  # pid → start time of the process, because pids are reused
 
     def begin(self) -> Detail:
-        # A second look: somebody may have been forked between the first look and the signal.
+        # Look twice: a process may have been forked between the first look and the signal.
         for _ in range(2):
             pids = anatomy(self.worker).part(self.part, self.which)
             for pid in _signal([pid for pid in pids if pid not in self._stopped], signal.SIGSTOP):
-                if (process := process_info.look(pid)) is not None:
+                if (process := process_info.find(pid)) is not None:
                     self._stopped[pid] = process.started
             if self.part != "worker":
                 break
@@ -153,19 +152,19 @@ class Stop(Fault):
 
     def end(self) -> Detail:
         stopped, self._stopped = self._stopped, {}
-        same = [pid for pid, started in stopped.items() if (now := process_info.look(pid)) and now.started == started]
+        same = [pid for pid, started in stopped.items() if (now := process_info.find(pid)) and now.started == started]
         return {"worker": self.worker.name, "part": self.part, "pids": _signal(same, signal.SIGCONT)}
 
     def _all_stand(self) -> bool:
-        # Some may have been killed meanwhile, by another fault.
+        # Another fault may have killed some meanwhile.
         return all(process_info.state(pid) in ("T", "t", "Z", "X", None) for pid in self._stopped)
 
 
 class Deploy(Fault):
-    """SIGTERM as a deploy sends it; at the end the old worker is gone and another one works in its place."""
+    """SIGTERM as in a deploy; at the end the old worker is gone and a new one works in its place."""
 
     name = "deploy"
-    summary = "SIGTERM tells a worker to finish and end, and another one takes its place."
+    summary = "SIGTERM tells a worker to finish and stop, and a new one takes its place."
 
     def __init__(self, worker: Victim, *, replace: Replace | None = None, patience: float = 60.0) -> None:
         self.worker = worker
@@ -181,7 +180,7 @@ class Deploy(Fault):
         told, self._told = self._told, False
         if not told:
             return {}
-        # What another fault has stopped would be let go on only after this one has ended.
+        # A process stopped by another fault would resume only after this fault has ended.
         _signal(anatomy(self.worker).everybody, signal.SIGCONT)
         supervisor = self.worker.supervisor
         wait_until(lambda: not process_info.is_alive(supervisor), "the worker to end", timeout=self._patience)

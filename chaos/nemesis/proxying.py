@@ -1,7 +1,7 @@
-"""A lossy line between clients and the server: single requests and replies are late, lost or cut, by chance.
+"""A lossy line between clients and the server: random requests and replies are delayed, lost or cut.
 
 The proxy reads whole requests and replies (`tests/support/proxy.py`), so each loss is on a known side of the server's
-work: a dropped request never happened, a dropped reply did.
+work: a dropped request was never executed, a dropped reply was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chaos.nemesis.fault import Detail, Fault
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How likely a request meets what; the rest passes. `seconds` is the longest delay."""
+    """The probability of each fault per request; other requests pass. `seconds` is the longest delay."""
 
     delay: float = 0.0
     delay_reply: float = 0.0
@@ -32,7 +32,7 @@ class Rates:
     seconds: float = 0.1
 
     def as_dict(self) -> dict[str, float]:
-        """By name, those alone that are not zero: for the log and for plans."""
+        """The nonzero rates by name, for the log and for plans."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
 
 
@@ -72,17 +72,17 @@ def by_chance(rates: Rates, seed: int) -> FaultFunction:
 
 
 class LossyProxy(FaultProxy):
-    """A proxy that is lossy from its beginning to its end."""
+    """A proxy that is lossy for its whole lifetime."""
 
     def __init__(self, upstream: Address, rates: Rates, seed: int, *, unix: bool = False) -> None:
         super().__init__(upstream, faults=by_chance(rates, seed), unix=unix)
 
 
 class Lossy(Fault):
-    """A proxy that is lossy for a while."""
+    """Makes a proxy lossy for a while."""
 
     name = "lossy line"
-    summary = "Requests and replies are delayed, dropped, cut in the middle or half-closed, by chance."
+    summary = "Requests and replies are delayed, dropped, cut in the middle or half-closed, at random."
 
     def __init__(self, proxy: FaultProxy, rates: Rates, seed: int) -> None:
         self.proxy = proxy
@@ -105,7 +105,7 @@ class Disconnect(Fault):
     """One cut."""
 
     name = "disconnect"
-    summary = "All connections through a proxy are closed at once; new ones are welcome."
+    summary = "All connections through a proxy are closed at once; new ones are accepted."
 
     def __init__(self, proxy: FaultProxy) -> None:
         self.proxy = proxy
@@ -116,7 +116,7 @@ class Disconnect(Fault):
 
 
 class LineDown(Fault):
-    """No way to the server until the end."""
+    """No connection to the server until the end."""
 
     name = "line down"
     summary = "All connections through a proxy are closed, and new ones are refused until it is up again."

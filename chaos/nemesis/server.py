@@ -1,6 +1,4 @@
-"""What a server can do to its clients: die, stand still, forget its scripts or all its data, be full, or be put back
-to an older state.
-"""
+"""Faults of a server: it dies, freezes, loses its scripts or all its data, is full, or returns to an older state."""
 
 from __future__ import annotations
 
@@ -17,27 +15,27 @@ from tests.support.waiting import wait_until
 from chaos.nemesis.fault import Detail, Fault, Repeated
 
 LOG_FOLDER = "appendonlydir"
-BRIEFLY = 1.0  # seconds for what is repeated: its end must not wait for a server that another fault holds still
-RECOVERS_WITHIN = 2.0  # seconds for a server to see that its disk is well again
+REPEAT_TIMEOUT_S = 1.0  # seconds per repeated command: its end must not wait for a server that another fault has frozen
+RECOVERY_S = 2.0  # seconds for a server to see that its disk works again
 
 
 def data_folder(server: Server) -> Path:
-    """Where it keeps its data: in its own folder, unless it was told another one."""
+    """The server's data folder: its own folder, unless configured otherwise."""
     return Path(server.config.get("dir", server.dir))
 
 
 def bring_back(server: Server) -> Detail:
-    """See to it that a server runs and takes writes, after whatever happened to it; what had to be done."""
+    """Make the server run and accept writes again, after any fault; returns the actions taken."""
     try:
         wait_until(
             lambda: not server.alive or _can_persist(server),
             "its log to be well",
-            timeout=RECOVERS_WITHIN,
+            timeout=RECOVERY_S,
             interval=0.05,
-            ignoring=(redis.ConnectionError,),  # one that gives up for want of a disk may do so while it is asked
+            ignoring=(redis.ConnectionError,),  # a server without a disk may exit while it is asked
         )
     except TimeoutError:
-        # Under `everysec` a failed fsync is remembered, and since no write is let in any more, none is tried again.
+        # Under `everysec` the server remembers a failed fsync; it refuses writes, so it never tries another.
         server.kill()
         server.start()
         return {"restarted": server.pid}
@@ -80,7 +78,7 @@ class FreezeServer(Fault):
     """Silent from `begin` to `end`, with all its connections open."""
 
     name = "freeze server"
-    summary = "SIGSTOP holds the server still with its connections open; SIGCONT lets it do what was sent meanwhile."
+    summary = "SIGSTOP freezes the server with its connections open; SIGCONT lets it execute the queued requests."
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -98,17 +96,17 @@ class FreezeServer(Fault):
 
 
 class StallServer(Fault):
-    """Takes requests and does not do them, as while something slow is under way. Who only reads is served."""
+    """Holds writes until the end, like a server during a slow operation. Reads are served."""
 
     name = "stall server"
-    summary = "CLIENT PAUSE makes the server hold every request that may write until the end."
+    summary = "CLIENT PAUSE makes the server hold every write request until the end."
 
     def __init__(self, server: Server, at_most: float = 60.0) -> None:
         self.server = server
         self.at_most = at_most
 
     def begin(self) -> Detail:
-        # Were all requests held, the one that ends it would be, too.
+        # Holding all requests would also hold the one that ends the pause.
         self.server.command("CLIENT", "PAUSE", round(self.at_most * 1000), "WRITE")
         return {"at_most": self.at_most}
 
@@ -116,43 +114,43 @@ class StallServer(Fault):
         try:
             self.server.command("CLIENT", "UNPAUSE")
         except (redis.RedisError, RuntimeError):
-            pass  # it is down: the next one knows nothing of a pause
+            pass  # the server is down: its successor is not paused
         return {}
 
 
 class FlushScripts(Repeated):
-    """Scripts are gone again as soon as they are loaded."""
+    """Scripts are removed soon after they are loaded."""
 
     name = "flush scripts"
-    summary = "SCRIPT FLUSH makes the server forget every script, again and again."
+    summary = "SCRIPT FLUSH makes the server forget every script, repeatedly."
 
     def __init__(self, server: Server, every: float = 0.1) -> None:
         super().__init__(every)
         self.server = server
 
     def once(self) -> None:
-        self.server.command("SCRIPT", "FLUSH", timeout=BRIEFLY)
+        self.server.command("SCRIPT", "FLUSH", timeout=REPEAT_TIMEOUT_S)
 
 
 class RewriteLog(Repeated):
-    """One fork after the other."""
+    """One fork after another."""
 
     name = "rewrite log"
-    summary = "BGREWRITEAOF makes the server fork and write its log anew, again and again."
+    summary = "BGREWRITEAOF makes the server fork and rewrite its log, repeatedly."
 
     def __init__(self, server: Server, every: float = 0.5) -> None:
         super().__init__(every)
         self.server = server
 
     def once(self) -> None:
-        self.server.command("BGREWRITEAOF", timeout=BRIEFLY)
+        self.server.command("BGREWRITEAOF", timeout=REPEAT_TIMEOUT_S)
 
 
 class KillClients(Repeated):
-    """Every connection is new again."""
+    """Every client must reconnect."""
 
     name = "kill clients"
-    summary = "CLIENT KILL closes every connection that the server has, again and again."
+    summary = "CLIENT KILL closes every connection of the server, repeatedly."
 
     def __init__(self, server: Server, every: float = 1.0) -> None:
         super().__init__(every)
@@ -160,14 +158,14 @@ class KillClients(Repeated):
 
     def once(self) -> None:
         for kind in ("normal", "pubsub"):
-            self.server.command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes", timeout=BRIEFLY)
+            self.server.command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes", timeout=REPEAT_TIMEOUT_S)
 
 
 class FullMemory(Fault):
-    """No room for anything new until the end."""
+    """No memory for new data until the end."""
 
     name = "full memory"
-    summary = "CONFIG SET maxmemory puts the limit below what is used already; at the end it is as it was."
+    summary = "CONFIG SET maxmemory sets the limit below the memory in use; at the end the old limit returns."
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -186,12 +184,12 @@ class FullMemory(Fault):
             try:
                 self.server.command("CONFIG", "SET", "maxmemory", before)
             except (redis.RedisError, RuntimeError):
-                pass  # it is down: what it reads when it starts is the old limit
+                pass  # the server is down: it restarts with the old limit
         return {}
 
 
 class FlushAll(Fault):
-    """One moment after which nothing is left. Not mended; jobs are lost by it, and have to be accounted for."""
+    """Deletes all data at once. Not repaired: the lost jobs must be accounted for."""
 
     name = "flush all"
     summary = "FLUSHALL deletes all data."
@@ -206,7 +204,7 @@ class FlushAll(Fault):
 
 
 class Backup:
-    """A copy of a server's log at one moment, taken while it works."""
+    """A copy of a server's log at one moment, taken while the server runs."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -224,13 +222,13 @@ class Backup:
         return self._folder / LOG_FOLDER
 
     def take(self) -> Detail:
-        """Copy the log. While it is being written anew its parts do not fit together, so nobody may do that now."""
+        """Copy the log. During a rewrite its parts do not fit together, so rewrites are disabled meanwhile."""
         percentage = self.server.command("CONFIG", "GET", "auto-aof-rewrite-percentage")[1].decode()
         self.server.command("CONFIG", "SET", "auto-aof-rewrite-percentage", "0")
         try:
             wait_until(self._is_settled, "no rewrite to be under way", timeout=60.0)
             shutil.rmtree(self.copy, ignore_errors=True)
-            # The last request may be there in part only; that is how a log looks after a power cut, and it loads.
+            # The last request may be incomplete, as after a power cut; such a log loads.
             shutil.copytree(data_folder(self.server) / LOG_FOLDER, self.copy)
         finally:
             self.server.command("CONFIG", "SET", "auto-aof-rewrite-percentage", percentage)
@@ -246,7 +244,7 @@ class Backup:
 
 
 class RestoreBackup(Fault):
-    """One moment after which it is as it was before. Not mended; whatever was done since has to be accounted for."""
+    """Returns to an older state at once. Not repaired: steps made since then must be accounted for."""
 
     name = "restore backup"
     summary = "The server is killed, its log is replaced by the backup, and it is started again."
@@ -258,7 +256,7 @@ class RestoreBackup(Fault):
     def begin(self) -> Detail:
         taken_at = self.backup.taken_at
         if taken_at is None:
-            raise RuntimeError("there is no backup yet: take() one first")
+            raise RuntimeError("no backup yet: call take() first")
         self._begun = True
         server = self.backup.server
         if server.alive:

@@ -1,4 +1,4 @@
-"""Run it, print what was found, and fail if anything is not as it must be."""
+"""Run the pauses, print the result, and fail if a promise was broken."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 from chaos.nemesis.network import lacking_namespaces
 from chaos.nemesis.processes import Part
-from chaos.pauses.judge import WAKE_LIMIT, Findings, judge
+from chaos.pauses.judge import WAKE_LIMIT_S, Findings, judge
 from chaos.pauses.pausing import Pausing, Toll
 from chaos.pauses.site import Site, Size
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What is to be done."""
+    """The parameters of a run."""
 
     stops: int = 200
     partitions: int = 100
@@ -29,12 +29,12 @@ class Orders:
     lease: float = 1.0
     part: Part = "worker"
     workers: int = 5
-    """How many that are stopped; one less are cut off."""
+    """Workers that are stopped; one less are cut off."""
 
 
 @dataclass
 class Result:
-    """All that is known when it is over."""
+    """The result of a run."""
 
     orders: Orders
     toll: Toll
@@ -47,21 +47,21 @@ class Result:
     seconds: float
 
     def faults(self) -> list[str]:
-        """What is not as it must be; nothing, if all is well."""
+        """The problems found."""
         found = self.findings
         said = [*self.toll.problems, *self.toll.accepted, *found.stale_accepted]
         said += [f"{job} was lost" for job in self.lost]
         said += [f"{job} ran again after it was done" for job in found.done_twice]
-        said += [f"{job} was given out under a fence that was no higher" for job in found.fences_fell]
-        said += [f"{queue} began anew" for queue in found.queues_began_anew]
+        said += [f"{job} was leased with a fence that was not higher" for job in found.fences_fell]
+        said += [f"the state of {queue} started over" for queue in found.queues_began_anew]
         said += [str(overlap) for overlap in found.unexplained]
-        said += [f"a stale attempt ran on for {each * 1e3:.0f} ms" for each in found.ran_on if each > WAKE_LIMIT]
-        said += [] if self.drained else ["it did not drain"]
+        said += [f"a stale attempt ran on for {each * 1e3:.0f} ms" for each in found.ran_on if each > WAKE_LIMIT_S]
+        said += [] if self.drained else ["the queues did not drain"]
         said += [f"{count} jobs are left {state}" for state, count in self.left.items() if count]
-        said += [f"workers ended with {self.codes}"] if any(self.codes) else []
+        said += [f"workers exited with {self.codes}"] if any(self.codes) else []
         for kind, wanted in {"stop": self.orders.stops, "partition": self.orders.partitions}.items():
             if (done := len(self.toll.of(kind))) != wanted:
-                said.append(f"{done} of {wanted} {kind}s were made")
+                said.append(f"only {done} of {wanted} {kind}s happened")
         return said
 
     def report(self) -> str:
@@ -72,17 +72,17 @@ class Result:
         lines = [
             f"seed {self.orders.seed}, lease {self.orders.lease:g} s, {self.seconds:.0f} s",
             f"pauses longer than the lease: {len(stops)} stops ({self.orders.part}), {len(cuts)} partitions",
-            f"  jobs in hand {sum(p.held for p in toll.pauses)}, in the hands of others before the end of the pause "
+            f"  jobs held {sum(p.held for p in toll.pauses)}, leased by other workers before the end of the pause "
             f"{sum(p.taken for p in toll.pauses)}",
             f"jobs: {self.sent} sent, {found.attempts} attempts, {len(found.done)} done, "
-            f"{len(found.perhaps_done)} done by one that died before it wrote so, {len(self.lost)} lost",
+            f"{len(found.perhaps_done)} perhaps done by a process that died, {len(self.lost)} lost",
             f"stale writes by woken workers: {found.stale_refused} refused, {len(found.stale_accepted)} accepted",
-            f"stale writes by us: {sum(toll.refused.values())} refused, {len(toll.accepted)} accepted",
-            f"attempts that ran on after SIGCONT: {_spread(found.ran_on)}; together with another: {_spread(together)}",
+            f"stale writes by this program: {sum(toll.refused.values())} refused, {len(toll.accepted)} accepted",
+            f"ran on after SIGCONT: {_spread(found.ran_on)}; overlapping another attempt: {_spread(together)}",
             f"overlaps of attempts that were not stopped: {_spread([each.seconds for each in found.unexplained])}",
-            f"after a stop: heard again {_spread(found.heard_after['stop'])}; a job in hand "
+            f"after a stop: first answer {_spread(found.heard_after['stop'])}; first job "
             f"{_spread(p.back_after for p in stops)}",
-            f"after a partition: heard again {_spread(found.heard_after['partition'])}; a job in hand "
+            f"after a partition: first answer {_spread(found.heard_after['partition'])}; first job "
             f"{_spread(p.back_after for p in cuts)}",
         ]
         faults = self.faults()
@@ -108,26 +108,31 @@ def run(orders: Orders, folder: Path) -> Result:
         drained = site.drain()
         left = site.left()
         codes = site.dismiss()
-    # Where the supervisor alone stood still, the attempts of its worker did not: nothing excuses an overlap then.
+    # If only the supervisor was stopped, its worker's attempts kept running: nothing excuses an overlap then.
     findings = judge(folder, toll.pauses if orders.part == "worker" else toll.of("partition"))
     lost = set(site.sent) - findings.done - findings.perhaps_done
     if not drained:
-        lost = set()  # they may be among those that are left
+        lost = set()  # they may be among the remaining jobs
     seconds = time.monotonic() - began
     return Result(orders, toll, findings, len(site.sent), lost, left, drained, codes, seconds)
 
 
 def main() -> int:
-    """The command line."""
+    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m chaos.pauses", description=__doc__)
     parser.add_argument("--stops", type=int, default=200, help="SIGSTOPs longer than the lease (default %(default)s)")
     parser.add_argument("--partitions", type=int, default=100, help="cuts longer than the lease (default %(default)s)")
-    parser.add_argument("--lease", type=float, default=1.0, help="seconds (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=5, help="that are stopped at the most (default %(default)s)")
+    parser.add_argument("--lease", type=float, default=1.0, help="lease in seconds (default %(default)s)")
     parser.add_argument(
-        "--part", choices=("worker", "supervisor"), default="worker", help="what a stop hits (%(default)s)"
+        "--workers", type=int, default=5, help="number of workers that are stopped (default %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="where chance begins")
+    parser.add_argument(
+        "--part",
+        choices=("worker", "supervisor"),
+        default="worker",
+        help="the part that a stop hits (default %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="random seed (default: random)")
     parser.add_argument("--keep", type=Path, help="keep the logs in this folder")
     chosen = parser.parse_args()
     partitions = chosen.partitions

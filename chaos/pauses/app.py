@@ -1,8 +1,8 @@
-"""The jobs: they run for a while, in each way that there is, and leave a pulse for as long as they really do.
+"""The jobs: they run for a while on each executor, and log a pulse for as long as they really run.
 
-Whether two attempts at a job overlapped cannot be told from beginnings and ends alone, for one that is killed writes no
-end. So each attempt appends its fence and the time to a file of its process, every few milliseconds. A job that finds
-that it was not let run for a while tells its progress at once: were it stale, that must be refused.
+Starts and ends alone cannot show that two attempts at a job overlapped, because a killed attempt logs no end. So each
+attempt appends its fence and the time to a file of its process, every few milliseconds. A job that was paused reports
+progress as soon as it notices: if its lease is stale, the report must be refused.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from windlass import Job, TaskCall, Windlass, current
 tap.install("worker")
 
 LOOP, THREAD, PROCESS = QUEUES = ("loops", "threads", "processes")
-PULSE = 0.02  # seconds
-LONG_GAP = 0.5  # seconds without a pulse after which a job must think that it was held up
-PATIENCE = 2.0  # seconds for a call: longer than a lease here, and no longer than a test likes to wait
+PULSE_S = 0.02  # seconds
+LONG_GAP_S = 0.5  # seconds without a pulse after which a job assumes that it was paused
+CALL_TIMEOUT_S = 2.0  # seconds that a call may take: longer than a lease, short enough for a test
 RECORD = struct.Struct("<QQ")  # fence, CLOCK_MONOTONIC in nanoseconds
-MOST_STALLS = 1000
+MAX_STALLS = 1000
 
-app = Windlass(call_timeout=PATIENCE, retry_for=PATIENCE)
+app = Windlass(call_timeout=CALL_TIMEOUT_S, retry_for=CALL_TIMEOUT_S)
 
 
 class _Pulse:
-    """The file of this process; another one after a fork."""
+    """The pulse file of this process; a forked process opens another."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -49,16 +49,16 @@ _pulse = _Pulse()
 
 
 def _beats(job: Job, seconds: float, by_clock: bool) -> Iterator[bool]:
-    """One for each pulse: whether the job was held up since the last one.
+    """Yields at each pulse whether the job was paused since the last one.
 
-    A job that goes by the clock is at its end as soon as it is woken, and settles. One that does not has all its work
-    still before it, and goes on until it is stopped.
+    A `by_clock` job ends as soon as it is resumed, and settles. Any other job still has its remaining work to do, and
+    runs on until it is stopped.
     """
     began = last = time.monotonic()
     done = 0
-    while (last - began if by_clock else done * PULSE) < seconds:
+    while (last - began if by_clock else done * PULSE_S) < seconds:
         _pulse.write(job.fence)
-        yield time.monotonic() - last > LONG_GAP
+        yield time.monotonic() - last > LONG_GAP_S
         done += 1
         last = time.monotonic()
     _pulse.write(job.fence)
@@ -75,34 +75,34 @@ def _noted(job: Job) -> Iterator[None]:
         tap.note_finished(job, how)
 
 
-@app.task(queue=LOOP, max_stalls=MOST_STALLS)
+@app.task(queue=LOOP, max_stalls=MAX_STALLS)
 async def on_loop(seconds: float, by_clock: bool, job: Job = current()) -> None:
-    """On the event loop of the runner."""
+    """Runs on the event loop of the runner."""
     with _noted(job):
         for held_up in _beats(job, seconds, by_clock):
             if held_up:
                 await job.aprogress(0.5)
-            await asyncio.sleep(PULSE)
+            await asyncio.sleep(PULSE_S)
 
 
-@app.task(queue=THREAD, max_stalls=MOST_STALLS)
+@app.task(queue=THREAD, max_stalls=MAX_STALLS)
 def in_thread(seconds: float, by_clock: bool, job: Job = current()) -> None:
-    """In a thread of the runner."""
+    """Runs in a thread of the runner."""
     with _noted(job):
         for held_up in _beats(job, seconds, by_clock):
             if held_up:
                 job.progress(0.5)
-            time.sleep(PULSE)
+            time.sleep(PULSE_S)
 
 
-@app.task(queue=PROCESS, run="process", max_stalls=MOST_STALLS)
+@app.task(queue=PROCESS, run="process", max_stalls=MAX_STALLS)
 def in_process(seconds: float, by_clock: bool, job: Job = current()) -> None:
-    """In a child."""
+    """Runs in a child process."""
     with _noted(job):
         for held_up in _beats(job, seconds, by_clock):
             if held_up:
                 job.progress(0.5)
-            time.sleep(PULSE)
+            time.sleep(PULSE_S)
 
 
 def call(queue: str, seconds: float, by_clock: bool) -> TaskCall:

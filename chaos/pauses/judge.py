@@ -1,11 +1,11 @@
-"""What everybody wrote down, put together: by the server's order of steps, and by the time of this machine.
+"""Merges the logs of all processes: by the server's order of steps, and by this machine's time.
 
-**Stale writes.** The steps of a queue are put in the order that the server gave them. A settle or a report of progress
-that was accepted under a fence lower than that of a lease already given out is stale. Whoever died before it could
-write down what it was answered leaves a gap, which can hide such a case but never make one up.
+**Stale writes.** The steps of a queue are sorted by the server's order. An accepted settle or progress report with a
+fence lower than that of a later lease already granted is stale. A process that died before it logged an answer leaves a
+gap, which can hide such a case but never invent one.
 
-**Overlaps.** An attempt runs from its beginning to its last pulse. While its worker stood still it did not run; for an
-attempt that was woken after another had begun, only the time since then counts.
+**Overlaps.** An attempt lasts from its start to its last pulse. While its worker was stopped it did not run; for an
+attempt that was resumed after another had begun, only the time after the resume counts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from chaos.pauses.app import RECORD
 from chaos.pauses.pausing import Pause
 from chaos.pauses.site import worker_of
 
-WAKE_LIMIT = 0.25  # seconds for which an attempt may run on after its worker was woken
+WAKE_LIMIT_S = 0.25  # seconds that an attempt may run on after its worker was resumed
 
 
 @dataclass
 class Attempt:
-    """One attempt that was begun. Times are CLOCK_MONOTONIC seconds."""
+    """One started attempt. Times are CLOCK_MONOTONIC seconds."""
 
     job: str
     fence: int
@@ -38,41 +38,41 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two attempts at one job that ran at the same time, or that did so from the moment the first one's worker woke."""
+    """Two attempts at one job that ran at the same time, counted from the resume of the first one's worker."""
 
     first: Attempt
     second: Attempt
     seconds: float
     pause: Pause | None
-    """The stop out of which the first one came; None: there was none, and it should not have been running."""
+    """The stop that paused the first attempt; None: it was not stopped, and should not have been running."""
 
     def __str__(self) -> str:
         first, second = self.first, self.second
         return (
-            f"{first.job} ran twice at a time for {self.seconds * 1e3:.0f} ms: "
+            f"{first.job} ran twice at once for {self.seconds * 1e3:.0f} ms: "
             f"by {first.worker} until {first.lived:.3f}, by {second.worker} since {second.began:.3f}"
         )
 
 
 @dataclass
 class Findings:
-    """What the log tells."""
+    """The findings of the logs."""
 
     attempts: int = 0
     done: set[str] = field(default_factory=set)
-    """Jobs whose completion was accepted, and whoever sent it heard so."""
+    """Jobs whose completion was accepted and acknowledged."""
     perhaps_done: set[str] = field(default_factory=set)
-    """Jobs whose completion was sent, and whoever sent it died before it could write down the answer."""
+    """Jobs whose completion was sent by a process that died before it logged the answer."""
     stale_refused: int = 0
     stale_accepted: list[str] = field(default_factory=list)
     done_twice: list[str] = field(default_factory=list)
     fences_fell: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     ran_on: list[float] = field(default_factory=list)
-    """For each attempt that was woken stale, for how long it ran on."""
+    """For each attempt that was resumed with a stale lease, how long it ran on."""
     queues_began_anew: list[str] = field(default_factory=list)
     heard_after: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """For each kind of pause: how many seconds after its end the server had answered the worker."""
+    """For each kind of pause: seconds from its end to the worker's first answer."""
 
     @property
     def unexplained(self) -> list[Overlap]:
@@ -98,7 +98,7 @@ def judge(folder: Path, pauses: Sequence[Pause]) -> Findings:
 
 @dataclass(frozen=True)
 class _Step:
-    """One answer, with what it answers."""
+    """One answer, with its call."""
 
     answer: Answered | Extended
     settles: tuple[SettleAsked, ...] = ()
@@ -111,7 +111,7 @@ class _Log:
     starts: list[Started] = field(default_factory=list)
     ends: dict[int, float] = field(default_factory=dict)
     answered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Worker → when one of its calls was answered."""
+    """Worker → times of answers to its calls."""
 
 
 def _read(folder: Path) -> _Log:
@@ -144,7 +144,7 @@ def _sort_in(log: _Log, asked: dict[int, tuple[SettleAsked, ...]], record: Any) 
 
 
 def _follow_steps(log: _Log, findings: Findings) -> dict[int, str]:
-    """Walk through the steps of all queues; which worker had which fence."""
+    """Walk through the steps of all queues; returns the worker of each fence."""
     owners: dict[int, str] = {}
     latest: dict[tuple[str, str], int] = {}
     epochs: dict[str, set[int]] = defaultdict(set)
@@ -188,7 +188,7 @@ def _judge_write(
 
 
 def _pulses(folder: Path) -> dict[int, float]:
-    """For each fence when its last pulse was."""
+    """The last pulse of each fence."""
     last: dict[int, float] = {}
     for path in folder.glob("*.pulse"):
         data = path.read_bytes()
@@ -228,9 +228,9 @@ def _find_overlaps(attempts: Iterable[Attempt], pauses: Sequence[Pause], finding
 def _compare(first: Attempt, second: Attempt, stops: Sequence[Pause], findings: Findings) -> None:
     if first.lived <= second.began:
         return
-    # The stop during which the second attempt was given out; while it lasted the first one did not run. The second may
-    # have begun just after it.
-    woken = next((pause for pause in stops if pause.began <= second.began <= pause.ended + WAKE_LIMIT), None)
+    # The stop during which the second attempt was leased; the first one did not run during it. The second may have
+    # begun just after the stop.
+    woken = next((pause for pause in stops if pause.began <= second.began <= pause.ended + WAKE_LIMIT_S), None)
     since = max(second.began, woken.ended if woken else 0.0)
     if woken is not None:
         findings.ran_on.append(max(0.0, first.lived - woken.ended))

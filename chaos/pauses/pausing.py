@@ -1,7 +1,7 @@
-"""The pauses: each worker is stopped, or cut off, again and again, each time for longer than its lease.
+"""The pauses: each worker is repeatedly stopped or cut off for longer than its lease.
 
-A pause ends only when somebody else has taken over what the worker had, so none of them is in vain. While that other
-attempt runs, what a stale worker might do is tried with its old fence by us as well, deed by deed: all must be refused.
+A pause ends only after other workers have leased the worker's jobs, so every pause tests something. Meanwhile this
+program also tries each stale action with the old fence: all must be refused.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from chaos.nemesis.processes import Part, Stop
 from chaos.pauses.site import Hand, Site
 from windlass import JobRecord, Lease, Queue
 
-SHORTEST, LONGEST = 1.3, 2.5  # leases
-TAKEN_WITHIN = 15.0  # seconds for others to take over
-BACK_WITHIN = 30.0  # seconds for a worker to work again
-MOST_TRIED = 3  # stale leases that are tried for each pause
+MIN_LEASES, MAX_LEASES = 1.3, 2.5  # leases
+TAKEOVER_TIMEOUT_S = 15.0  # seconds for other workers to take over
+BACK_TIMEOUT_S = 30.0  # seconds until a resumed worker has a job
+MAX_TRIED = 3  # stale leases tried per pause
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ class Pause:
     began: float
     ended: float
     held: int
-    """How many jobs it had in its hands."""
+    """Number of jobs it held."""
     taken: int
-    """How many of them were leased by others before it went on."""
+    """Number of these leased by others before it was resumed."""
     back_after: float | None
-    """Seconds from its end until the worker had a job again; None if it never had."""
+    """Seconds from its end until the worker had a job again; None if it never did."""
 
 
 @dataclass
 class Toll:
-    """What came of all pauses."""
+    """The totals of all pauses."""
 
     pauses: list[Pause] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
-    """Deeds under old fences that we tried and that were refused, by their kind."""
+    """Refused actions with old fences, by kind."""
     accepted: list[str] = field(default_factory=list)
-    """And those that were not."""
+    """Accepted ones."""
     problems: list[str] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Pause]:
@@ -59,7 +59,7 @@ class Toll:
 
 
 class Pausing:
-    """One thread for each worker, until there were enough pauses of each kind."""
+    """One thread per worker, until there were enough pauses of each kind."""
 
     def __init__(self, site: Site, wanted: dict[str, int], seed: int, *, part: Part = "worker") -> None:
         self.toll = Toll()
@@ -67,7 +67,7 @@ class Pausing:
         self._left = dict(wanted)
         self._part = part
         self._lock = threading.Lock()
-        # Somebody must be there to take over.
+        # Some worker must remain to take over.
         self._room = threading.Semaphore(max(1, len(site.hands) * 2 // 3))
         self._threads = [
             threading.Thread(target=self._guarded, args=(hand, random.Random(f"{seed} {hand.name}")), name=hand.name)
@@ -75,7 +75,7 @@ class Pausing:
         ]
 
     def run(self) -> Toll:
-        """Returns when all is done."""
+        """Returns when all pauses are done."""
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
@@ -101,9 +101,9 @@ class Pausing:
             return self._left[kind] >= 0
 
     def _pause(self, kind: str, hand: Hand, chance: random.Random) -> Pause:
-        length = chance.uniform(SHORTEST, LONGEST) * self._site.lease
+        length = chance.uniform(MIN_LEASES, MAX_LEASES) * self._site.lease
         fault = self._fault(hand)
-        wait_until(lambda: self._site.held_by(hand), f"{hand.name} to work", timeout=BACK_WITHIN, interval=0.05)
+        wait_until(lambda: self._site.held_by(hand), f"{hand.name} to work", timeout=BACK_TIMEOUT_S, interval=0.05)
         with fault:
             began = time.monotonic()
             held = self._site.held_by(hand)
@@ -116,7 +116,7 @@ class Pausing:
         return Partition(hand.namespace) if hand.namespace else Stop(hand, self._part)
 
     def _await_takeover(self, hand: Hand, held: list[JobRecord]) -> None:
-        """Wait until something of what it held is another's; in vain if all of it was done just before the pause."""
+        """Wait until another worker has leased one of its jobs; in vain if all were finished before the pause."""
 
         def settled() -> bool:
             now = [self._site.app.queue(record.queue).get(record.id) for record in held]
@@ -124,13 +124,13 @@ class Pausing:
             return not ours
 
         try:
-            wait_until(settled, "others to take over", timeout=TAKEN_WITHIN, interval=0.02)
+            wait_until(settled, "others to take over", timeout=TAKEOVER_TIMEOUT_S, interval=0.02)
         except TimeoutError as error:
             with self._lock:
                 self.toll.problems.append(f"{hand.name}: {error}")
 
     def _try_stale(self, hand: Hand, held: list[JobRecord]) -> int:
-        """Do with the old fences what a stale worker might. How many of the jobs were in the hands of others."""
+        """Try each stale action with the old fences. Returns how many of the jobs other workers held."""
         taken = 0
         for record in held:
             queue = self._site.app.queue(record.queue)
@@ -138,7 +138,7 @@ class Pausing:
             if now is None or now.fence is None or hand.holds(now.holder):
                 continue
             taken += 1
-            if taken <= MOST_TRIED:
+            if taken <= MAX_TRIED:
                 self._try_all(queue, record)
         return taken
 
@@ -157,19 +157,17 @@ class Pausing:
             ours = deed()
             with self._lock:
                 if ours:
-                    self.toll.accepted.append(
-                        f"{name} of {record.queue}/{record.id} under the old fence {record.fence}"
-                    )
+                    self.toll.accepted.append(f"{name} of {record.queue}/{record.id} with the old fence {record.fence}")
                 else:
                     self.toll.refused[name] += 1
 
     def _back_at_work(self, hand: Hand, pause: Pause) -> Pause:
-        """Wait until the worker has a job again: it may not be paused before, or there would be nothing to lose."""
+        """Wait until the worker has a job again, so that its next pause has a job to lose."""
         try:
-            wait_until(lambda: self._site.held_by(hand), "work", timeout=BACK_WITHIN, interval=0.02)
+            wait_until(lambda: self._site.held_by(hand), "work", timeout=BACK_TIMEOUT_S, interval=0.02)
         except TimeoutError:
             with self._lock:
-                self.toll.problems.append(f"{hand.name} did not work again {BACK_WITHIN:g} s after a {pause.kind}")
+                self.toll.problems.append(f"{hand.name} had no job {BACK_TIMEOUT_S:g} s after a {pause.kind}")
             return pause
         return Pause(*_but_last(pause), time.monotonic() - pause.ended)
 

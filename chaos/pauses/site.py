@@ -1,4 +1,4 @@
-"""Where it happens: a server, workers on this machine and in networks of their own, and a steady flow of jobs."""
+"""The test site: a server, workers on this machine and in network namespaces, and a steady flow of jobs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from windlass.worker import process_info
 ROOT = Path(__file__).parent.parent.parent
 MARK = "WINDLASS_PAUSES_MARK"
 SLOTS = {"loops": 3, "threads": 2, "processes": 1}  # of one worker
-LOAD = 0.6  # part of all slots that is in use, so that there is room for what a paused worker had
-LOOK = 0.05  # seconds between two looks of the feeder
-READY_WITHIN = 60.0  # seconds for all workers to work
-DRAIN_WITHIN = 60.0
+LOAD_SHARE = 0.6  # share of slots in use, which leaves room for a paused worker's jobs
+FEED_EVERY_S = 0.05  # seconds between two checks of the feeder
+READY_TIMEOUT_S = 60.0  # seconds for all workers to have a job
+DRAIN_TIMEOUT_S = 60.0
 
 _START = """
 import sys
@@ -43,7 +43,7 @@ main(["worker", *sys.argv[2:]])
 
 
 class Hand:
-    """One worker: `windlass worker`, and all that comes from it."""
+    """One worker: `windlass worker`, with all its descendants."""
 
     def __init__(self, name: str, url: str, lease: float, folder: Path, namespace: Namespace | None) -> None:
         self.name = name
@@ -69,16 +69,16 @@ class Hand:
         return self.process.pid
 
     def processes(self) -> list[int]:
-        """All that is alive of it."""
+        """All live processes of it."""
         wanted = f"{MARK}={self._mark}".encode()
         return [
             process.pid
-            for process in process_info.everybody()
+            for process in process_info.all_processes()
             if not process.is_zombie and wanted in (process_info.environment(process.pid) or ())
         ]
 
     def holds(self, holder: str | None) -> bool:
-        """Whether a holder's name is one of this worker."""
+        """Whether this holder name belongs to this worker."""
         return holder is not None and worker_of(holder) == self.name
 
 
@@ -90,31 +90,31 @@ _KINDS = {"loops": "concurrency", "threads": "threads", "processes": "processes"
 
 
 def worker_of(holder: str) -> str:
-    """The worker whose name a holder bears: `<name>-<random>.<incarnation>`."""
+    """The worker of a holder name: `<name>-<random>.<incarnation>`."""
     return holder.rpartition("-")[0]
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many workers of each sort."""
+    """The number of workers of each sort."""
 
     here: int
-    apart: int  # in networks of their own
+    apart: int  # in network namespaces
 
 
 class Site:
-    """The server, the workers and the flow of jobs. Closing it ends whatever is left of them."""
+    """The server, the workers and the flow of jobs. Closing it ends all of them."""
 
     def __init__(self, folder: Path, size: Size, lease: float, seed: int) -> None:
         self.folder = folder
         self.lease = lease
         self.namespaces = [Namespace(f"apart{number}") for number in range(size.apart)]
         binds = " ".join(["127.0.0.1", *(namespace.host for namespace in self.namespaces)])
-        # Only these networks reach it.
+        # Only the namespaces reach it.
         self.server = Server(tcp=True, config={"bind": binds, "protected-mode": "no"})
         self.hands: list[Hand] = []
         self.sent: dict[str, str] = {}
-        """Jobs that were enqueued, each with its queue."""
+        """Enqueued jobs, each with its queue."""
         self._size = size
         self._chance = random.Random(seed)
         self._ending = threading.Event()
@@ -127,7 +127,7 @@ class Site:
             self.app = Windlass(self.server.url, retry_for=10)
             self._start_workers()
             self._feeding.start()
-            wait_until(lambda: all(map(self.held_by, self.hands)), "all workers to work", timeout=READY_WITHIN)
+            wait_until(lambda: all(map(self.held_by, self.hands)), "all workers to work", timeout=READY_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
@@ -146,20 +146,20 @@ class Site:
     # -- jobs ----------------------------------------------------------------------------------------
 
     def leased(self) -> Iterator[JobRecord]:
-        """Everything that is leased now."""
+        """All current leases."""
         for name in QUEUES:
             yield from self.app.queue(name).all_jobs("leased")
 
     def held_by(self, hand: Hand) -> list[JobRecord]:
-        """What one worker has in its hands."""
+        """The jobs that one worker holds."""
         return [record for record in self.leased() if hand.holds(record.holder)]
 
     def _feed(self) -> None:
         try:
-            while not self._ending.wait(LOOK):
+            while not self._ending.wait(FEED_EVERY_S):
                 for name, slots in SLOTS.items():
                     counts = self.app.queue(name).counts()
-                    wanted = round(slots * len(self.hands) * LOAD) - counts.waiting - counts.leased
+                    wanted = round(slots * len(self.hands) * LOAD_SHARE) - counts.waiting - counts.leased
                     if wanted > 0:
                         self._send(name, wanted)
         except Exception as error:
@@ -167,7 +167,7 @@ class Site:
 
     def _send(self, name: str, count: int) -> None:
         chance = self._chance
-        # Most are short. The others are still there when their worker is called lost.
+        # Most jobs are short. The others still run when their worker is declared lost.
         lengths = [
             chance.uniform(0.05, 0.5) if chance.random() < 0.5 else chance.uniform(1.0, 3.0) for _ in range(count)
         ]
@@ -178,13 +178,13 @@ class Site:
     # -- the end -------------------------------------------------------------------------------------
 
     def drain(self) -> bool:
-        """No more jobs: wait until all that were sent are done; whether they are."""
+        """Stop the flow and wait until all jobs are done; returns whether they are."""
         self._ending.set()
         self._feeding.join(30.0)
         if self._problem is not None:
             raise self._problem
         try:
-            wait_until(self._is_empty, "all jobs to be done", timeout=DRAIN_WITHIN, interval=0.05)
+            wait_until(self._is_empty, "all jobs to be done", timeout=DRAIN_TIMEOUT_S, interval=0.05)
         except TimeoutError:
             return False
         return True
@@ -194,7 +194,7 @@ class Site:
         return not any(counts.waiting or counts.leased for counts in every)
 
     def left(self) -> dict[str, int]:
-        """What is still there, by state; all zero after a run in which all went well."""
+        """Remaining jobs by state; all zero after a successful run."""
         total: dict[str, int] = {}
         for name in QUEUES:
             counts = self.app.queue(name).counts()
@@ -203,7 +203,7 @@ class Site:
         return total
 
     def dismiss(self) -> list[int]:
-        """Tell all workers to end; their exit codes."""
+        """Tell all workers to stop; returns their exit codes."""
         for hand in self.hands:
             hand.process.send_signal(signal.SIGTERM)
         return [hand.process.wait(30.0) for hand in self.hands]

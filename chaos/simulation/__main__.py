@@ -1,4 +1,4 @@
-"""`make simulate`: many seeds, one after the other; the ones that broke a promise are named, and can be repeated."""
+"""`make simulate`: run many seeds in sequence; prints the seeds that broke a promise, so that they can be repeated."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from time import perf_counter
 
 from chaos.checker import Limits, check
 from chaos.clock import shim
-from chaos.simulation.run import DRAIN_WITHIN, Report, simulate
+from chaos.simulation.run import DRAIN_TIMEOUT_S, Report, simulate
 
-WORST = ("cut short", "early")  # counts of a report that are ms, and the most there was
+MAXIMA = ("cut short", "early")  # report counts in ms, combined by maximum
 
 
 def main() -> int:
-    """Run the seeds; 1 when any of them failed."""
+    """Run the seeds; returns 1 if any of them failed."""
     parser = argparse.ArgumentParser(prog="python -m chaos.simulation", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default %(default)s)")
-    parser.add_argument("--start", type=int, default=0, help="the first of them (default %(default)s)")
-    parser.add_argument("--seed", type=int, help="this one alone; it repeats the very same history")
-    parser.add_argument("--steps", type=int, default=2000, help="calls of scripts for each seed (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=5, help="workers, beside two producers (default %(default)s)")
-    parser.add_argument("--check", action="store_true", help="let the checker of real runs judge each of them, too")
-    parser.add_argument("--history", action="store_true", help="print all that happened, not only what went wrong")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds (default %(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="first seed (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="run only this seed; the history is repeated exactly")
+    parser.add_argument("--steps", type=int, default=2000, help="script calls per seed (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=5, help="number of workers; there are also two producers (default %(default)s)"
+    )
+    parser.add_argument("--check", action="store_true", help="also judge each seed with the checker of real runs")
+    parser.add_argument("--history", action="store_true", help="print the whole history, not only violations")
     chosen = parser.parse_args()
     if shim() is None:
-        print("a simulation holds the server's clock: that needs Linux and a C compiler (cc)")
+        print("the simulation controls the server's clock, which needs Linux and a C compiler (cc)")
         return 1
     seeds: Sequence[int] = (
         [chosen.seed] if chosen.seed is not None else range(chosen.start, chosen.start + chosen.seeds)
@@ -47,20 +49,24 @@ def main() -> int:
         reports.append(report)
     summarise(reports, perf_counter() - began)
     if chosen.check:
-        print(f"the checker of real runs objects to: {doubted}" if doubted else "the checker of real runs agrees")
+        print(
+            f"the checker of real runs reports violations in: {doubted}"
+            if doubted
+            else "the checker of real runs agrees"
+        )
     return 1 if doubted or any(report.violation for report in reports) else 0
 
 
 def is_confirmed(log: Path) -> bool:
-    """Whether the checker finds nothing wrong with a log; what it finds is printed."""
-    found = check(log, Limits(live=DRAIN_WITHIN))
+    """Whether the checker accepts a log; prints its report otherwise."""
+    found = check(log, Limits(live=DRAIN_TIMEOUT_S))
     if not found.ok:
         print(found.text())
     return found.ok
 
 
 def show(report: Report, *, whole: bool) -> None:
-    """One line; and what happened, if it is wanted or needed."""
+    """Print one line; and the history, if requested or after a violation."""
     print(report.line, flush=True)
     if whole:
         print("\n".join(report.history.lines))
@@ -70,14 +76,14 @@ def show(report: Report, *, whole: bool) -> None:
 
 
 def summarise(reports: list[Report], seconds: float) -> None:
-    """What all seeds did together."""
+    """Print the totals of all seeds."""
     calls = sum(report.calls for report in reports)
     faults: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for report in reports:
         faults.update(report.faults)
         for name, count in report.counts.items():
-            counts[name] = max(counts[name], count) if name in WORST else counts[name] + count
+            counts[name] = max(counts[name], count) if name in MAXIMA else counts[name] + count
     broken = [report.seed for report in reports if report.violation]
     virtual = sum(report.virtual for report in reports)
     print(

@@ -1,7 +1,7 @@
-"""What the programs of a simulation do. Each is a generator, and each call goes the way that a real one goes.
+"""The programs of a simulation. Each is a generator, and each call takes the same path as a real one.
 
-Producers enqueue, change and cancel. Raw workers lease for a time and settle, or forget to. Workers with a name beat,
-and take turns in which they settle what is done and lease what is next, as `worker/runner/queue_consumer.py` does.
+Producers enqueue, change and cancel. Raw workers lease for a time and settle, or forget to. Workers with a name send
+heartbeats and take turns: settle finished jobs and lease the next, as `worker/runner/queue_consumer.py` does.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ Flow = Generator[Any, Any, T]
 
 NAMES = tuple(f"same-{i}" for i in range(8))
 SLOTS = 4
-MAX_BROKEN = 3  # few, so that a queue often keeps as many as it may
+MAX_BROKEN = 3  # few, so that queues often reach the limit
 
 
 @dataclass
 class Stage:
-    """What all actors share."""
+    """State shared by all actors."""
 
     world: World
     truth: Truth
     endpoint: Endpoint
     options: SessionOptions
     queues: tuple[str, ...]
-    busy: float  # how often producers enqueue, a second
+    busy: float  # enqueues per second and producer
     lease: float  # of workers with a name, in seconds
-    plain: bool = False  # only what the log of a run has words for: nobody changes a job, and nobody hangs up
+    plain: bool = False  # only actions that the event log can express: no changes of jobs, no abandoned calls
     draining: bool = False
     payloads: int = 0
     layouts: list[NativeLayout] = field(default_factory=list)
 
     def payload(self) -> bytes:
-        """One that there was not before."""
+        """A new, unique payload."""
         self.payloads += 1
         return b"payload %d;" % self.payloads
 
 
 class Actor:
-    """A program at work: it has connections of its own."""
+    """A running program with connections of its own."""
 
     def __init__(self, stage: Stage, program: Program) -> None:
         self.stage = stage
@@ -73,7 +73,7 @@ class Actor:
         raise NotImplementedError
 
     def leave(self) -> Life:
-        """Say goodbye, as a program does that comes to its end by itself."""
+        """Deregister, as a program does that exits normally."""
         parting = Session(self.stage.endpoint, replace(self.stage.options, retry_for=1.0))
         try:
             for layout in self.layouts.values():
@@ -81,7 +81,7 @@ class Actor:
                 if call is not None:
                     yield from parting.perform(call)
         except WindlassError as error:
-            self.note(f"leaves unheard: {type(error).__name__}")
+            self.note(f"leaves, goodbye unanswered: {type(error).__name__}")
         finally:
             parting.end()
 
@@ -98,7 +98,7 @@ class Actor:
         return self.chance.choice(self.stage.queues)
 
     def settle(self, queue: str, outcomes: Sequence[Outcome]) -> Flow[None]:
-        """Settle until there is an answer, a few times at most: to say it again is harmless."""
+        """Settle until there is an answer, a few times at most; repeating is harmless."""
         for _ in range(3):
             try:
                 turn = yield from self.perform(self.layouts[queue].turn(outcomes))
@@ -114,7 +114,7 @@ class Actor:
                 return
 
     def some_outcome(self, lease: Lease) -> Outcome:
-        """How an attempt ends; well, when it is time to come to an end."""
+        """A random outcome; completion once the run is draining."""
         roll = 0.0 if self.stage.draining else self.chance.random()
         if roll < 0.6:
             return Completed(lease)
@@ -204,7 +204,7 @@ class Producer(Actor):
 
 
 class RawWorker(Actor):
-    """Leases for a time, works, and settles; or is too late, forgets, or says it twice."""
+    """Leases for a time, works, and settles; or is late, forgets to settle, or settles twice."""
 
     def begin(self) -> None:
         for _ in range(self.chance.choice([1, 2])):
@@ -228,7 +228,7 @@ class RawWorker(Actor):
                 yield Sleep(self.chance.uniform(0.05, 1))
 
     def some_impatience(self) -> float | None:
-        """Seconds after which it does not wait any longer for an answer; mostly it does."""
+        """Seconds after which it abandons a call; usually None."""
         return self.chance.uniform(0, 2) if self.chance.random() < 0.1 and not self.stage.plain else None
 
     def _lease(self, queue: str, count: int, length: float, wait: float) -> Flow[list[Lease]]:
@@ -263,7 +263,7 @@ class RawWorker(Actor):
 
 
 class NamedWorker(Actor):
-    """Beats, and takes turns; what it holds is safe for as long as it beats."""
+    """Sends heartbeats and takes turns; its leases are safe while it sends heartbeats."""
 
     def __init__(self, stage: Stage, program: Program) -> None:
         super().__init__(stage, program)
@@ -273,7 +273,7 @@ class NamedWorker(Actor):
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Another generation, under another name: one that was called lost does not come back."""
+        """Start over under a new name: a holder that was declared lost does not come back."""
         self.generations += 1
         self.holder = f"{self.program.name}-{self.generations}"
         self.known = False
@@ -300,7 +300,7 @@ class NamedWorker(Actor):
             if holder != self.holder:
                 continue
             if self.known and not beat.known:
-                self.note(f"was called lost, and drops {sorted(self.in_hand)}")
+                self.note(f"was declared lost, and drops {sorted(self.in_hand)}")
                 self.begin_anew()
                 continue
             self.known = True
@@ -318,7 +318,7 @@ class NamedWorker(Actor):
                 yield Sleep(min(1.0, 1.0 if turn.idle_for is None else turn.idle_for) * self.chance.uniform(0.5, 1))
 
     def turn(self, waiter: str) -> Flow[Turn | None]:
-        """Settle what is done, and lease what there is room for; None when that failed, and is to be said again."""
+        """Settle finished jobs and lease for free slots; None if the call failed and must be repeated."""
         holder, want = self.holder, max(0, SLOTS - len(self.in_hand))
         most = self.layout.largest_turn
         sent, self.outcomes = self.outcomes[:most], self.outcomes[most:]
@@ -343,7 +343,7 @@ class NamedWorker(Actor):
         self.stage.truth.leased(self.queue, turn.leases, holder)
         self.note(f"turn settled {_names(sent)} {turn.settled}, leased {_names_of_leases(turn.leases)}")
         if holder != self.holder:
-            return turn  # all that was leased is lost already
+            return turn  # all these leases are lost already
         for lease in turn.leases:
             self.in_hand[lease.fence] = lease
             self.spawn(self.work(lease))
@@ -358,7 +358,7 @@ class NamedWorker(Actor):
 
 
 class Auditor(Actor):
-    """Looks at the end whether every job is in the one index where it should be."""
+    """Audits at the end that every job is in exactly the right index."""
 
     def begin(self) -> None:
         self.found: list[Audit] = []
@@ -376,7 +376,7 @@ class Auditor(Actor):
 
 
 def _farewell(layout: NativeLayout, session: Session) -> Call[bool] | None:
-    """As an app says it when it is closed."""
+    """The goodbye call of an app that is closed."""
     first = layout.counts().keys[0]
     return layout.farewell(session.idle_callers(first))
 
@@ -390,7 +390,7 @@ def _names_of_leases(leases: Sequence[Lease]) -> str:
 
 
 class _NoRunners:
-    """A queue's face that is only asked for its flows."""
+    """A stub runner: only a queue's flows are used."""
 
     def run(self, flow: Callable[[Session], Any]) -> Any:
         raise AssertionError("a simulation runs its flows itself")

@@ -1,11 +1,11 @@
-"""What the server should have answered: one queue, followed in the server's own order.
+"""A model of one queue that predicts every answer, in the server's own order.
 
-The server does one thing after the other, and the simulation sees every request that it carries out and every answer,
-also those that never reach anybody. So there is nothing to guess: the book does the same step on plain values and
-compares. It knows nothing of keys, scores or packed records; order is a number that is given out once.
+The server is sequential, and the simulation sees every request and every answer, including lost ones. So nothing is
+guessed: the book makes the same step on plain values and compares. It knows nothing of keys, scores or packed records;
+order is a counter.
 
-One thing it takes from the answer: what the queue's clock says. Whether that is true is checked apart, against
-virtual time: no lease may be cut short, and no delay.
+It takes one thing from the answer: the queue's clock. That clock is checked separately against virtual time: no lease
+and no delay may be cut short.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from redis.exceptions import RedisError
 from chaos.simulation.commands import ScriptCall
 from chaos.simulation.jobs import Done, Moment, Reading
 from chaos.simulation.orders import Orders
-from chaos.simulation.turns import BLUR, JUMP, Turns
+from chaos.simulation.turns import MAX_JUMP_MS, ROUNDING_MS, Turns
 from chaos.simulation.violation import Violation
 
-SILENCE = 5_000  # ms without any step after which named holders get as long to beat
+SILENCE_MS = 5_000  # ms without a step after which named holders get this long for a heartbeat
 
 
 class Book(Orders, Turns):
-    """One queue, followed."""
+    """The model of one queue."""
 
     def follow(self, call: ScriptCall, reply: Any, moment: Moment) -> str:
-        """Do what the server did and compare; a line for the history."""
+        """Repeat the server's step on the model and compare; returns a line for the history."""
         self.moment = moment
         handler = getattr(self, f"_{call.script}", None)
         if handler is None:
@@ -72,17 +72,17 @@ class Book(Orders, Turns):
             self.open_behind = max(0, self.behind + moved - (self.now - self.clock)) if moved >= 0 else 0
             if self.now < self.clock:
                 raise Violation("clock", f"the queue's clock ran back from {self.clock} to {self.now}")
-            if self.now - self.clock > SILENCE:
-                self.open_grace, self.open_grace_from = self.now + SILENCE, self.clock
+            if self.now - self.clock > SILENCE_MS:
+                self.open_grace, self.open_grace_from = self.now + SILENCE_MS, self.clock
         self._check_clock()
 
     def _check_clock(self) -> None:
-        """The queue's clock may be late, for it believes nobody without a reason; it must never run ahead."""
+        """The queue's clock may be late, because it distrusts unexplained jumps; it must never run ahead."""
         self.ahead = self.now - self.moment.true_ms
         if self.clock is None:
-            self.most_ahead = max(self.most_ahead, self.ahead - JUMP * self.moment.jumps)
-        most = self.most_ahead + JUMP * self.moment.jumps
-        if self.ahead > most + BLUR:
+            self.most_ahead = max(self.most_ahead, self.ahead - MAX_JUMP_MS * self.moment.jumps)
+        most = self.most_ahead + MAX_JUMP_MS * self.moment.jumps
+        if self.ahead > most + ROUNDING_MS:
             raise Violation("clock", f"the queue's clock has run {self.ahead - most:.0f} ms ahead of the time")
 
     def _close(self, script: str, caller: str, number: int) -> None:
@@ -107,11 +107,11 @@ class Book(Orders, Turns):
 
     @property
     def unfinished(self) -> int:
-        """How many jobs are still to come to their end."""
+        """Number of jobs that have not ended."""
         return len(self.ready) + len(self.scheduled) + len(self.leased) + len(self.blocked)
 
     def compare(self, seen: dict[str, list[str]]) -> None:
-        """Every job is in the one place where it should be, and nothing else is there."""
+        """Check that every job is in exactly one, correct place on the server."""
         ours = {
             "ready": [job.id for job in sorted(self.ready.values(), key=lambda job: (job.priority, job.order))],
             "scheduled": [job.id for job in sorted(self.scheduled.values(), key=lambda job: (job.when.at, job.order))],
@@ -126,5 +126,5 @@ class Book(Orders, Turns):
         for place, expected in ours.items():
             if seen[place] != expected:
                 odd = sorted(set(expected) ^ set(seen[place])) or expected
-                text = f"in {place} there should be {expected}, and there is {seen[place]}"
+                text = f"{place} should contain {expected}, but contains {seen[place]}"
                 raise Violation("I1" if set(expected) - set(seen[place]) else "I12", text, *odd)

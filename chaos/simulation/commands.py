@@ -1,4 +1,4 @@
-"""What a packed request says: commands, and the scripts that they call."""
+"""Parsing of packed requests: commands, and the scripts that they call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ScriptCall:
 
 
 def unpack(packed: bytes) -> list[list[bytes]]:
-    """The commands of a request: they are written like an answer, so the same reader reads them."""
+    """The commands of a request. Requests have the format of an answer, so the reply parser reads them."""
     reader = Reader()
     reader.feed(packed)
     commands: list[list[bytes]] = []
@@ -32,7 +32,7 @@ def unpack(packed: bytes) -> list[list[bytes]]:
 
 
 def script_call(command: list[bytes], names: dict[bytes, str]) -> ScriptCall | None:
-    """The call of a script that is named by its sha; None for any other command."""
+    """The script call, named by its sha; None for any other command."""
     if command[0] != b"EVALSHA":
         return None
     keys = int(command[2])
@@ -41,5 +41,5 @@ def script_call(command: list[bytes], names: dict[bytes, str]) -> ScriptCall | N
 
 
 def names_of(scripts: Iterable[Script]) -> dict[bytes, str]:
-    """The short names of scripts by their shas."""
+    """Map shas to the short names of scripts."""
     return {script.sha.encode(): script.name.rpartition("/")[2] for script in scripts}

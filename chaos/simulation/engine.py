@@ -1,8 +1,8 @@
 """The real server of a simulation: called one step at a time, its wall clock frozen at virtual time.
 
-All simulated connections share one real one, for requests come one at a time anyway. It also has all their
-subscriptions, and a PING behind every request says when all that was published by it has been read: so it does not
-depend on the real time which message comes when.
+All simulated connections share one real connection, because requests come one at a time. It also holds all their
+subscriptions. A PING behind every request marks the point where all messages published by it have been read, so the
+order of messages does not depend on real time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from windlass.storage.native.records import read_core
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.wire import pack
 
-_PATIENCE = 20.0  # real seconds
+_ANSWER_TIMEOUT_S = 20.0  # real seconds
 _END = pack("PING")
-_MEMORY = Path("/dev/shm")  # the log is synced after every write: that is quick where no disk is behind it
+_MEMORY = Path("/dev/shm")  # in memory, because the log is synced after every write
 
 
 class Engine:
-    """One server process after the other, on the same data."""
+    """A sequence of server processes on the same data."""
 
     def __init__(self, binary: Path | None = None) -> None:
         self._clock = ServerClock()
@@ -45,7 +45,7 @@ class Engine:
         )
         self.endpoint = Endpoint.parse(self.server.url)
         self._clock_view: list[list[Any]] = []
-        self.channels: dict[str, int] = {}  # how many simulated connections listen there
+        self.channels: dict[str, int] = {}  # number of simulated subscribers
         self.calls = 0
 
     def __enter__(self) -> Self:
@@ -60,29 +60,29 @@ class Engine:
         self.close()
 
     def set_clock(self, ns: int) -> None:
-        """What time it is for the server, in ns since 1970."""
+        """Set the server's clock, in ns since 1970."""
         self._clock.freeze_ns(ns)
 
     def call(self, packed: bytes, replies: int) -> list[Any]:
-        """Have the server do what a request says."""
+        """Execute a request on the server."""
         self.calls += 1
         return self._ask(packed, replies)
 
     def subscribe(self, channel: str) -> None:
-        """One more simulated connection listens there."""
+        """Add a simulated subscriber."""
         self.channels[channel] = self.channels.get(channel, 0) + 1
         if self.channels[channel] == 1:
             self._ask(pack("SUBSCRIBE", channel), 0)
 
     def unsubscribe(self, channel: str) -> None:
-        """One of them is gone."""
+        """Remove a simulated subscriber."""
         self.channels[channel] -= 1
         if not self.channels[channel]:
             del self.channels[channel]
             self._ask(pack("UNSUBSCRIBE", channel), 0)
 
     def published(self) -> list[list[Any]]:
-        """What was said since this was last asked: [kind, channel, payload]."""
+        """Messages published since the last call: [kind, channel, payload]."""
         heard, self._clock_view = self._clock_view, []
         return [message for message in heard if message[0] == b"message"]
 
@@ -97,16 +97,16 @@ class Engine:
                 self._clock_view.append(list(reply))
             else:
                 found.append(reply)
-        assert found.pop() == b"PONG", "an answer too many"
+        assert found.pop() == b"PONG", "one answer too many"
         return found
 
     # -- life and death --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start it on what data there is."""
+        """Start the server on the existing data."""
         self.server.start()
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(_PATIENCE)
+        self._socket.settimeout(_ANSWER_TIMEOUT_S)
         self._socket.connect(str(self.server.socket_path))
         self._reader = Reader(protocolError=InvalidResponse, replyError=BaseParser.parse_error)
         self._ask(pack("HELLO", "3"), 1)
@@ -120,11 +120,11 @@ class Engine:
 
     @property
     def log_size(self) -> int:
-        """How long the log is."""
+        """Length of the log in bytes."""
         return self._log.stat().st_size
 
     def tear_log(self, size: int) -> None:
-        """Cut the log there, while no server runs."""
+        """Truncate the log, while no server runs."""
         with self._log.open("r+b") as log:
             log.truncate(size)
 
@@ -134,17 +134,17 @@ class Engine:
         return log
 
     def close(self) -> None:
-        """End it, and leave nothing behind."""
+        """Stop the server and remove all files."""
         if hasattr(self, "_socket"):
             self._socket.close()
         self.server.close()
         self._clock.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------
 
     def look(self, queue: str) -> dict[str, list[str]]:
-        """Which jobs are where."""
+        """The ids of the jobs in each place."""
         asked = {
             "ready": ("ZRANGE", "ready", "0", "-1"),
             "scheduled": ("ZRANGE", "scheduled", "0", "-1"),
@@ -160,7 +160,7 @@ class Engine:
         replies = self._ask(packed, len(asked))
         seen: dict[str, list[str]] = {}
         for place, members in zip(asked, replies, strict=True):
-            if place == "scheduled":  # the sequence stands before the id, and keeps their order
+            if place == "scheduled":  # members begin with a sequence number, which keeps the order
                 seen[place] = [member[8:].decode() for member in members]
             else:
                 names = [member.decode() for member in members]
@@ -168,6 +168,6 @@ class Engine:
         return seen
 
     def step_of(self, queue: str) -> int:
-        """How far the queue has come."""
+        """The queue's current step number."""
         (core,) = self._ask(pack("HGET", queue_key(queue, "state"), "core"), 1)
         return read_core(core).step if core else 0

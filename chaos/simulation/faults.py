@@ -1,6 +1,6 @@
-"""What goes wrong, and when.
+"""The faults of a simulation, and their schedule.
 
-Each seed has its own mix of faults: a run in which everything fails at once hides as much as it shows.
+Each seed has its own mix of faults: a run in which everything fails at once hides as many bugs as it shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 JUMPS = (12.0, 60.0, 3600.0, 86400.0)  # seconds at most, ahead or back
 STORM = Weather(lose_request=0.2, lose_reply=0.2, delay=0.2, lose_message=0.5, refuse=0.2)
 
-# What may go wrong, and how much of it there is in a seed that has it.
+# The kinds of faults, and the weight of each in a seed that has it.
 KINDS = {
     "cut": 3.0,
     "hold": 3.0,
@@ -40,15 +40,15 @@ class Mix:
     """The faults of one seed."""
 
     kinds: tuple[str, ...]
-    every: float  # seconds between two of them, on average
+    every: float  # mean seconds between two faults
     weather: Weather
 
     @classmethod
     def choose(cls, chance: Random) -> Mix:
-        """A mix for this seed: some kinds of faults, and a network that is bad in some ways."""
+        """A mix for this seed: some kinds of faults, and some network problems."""
         kinds = tuple(kind for kind in KINDS if chance.random() < 0.5)
         if "sleep" in kinds and "jump" in kinds:
-            # Whoever has slept does not know how long, so nobody could tell the one from the other.
+            # A machine that slept does not know for how long, so sleep and clock jumps cannot be told apart.
             spared = chance.choice(["sleep", "jump"])
             kinds = tuple(kind for kind in kinds if kind != spared)
         loss = chance.choice([0.0, 0.002, 0.02, 0.1])
@@ -64,7 +64,7 @@ class Mix:
 
 
 class Nemesis:
-    """Lets things go wrong in a run, one after the other."""
+    """Injects the faults of a run, one after another."""
 
     def __init__(self, run: Run, mix: Mix) -> None:
         self._run = run
@@ -74,7 +74,7 @@ class Nemesis:
         self.done: dict[str, int] = {}
 
     def plan(self) -> None:
-        """Let the next thing go wrong, some time; never in a seed in which only the network is bad."""
+        """Schedule the next fault; never in a seed with only network problems."""
         if self._mix.kinds:
             self._world.after(self._chance.expovariate(1 / self._mix.every), self._strike)
 
@@ -94,13 +94,13 @@ class Nemesis:
         return self._chance.choice([0.3, 2.0, 8.0, 25.0]) * self._chance.uniform(0.5, 1.5)
 
     def _somebody(self) -> Program | None:
-        """A program that is alive, if any is."""
+        """A live program, if any."""
         return self._chance.choice(list(self._run.generation)) if self._run.generation else None
 
     # -- programs and machines ---------------------------------------------------------------------
 
     def _cut(self) -> None:
-        """A program is cut off; what it sends may arrive when that is over."""
+        """Cut off a program; its requests may arrive when the cut is over."""
         if program := self._somebody():
             seconds = self._some_time()
             program.cut_until = self._world.now + int(seconds * SECOND)
@@ -108,7 +108,7 @@ class Nemesis:
             self._run.tell_checker("partition", [program], seconds)
 
     def _hold(self) -> None:
-        """A program makes no step while time passes."""
+        """Freeze a program while time passes."""
         if program := self._somebody():
             seconds = self._some_time()
             program.held_until = max(program.held_until, self._world.now + int(seconds * SECOND))
@@ -116,7 +116,7 @@ class Nemesis:
             self._run.tell_checker("stop", [program], seconds)
 
     def _crash(self) -> None:
-        """A program dies; another takes its place, with connections of its own."""
+        """Kill a program; another takes its place, with connections of its own."""
         if program := self._somebody():
             seconds = self._some_time()
             self._note(f"kills {program.name}, back in {seconds:.3f} s")
@@ -125,7 +125,7 @@ class Nemesis:
             self._world.kill(program)
 
     def _leave(self) -> None:
-        """A program is told to stop. It drops what it does, says goodbye, and is gone."""
+        """Stop a program: it drops its work, deregisters, and exits."""
         program = self._somebody()
         if program is None:
             return
@@ -141,7 +141,7 @@ class Nemesis:
         self._world.spawn(program, last_words())
 
     def _sleep(self) -> None:
-        """A machine is suspended: its clock stands still, and so do its programs."""
+        """Suspend a machine: its clock and its programs freeze."""
         machine, seconds = self._chance.choice(self._run.machines), self._some_time()
         if machine.asleep_until > self._world.now:
             return
@@ -156,7 +156,7 @@ class Nemesis:
     # -- the network -------------------------------------------------------------------------------
 
     def _storm(self) -> None:
-        """For a while hardly anything comes through, and what does comes late."""
+        """For a while most packets are lost or late."""
         seconds = self._some_time()
         self._run.network.weather = replace(STORM, longest=self._chance.choice([0.01, 1.0]))
         self._note(f"a storm of {seconds:.3f} s")
@@ -173,7 +173,7 @@ class Nemesis:
         self._run.engine.call(pack("SCRIPT", "FLUSH", "SYNC"), 1)
 
     def _stall(self) -> None:
-        """The server stands still; what comes in meanwhile it does afterwards, all at once."""
+        """Freeze the server; it executes queued requests afterwards, all at once."""
         seconds = self._some_time()
         self._run.network.stalled_until = self._world.now + int(seconds * SECOND)
         self._note(f"stalls the server for {seconds:.3f} s")
@@ -191,5 +191,5 @@ class Nemesis:
         self._run.look()
 
     def _tear(self) -> None:
-        """The power will fail while the server writes its next step."""
+        """Arrange a power failure during the server's next write."""
         self._run.tearing = True

@@ -1,4 +1,4 @@
-"""What happened, in order, as lines of text; and one number for all of it."""
+"""The history of a run: lines of text in order, and one digest of all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class History:
         self.lines: list[str] = []
 
     def note(self, now_ns: int, who: str, what: str) -> None:
-        """Add one event: who did or heard what, at this virtual time."""
+        """Add one event: its actor and its text, at this virtual time."""
         self.lines.append(f"{now_ns / 1e9:.6f} {who}: {what}")
 
     @property
@@ -21,6 +21,6 @@ class History:
         return sha256("\n".join(self.lines).encode()).hexdigest()[:16]
 
     def about(self, jobs: tuple[str, ...], most: int = 40) -> list[str]:
-        """The last events, of these jobs if any are named."""
+        """The last events; only those of these jobs, if any are named."""
         wanted = [line for line in self.lines if any(job in line for job in jobs)] if jobs else self.lines
         return wanted[-most:]

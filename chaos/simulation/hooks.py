@@ -1,7 +1,7 @@
-"""Time and chance of the client, taken from the simulation instead of the machine.
+"""Replaces the client's time and randomness by those of the simulation.
 
-The client has no seams for this, and should not: what it asks for are plain functions of the standard library. So
-for as long as a simulation runs, the few names under which its modules know them stand for functions of the simulation.
+The client has no hooks for this: it calls plain functions of the standard library. While a simulation runs, the names
+under which the client's modules know them refer to functions of the simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _ThisMachine:
-    """Stands for the name of the machine on which the program runs that is at work just now."""
+    """Stands for the machine name: that of the machine of the program that currently runs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -32,19 +32,19 @@ class _ThisMachine:
 
 @contextmanager
 def taken_over(world: World) -> Iterator[None]:
-    """For as long as this lasts, the client lives in this world."""
-    vouching: Any = windlass.storage.native.clock_view
+    """Run the client in this world for the length of the block."""
+    clock_view: Any = windlass.storage.native.clock_view
     ids: Any = windlass.values.ids
     replaced: list[tuple[Any, str, Any]] = [
         (ids, "urandom", world.chance.randbytes),
-        (ids, "_spare", []),  # none of an earlier history
+        (ids, "_pool", []),  # no ids left from an earlier run
         (windlass.transport.session, "random", world.chance),
         (windlass.values.backoff, "random", world.chance),
         (windlass.transport.session, "monotonic", world.monotonic),
         (windlass.queue, "monotonic", world.monotonic),
-        (vouching, "monotonic", world.monotonic),
-        (vouching, "uptime_ms", lambda: int(world.monotonic() * 1000)),
-        (vouching, "MACHINE", _ThisMachine(world)),
+        (clock_view, "monotonic", world.monotonic),
+        (clock_view, "uptime_ms", lambda: int(world.monotonic() * 1000)),
+        (clock_view, "MACHINE", _ThisMachine(world)),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     for module, name, stand_in in replaced:

@@ -1,4 +1,4 @@
-"""Jobs, and what is asked for them, as plain values: what the book is written in."""
+"""Jobs and enqueue arguments as plain values, used by the book."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NAMED = re.compile(rb"payload \d+;")
 
 
 class Moment(NamedTuple):
-    """When a step was made: truly (ms since 1970, had the clock never jumped), and by the server's clock."""
+    """The time of a step: true time (ms since 1970, as if the clock never jumped), and the server's clock."""
 
     true_ms: float
     wall_us: int
-    jumps: int  # how often the server's clock has been moved so far
+    jumps: int  # number of server clock changes so far
 
     @property
     def wall(self) -> int:
@@ -33,19 +33,19 @@ class Moment(NamedTuple):
 
 
 class When(NamedTuple):
-    """A run time: by the queue's clock (0 is now), and when a delay is truly over, if it is one."""
+    """A run time: by the queue's clock (0 is now), and for a delay its true end."""
 
     at: float = 0
     truly: float = 0
     jumps: int = 0
-    late: float = 0  # ms by which the clock of run times was late then; it can be so once the server's was set back
+    late: float = 0  # ms that the clock of run times was late then; possible after the server's clock was set back
 
 
 NOW = When()
 
 
 class Hold(NamedTuple):
-    """How long a holder is safe: by the queue's clock, and truly."""
+    """Until when a holder is safe: by the queue's clock, and in true time."""
 
     ends: float
     surely: float
@@ -54,7 +54,7 @@ class Hold(NamedTuple):
 
 @dataclass(slots=True)
 class Asked:
-    """What an enqueue asks for."""
+    """The arguments of an enqueue."""
 
     data: bytes
     when: When = NOW
@@ -72,7 +72,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Job:
-    """A job that waits, runs or is dead."""
+    """A waiting, running or dead job."""
 
     id: str
     data: bytes
@@ -90,7 +90,7 @@ class Job:
 
 
 class Reading(NamedTuple):
-    """What the queue's clock says, and how far the queue has come."""
+    """The queue's clock and step number."""
 
     now: int
     frame: int
@@ -111,7 +111,7 @@ class Done:
 
 @dataclass(slots=True)
 class Answer:
-    """What a turn should bring."""
+    """The expected answer of a turn."""
 
     flags: str
     base: int
@@ -121,7 +121,7 @@ class Answer:
 
 
 def name_of(payload: bytes) -> bytes:
-    """The part of a payload that is like no other's; the layout may put something of its own around it."""
+    """The unique part of a payload; the layout may wrap it."""
     found = _NAMED.search(payload)
     return found[0] if found else b""
 

@@ -1,4 +1,4 @@
-"""Where the jobs of a queue are, and how they move: without a word of how the server does it."""
+"""The places of a queue's jobs and their moves, independent of the server's implementation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chaos.simulation.jobs import (
 )
 from chaos.simulation.violation import Violation
 
-MARGIN = 2_000  # ms that a delay is longer while the server's clock is doubted
+DISTRUST_MARGIN_MS = 2_000  # ms added to a delay while the server's clock is distrusted
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Moves:
     broken: dict[str, Job] = field(default_factory=dict)
     holders: dict[str, Hold] = field(default_factory=dict)
     callers: dict[str, Done] = field(default_factory=dict)
-    # For those who were told something: what became of each payload, lease and outcome.
+    # For the check of the programs' answers: the fate of each payload, lease and outcome.
     enqueued: dict[bytes, str] = field(default_factory=dict)
     given: dict[int, Job] = field(default_factory=dict)
     settled: dict[int, str] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class Moves:
     step: int = 0
     epoch: int = 0
     most_ahead: float = -inf
-    shortest: float = 0.0  # ms by which a lease was cut short at most
-    earliest: float = 0.0  # ms by which a job was given out before its delay was over at most
+    shortest: float = 0.0  # maximum ms by which a lease was cut short
+    earliest: float = 0.0  # maximum ms by which a job was leased before its delay was over
     reaped: int = 0
     replays: int = 0
     stale: int = 0
-    # Of the step that is followed just now.
+    # State of the current step.
     moment: Moment = field(init=False)
     reading: Reading = field(init=False)
     now: int = 0
@@ -151,10 +151,10 @@ class Moves:
         moment = self.moment
         now = max(moment.wall, self.due) if ms else self.due
         if ms and self.due != moment.wall:
-            now += MARGIN
+            now += DISTRUST_MARGIN_MS
         return When(now + ms, moment.true_ms + ms, moment.jumps, max(0.0, moment.true_ms - now))
 
     def _same(self, before: Any, told: str) -> str:
         if before != told:
-            raise Violation("I3", f"the answer to a repeat is {told}, and it was {before}")
+            raise Violation("I3", f"the answer to a repeat is {told}, but the first answer was {before}")
         return told

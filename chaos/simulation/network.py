@@ -1,7 +1,7 @@
-"""What becomes of each request and of its reply: it comes, is lost, or comes much later than anybody waits for it.
+"""The fate of each request and of its reply: it arrives, is lost, or arrives long after the caller gave up.
 
-A connection breaks at the first loss, as TCP's do: the client sees no holes, only an end. A request may
-arrive after its sender has given up and has asked again on another connection.
+A connection breaks at the first loss, as with TCP: the client never sees a gap, only the end. A request may arrive
+after its sender has given up and repeated it on another connection.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from chaos.simulation.commands import unpack
 from chaos.simulation.engine import Engine
 from chaos.simulation.world import SECOND, Program, Task, World
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.wire import Connect, Exchange, Hear
+from windlass.transport.wire import AwaitMessage, Connect, Exchange
 
 
 @dataclass
 class Weather:
-    """How bad the network is: chances for each request, and how long the way is (seconds)."""
+    """The quality of the network: probabilities per request, and latency in seconds."""
 
     lose_request: float = 0.0
     lose_reply: float = 0.0
@@ -52,7 +52,7 @@ class SimulatedWire:
 
 
 class Network:
-    """The way between the programs and the server."""
+    """The network between the programs and the server."""
 
     def __init__(
         self, world: World, engine: Engine, timeout: float, serve: Callable[[list[list[bytes]], bytes, int], list[Any]]
@@ -70,16 +70,16 @@ class Network:
     # -- steps -----------------------------------------------------------------------------------
 
     def perform(self, task: Task, step: Any) -> None:
-        """Answer a step, sooner or later."""
+        """Answer a step, now or later."""
         match step:
             case Connect():
                 self._connect(task)
             case Exchange():
                 self._exchange(task, step)
-            case Hear():
+            case AwaitMessage():
                 self._hear(task, step)
             case _:
-                raise AssertionError(f"nothing in a simulation asks for {step}")
+                raise AssertionError(f"the simulation does not support the step {step}")
 
     def _latency(self) -> float:
         return self._world.chance.uniform(self.weather.shortest, self.weather.longest)
@@ -111,17 +111,17 @@ class Network:
         if arrives is not None:
             reply_to = (task, turn) if answered else None
             world.after(arrives, lambda: self._arrive(wire, life, step, reply_to))
-        # A broken connection may be seen at once; one that is merely silent is given up when time is up.
+        # A broken connection may be seen at once; a silent one is given up at the timeout.
         broken = (arrives is None or not answered) and task.program.cut_until <= world.now
         patience = world.chance.uniform(0, self._timeout) if broken else self._timeout
         world.after(patience, lambda: world.resume(task, turn, error=WireLost("no answer")))
 
     def _fate(self, program: Program) -> tuple[float | None, bool]:
-        """In how many seconds a request arrives, if ever, and whether it is answered."""
+        """Seconds until a request arrives (None: never), and whether it is answered."""
         weather, chance = self.weather, self._world.chance
         roll = chance.random()
         cut = program.cut_until - self._world.now
-        if cut > 0:  # it is lost, or sent again when packets come through
+        if cut > 0:  # lost, or resent when packets pass again
             return (cut / SECOND + self._latency() if roll < 0.5 else None), True
         if (roll := roll - weather.lose_request) < 0:
             return None, False
@@ -134,7 +134,7 @@ class Network:
     def _arrive(self, wire: SimulatedWire, life: int, step: Exchange, reply_to: tuple[Task, int] | None) -> None:
         world = self._world
         if self.server_life != life or self.down_until > world.now:
-            return  # the server that it was sent to is no more
+            return  # the addressed server process has ended
         if self.stalled_until > world.now:
             world.at(self.stalled_until, lambda: self._arrive(wire, life, step, reply_to))
             return
@@ -166,7 +166,7 @@ class Network:
         return [[b"subscribe", channel.encode(), 1] for channel in channels]
 
     def closed(self, wire: SimulatedWire) -> None:
-        """A program has closed a connection; the server sees it soon, or much later if no packet comes through."""
+        """A program has closed a connection; the server sees it soon, or much later during a cut."""
         channels = wire.channels
         if channels and wire.server_life == self.server_life:
             late = wire.program.cut_until > self._world.now
@@ -195,7 +195,7 @@ class Network:
             if task.turn == turn and not task.done:
                 self._world.resume(task, turn, wire.messages.popleft())
 
-    def _hear(self, task: Task, step: Hear) -> None:
+    def _hear(self, task: Task, step: AwaitMessage) -> None:
         wire = step.wire
         assert isinstance(wire, SimulatedWire)
         if wire.messages:
@@ -209,7 +209,7 @@ class Network:
     # -- the server ------------------------------------------------------------------------------
 
     def server_died(self, seconds: float) -> None:
-        """Every connection is broken, and there is no new one for so long."""
+        """Break every connection, and accept none for `seconds` seconds."""
         self.server_life += 1
         self.down_until = self._world.now + int(seconds * SECOND)
         self._listening.clear()

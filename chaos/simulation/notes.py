@@ -1,7 +1,7 @@
-"""The event log of a simulated run, as real processes write one (chaos/log.py), so that their checker can judge it.
+"""The event log of a simulated run in the format of real processes (chaos/log.py), for their checker.
 
-The taps of a real run are used, with virtual time and one file for each simulated program. The book of a simulation
-knows everything; the checker only knows what somebody heard. What the one calls right the other must not call wrong.
+It uses the taps of a real run, with virtual time and one file per simulated program. The simulation's book knows
+everything, the checker only what processes received; the checker must not report a violation that the book does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Notes:
-    """One folder of files; whoever is at work writes into its own."""
+    """A folder of log files; each program writes into its own."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world = world
@@ -39,43 +39,43 @@ class Notes:
         self._calls: dict[str, int] = {}
         self._pids: dict[str, int] = {}
 
-    # -- as the pen of the taps --------------------------------------------------------------------
+    # -- the interface of the taps' pen --------------------------------------------------------------
 
     def next_call(self) -> int:
-        """A number for a call of the program that is at work."""
+        """A call number of the current program."""
         name = self._world.current.name
         self._calls[name] = self._calls.get(name, 0) + 1
         return self._calls[name]
 
     def write(self, record: Record, holder: str = "") -> None:
-        """A record of the program that is at work."""
+        """Write a record of the current program."""
         name = self._world.current.name
         role = "producer" if name.startswith("producer") else "runner"
         self._put(name, role, holder, record)
 
-    # -- what only the driver knows ----------------------------------------------------------------
+    # -- records of the driver ---------------------------------------------------------------------
 
     def fault(self, name: str, programs: list[Program] | None, seconds: float | None = None) -> None:
-        """Something goes wrong, for these programs or else for the server; for so long, or for a moment."""
+        """Log a fault on these programs, or on the server; for some seconds, or momentary."""
         pids = (0,) if programs is None else tuple(self.pid(program.name) for program in programs)
         self._driver(Fault(self._t, name, True, pids))
         if seconds is not None:
             self._world.after(seconds, lambda: self._driver(Fault(self._t, name, False, pids)))
 
     def weather(self, begins: bool) -> None:
-        """The network is bad for everybody."""
+        """Log that the network turns bad or good for all programs."""
         self._driver(Fault(self._t, "bad network", begins))
 
     def ended(self, program: Program, how: str) -> None:
-        """A program is no more."""
+        """Log the end of a program."""
         self._driver(Ended(self._t, self.pid(program.name), how))
 
     def healed(self) -> None:
-        """Nothing goes wrong any more."""
+        """Log that all faults have ended."""
         self._driver(Healed(self._t))
 
     def left(self, book: Book, drained_after: float) -> None:
-        """The end: what is on the server."""
+        """Log the jobs left on the server at the end."""
         for state, jobs in (("dead", book.dead), ("broken", book.broken)):
             for job in jobs.values():
                 check = digest(name_of(job.data))
@@ -84,7 +84,7 @@ class Notes:
         self._driver(Inspected(self._t, book.queue, True, drained_after, 0, 0, counts))
 
     def close(self) -> None:
-        """No more records."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
 
@@ -109,7 +109,7 @@ class Notes:
 
 
 def now_ns(world: World) -> int:
-    """The time that all records have: it only goes on, and is never 0."""
+    """The time of all records: it never goes back, and is never 0."""
     return world.now + 10**9
 
 
@@ -120,13 +120,13 @@ def _append(file: BinaryIO, record: Record) -> None:
 
 @contextmanager
 def noted(world: World, notes: Notes | None) -> Iterator[None]:
-    """For as long as this lasts, whatever a program asks and hears is noted."""
+    """Log all requests and answers of the programs for the length of the block."""
     if notes is None:
         yield
         return
     module: Any = tap
     layout: dict[str, Any] = {name: getattr(NativeLayout, name) for name in _TAPPED}
-    carry_out = Session._carry_out
+    carry_out = Session._execute
     before = (module._pen, module.monotonic_ns, module.SINGLETON)
     module._pen, module.monotonic_ns = notes, lambda: now_ns(world)
     module._wrap_layout()
@@ -135,7 +135,7 @@ def noted(world: World, notes: Notes | None) -> Iterator[None]:
         yield
     finally:
         module._pen, module.monotonic_ns, module.SINGLETON = before
-        setattr(Session, "_carry_out", carry_out)  # noqa: B010
+        setattr(Session, "_execute", carry_out)  # noqa: B010
         for name, original in layout.items():
             setattr(NativeLayout, name, original)
         notes.close()

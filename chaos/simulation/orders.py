@@ -1,4 +1,4 @@
-"""Enqueues and orders, and what is said while a job runs: each done on the book, and the answer compared."""
+"""Enqueues, orders, and calls of running jobs: each repeated on the book, and the answer compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chaos.simulation.violation import Violation
 
 
 class Orders(Moves):
-    """Every script but the turn."""
+    """Every script except the turn."""
 
     # -- enqueue and orders ----------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class Orders(Moves):
         self._promote()
         letters = ""
         jobs: list[tuple[bytes, bytes, bytes]]
-        if call.args[3] == b"2":  # nothing is asked for
+        if call.args[3] == b"2":  # an empty call
             jobs = [(id, data, b"") for id, data in zip(call.args[4::2], call.args[5::2], strict=True)]
         else:
             jobs = list(zip(call.args[4::3], call.args[5::3], call.args[6::3], strict=True))
@@ -52,7 +52,7 @@ class Orders(Moves):
         ids = [id.decode() for id, _, _ in jobs]
         if letters != told:
             wrong = [id for id, ours, theirs in zip(ids, letters, told, strict=True) if ours != theirs]
-            raise Violation("I3", f"enqueue of {wrong} should say {letters} and says {told}", *wrong)
+            raise Violation("I3", f"enqueue of {wrong} should answer {letters}, but answers {told}", *wrong)
         return f"enqueue {' '.join(ids)} {letters}"
 
     def _asked(self, data: bytes, text: bytes) -> Asked:
@@ -128,7 +128,7 @@ class Orders(Moves):
             flags += str(flag)
         self.answer = flags
         if flags != told:
-            raise Violation("I4", f"cancel of {ids} should say {flags} and says {told}", *ids)
+            raise Violation("I4", f"cancel of {ids} should answer {flags}, but answers {told}", *ids)
         return f"cancel {' '.join(ids)} {flags}"
 
     def _revive(self, call: ScriptCall, reply: Any, before: Any) -> str:
@@ -148,10 +148,10 @@ class Orders(Moves):
                 self._place(job)
         self.answer = flags
         if flags != told:
-            raise Violation("I4", f"revive of {ids} should say {flags} and says {told}", *ids)
+            raise Violation("I4", f"revive of {ids} should answer {flags}, but answers {told}", *ids)
         return f"revive {' '.join(ids)} {flags}"
 
-    # -- while a job runs ------------------------------------------------------------------------
+    # -- calls of running jobs -------------------------------------------------------------------
 
     def _beat(self, call: ScriptCall, reply: Any, before: Any) -> str:
         told = reply[1].decode()
@@ -163,7 +163,9 @@ class Orders(Moves):
             self._sign_of_life(holder, ms)
         self.answer = "1" if known else "0"
         if self.answer != told:
-            raise Violation("I8", f"holder {holder} should be {'known' if known else 'unknown'}, and beat says {told}")
+            raise Violation(
+                "I8", f"holder {holder} should be {'known' if known else 'unknown'}, but beat answers {told}"
+            )
         return f"beat {holder} {told}"
 
     def _extend(self, call: ScriptCall, reply: Any, before: Any) -> str:
@@ -190,7 +192,7 @@ class Orders(Moves):
         self._drop_raw(left - {raw})
         self.answer = flags
         if flags != told:
-            raise Violation("I7", f"extend of {ids} should say {flags} and says {told}", *ids)
+            raise Violation("I7", f"extend of {ids} should answer {flags}, but answers {told}", *ids)
         return f"extend {' '.join(ids)} {flags}"
 
     def _progress(self, call: ScriptCall, reply: Any, before: Any) -> str:
@@ -201,7 +203,7 @@ class Orders(Moves):
         job = self.leased.get(id)
         self.answer = "1" if job is not None and job.fence == fence and not job.cancelled else "0"
         if self.answer != told:
-            raise Violation("I7", f"progress of {id} should say {self.answer} and says {told}", id)
+            raise Violation("I7", f"progress of {id} should answer {self.answer}, but answers {told}", id)
         return f"progress {id} {told}"
 
     def _audit(self, call: ScriptCall, reply: Any, before: Any) -> str:
@@ -220,7 +222,7 @@ class Orders(Moves):
         if reply == 1:
             if any((self.ready, self.scheduled, self.leased, self.blocked, self.dead, self.broken, self.holders)):
                 raise Violation("I1", "the queue's state was dropped while it was in use")
-            if not self.callers:  # else it is kept for a while, for the sake of what may still arrive
+            if not self.callers:  # otherwise the state is kept for late requests
                 self.clock, self.step, self.fence = None, 0, 0
         return f"goodbye {len(waiters)} {' '.join(holders)} {' '.join(callers)} {reply}"
 

@@ -1,4 +1,4 @@
-"""One seed: things go wrong for so many calls, then everything is mended, and all work must come to its end."""
+"""One seed: faults for a number of calls, then everything is repaired, and all work must finish."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from windlass.storage.native import scripts
 from windlass.storage.port import Script
 from windlass.transport.session import SessionOptions
 
-TIMEOUT = 3.0  # seconds for which a client waits for a reply
-RETRY_FOR = 10.0
-LOOK_EVERY = 500  # calls between two looks at the whole queue
-LAST_WORDS = 4  # virtual seconds after that in which the last answers arrive
-DRAIN_WITHIN = 1800.0  # virtual seconds in which all work must end when nothing goes wrong any more
+TIMEOUT_S = 3.0  # seconds that a client waits for a reply
+RETRY_FOR_S = 10.0
+INSPECT_EVERY = 500  # calls between two inspections of the whole queue
+LAST_ANSWERS_S = 4  # virtual seconds for the last answers to arrive
+DRAIN_TIMEOUT_S = 1800.0  # virtual seconds in which all work must end once all faults have ended
 
 
 @dataclass
 class Report:
-    """How a run went."""
+    """The result of a run."""
 
     seed: int
     digest: str
@@ -48,7 +48,7 @@ class Report:
 
     @property
     def line(self) -> str:
-        """The run in one line."""
+        """The result in one line."""
         faults = " ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items())) or "network only"
         what = str(self.violation) if self.violation else "ok"
         return (
@@ -60,7 +60,7 @@ class Report:
 def simulate(
     seed: int, steps: int = 2000, workers: int = 5, *, binary: Path | None = None, log: Path | None = None
 ) -> Report:
-    """Run one seed. With a `log` the programs do only what the log of a run has words for, and it is written there."""
+    """Run one seed. With a `log` folder the programs use only actions that the event log can express, and write it."""
     began = perf_counter()
     world = World(seed)
     notes = Notes(world, log) if log else None
@@ -87,28 +87,28 @@ def simulate(
 
 
 class Run:
-    """Everything that takes part in one run."""
+    """All parts of one run."""
 
     def __init__(self, world: World, engine: Engine, steps: int, workers: int, notes: Notes | None = None) -> None:
         chance = world.chance
         self.world, self.engine, self.steps, self.notes = world, engine, steps, notes
         self.names = names_of(each for each in vars(scripts).values() if isinstance(each, Script))
         mix = Mix.choose(chance)
-        self.network = Network(world, engine, TIMEOUT, self.serve)
+        self.network = Network(world, engine, TIMEOUT_S, self.serve)
         self.network.weather = mix.weather
         world.network = self.network
         queues = ("one", "two") if chance.random() < 0.3 else ("one",)
         self.books = {queue: Book(queue) for queue in queues}
         self.truth = Truth(self.books)
         self.jump_ns = 0
-        self.most_ns = 0  # how far ahead the server's clock ever was
+        self.most_ns = 0  # maximum by which the server's clock was ahead
         self.jumps = 0
         self.machines = [Machine(f"machine{i}", chance.randrange(10**6) * SECOND) for i in range(3)]
         self.stage = Stage(
             world,
             self.truth,
             engine.endpoint,
-            SessionOptions(scripts.ALL, retry_for=RETRY_FOR, call_timeout=TIMEOUT),
+            SessionOptions(scripts.ALL, retry_for=RETRY_FOR_S, call_timeout=TIMEOUT_S),
             queues,
             busy=chance.choice([0.5, 3.0, 20.0]),
             lease=chance.choice([3.0, 15.0]),
@@ -123,24 +123,24 @@ class Run:
         self.served = 0
         self.tearing = False
 
-    # -- the whole -------------------------------------------------------------------------------
+    # -- the course of a run ---------------------------------------------------------------------
 
     def run(self) -> None:
-        """All of it."""
+        """Run from start to end."""
         if self.notes:
             self.notes.weather(True)
         self.nemesis.plan()
         self.world.run(lambda: self.served >= self.steps)
         self.heal()
         healed = self.world.now
-        limit = healed + int(DRAIN_WITHIN * SECOND)
+        limit = healed + int(DRAIN_TIMEOUT_S * SECOND)
         self.world.run(lambda: self.is_drained or self.world.now > limit)
         if not self.is_drained:
             left = [job for book in self.books.values() for job in (*book.ready, *book.scheduled, *book.leased)]
-            raise Violation("I12", f"not drained in {DRAIN_WITHIN:g} s: {left}", *left)
+            raise Violation("I12", f"not drained in {DRAIN_TIMEOUT_S:g} s: {left}", *left)
         self.world.note("driver", "drained")
         drained = self.world.now
-        self.world.run(lambda: self.world.now > drained + LAST_WORDS * SECOND)
+        self.world.run(lambda: self.world.now > drained + LAST_ANSWERS_S * SECOND)
         for book in self.books.values():
             if self.notes:
                 self.notes.left(book, (drained - healed) / SECOND)
@@ -149,10 +149,10 @@ class Run:
         self.truth.last_look()
         rewinds = sum(layout.rewinds for layout in self.stage.layouts)
         if rewinds:
-            raise Violation("I12", f"{rewinds} times the server was thought to have forgotten something, and had not")
+            raise Violation("I12", f"the client detected {rewinds} rewinds, but there were none")
 
     def audit(self) -> None:
-        """Have the product's own audit look for what fits nowhere."""
+        """Run the product's own audit."""
         auditor = Auditor(self.stage, Program("auditor", self.machines[0]))
         auditor.begin()
         self.world.run(lambda: auditor.is_done)
@@ -162,11 +162,11 @@ class Run:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all work has come to its end."""
+        """Whether all jobs have ended."""
         return not any(book.unfinished for book in self.books.values())
 
     def counts(self) -> dict[str, int]:
-        """For the report. `cut short` and `early` are ms: the most that a late queue clock cost a lease or a delay."""
+        """Counts for the report. `cut short` and `early` are maxima in ms, caused by a late queue clock."""
         books = self.books.values()
         return {
             **self.truth.counts(),
@@ -182,12 +182,12 @@ class Run:
     # -- the server ------------------------------------------------------------------------------
 
     def moment(self) -> Moment:
-        """What time it is, truly and for the server."""
+        """The current time, true and by the server's clock."""
         true_ns = BASE_NS + self.world.now
         return Moment(true_ns / 1e6, (true_ns + self.jump_ns) // 1000, self.jumps)
 
     def serve(self, commands: list[list[bytes]], packed: bytes, replies: int) -> list[Any]:
-        """Have the server carry out a request, and check what it says."""
+        """Let the server execute a request, and check its answers."""
         self.set_clock()
         before = self.engine.log_size if self.tearing else 0
         answers = self.engine.call(packed, replies)
@@ -200,12 +200,12 @@ class Run:
                 continue
             told = self.books[call.queue].follow(call, answer, self.moment())
             self.world.note(f"server/{call.queue}", told or call.script)
-            if self.served % LOOK_EVERY == 0:
+            if self.served % INSPECT_EVERY == 0:
                 self.look()
         return answers
 
     def survives(self, queue: str, answer: Any, before: int) -> bool:
-        """The power fails while a step is written: whether it is there afterwards. It is so wholly, or not at all."""
+        """A power failure during the write of a step: returns whether the step survived, wholly or not at all."""
         self.tearing = False
         after = self.engine.log_size
         self.engine.kill()
@@ -215,22 +215,22 @@ class Run:
         there: bool = self.engine.step_of(queue) == answer[0][-1]
         self.world.note("nemesis", f"tears the log {after - end} bytes before its end: {'kept' if there else 'gone'}")
         if end == after and not there:
-            raise Violation("I1", "a step whose log was whole is gone")
+            raise Violation("I1", "a completely logged step is lost")
         return there
 
     def restart(self, seconds: float) -> None:
-        """Start the server again on what there is; the programs can reach it in so many seconds."""
+        """Restart the server on the remaining data; the programs can reach it after `seconds` seconds."""
         self.tell_checker("kill server", None, seconds)
         self.network.server_died(seconds)
         self.set_clock()
         self.engine.start()
 
     def set_clock(self) -> None:
-        """The server's clock stands at virtual time, and where it was moved to."""
+        """Set the server's clock to virtual time plus all jumps."""
         self.engine.set_clock(BASE_NS + self.world.now + self.jump_ns)
 
     def move_clock(self, ns: int) -> None:
-        """Set the server's clock ahead, or back."""
+        """Move the server's clock ahead or back."""
         self.jump_ns += ns
         self.most_ns = max(self.most_ns, self.jump_ns)
         self.jumps += 1
@@ -238,14 +238,14 @@ class Run:
         self.tell_checker("server clock", None)
 
     def look(self) -> None:
-        """Compare everything that is on the server with the books."""
+        """Compare the server's contents with the books."""
         for queue, book in self.books.items():
             book.compare(self.engine.look(queue))
 
     # -- programs --------------------------------------------------------------------------------
 
     def hire(self, name: str, kind: str) -> None:
-        """Start a program; the next one of the same name, if there was one before."""
+        """Start a program, or its successor under the same name."""
         number = self.incarnations[name] = self.incarnations.get(name, 0) + 1
         machine = self.world.chance.choice(self.machines)
         program = Program(f"{name}.{number}", machine, held_until=machine.asleep_until)
@@ -255,27 +255,27 @@ class Run:
         actor.begin()
 
     def replace(self, program: Program, seconds: float) -> Actor:
-        """Another program takes the place of this one, in so many seconds."""
+        """Start a successor of this program after `seconds` seconds."""
         kind, actor = self.generation.pop(program)
         name = program.name.rpartition(".")[0]
         self.world.after(seconds, lambda: self.hire(name, kind))
         return actor
 
     def bury(self, program: Program) -> None:
-        """A program has come to its end by itself."""
+        """A program has exited normally."""
         self.world.kill(program)
         if self.notes:
             self.notes.ended(program, "exit 0")
 
     def tell_checker(self, fault: str, programs: list[Program] | None, seconds: float | None = None) -> None:
-        """Note a fault in the log of the run: for these programs, or for the server."""
+        """Log a fault on these programs, or on the server."""
         if self.notes:
             self.notes.fault(fault, programs, seconds)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Nothing goes wrong any more, and nothing new comes."""
+        """End all faults, and produce no new work."""
         self.world.note("driver", "heals everything")
         self.stage.draining = True
         if self.notes:
@@ -284,16 +284,16 @@ class Run:
         self.network.weather = Weather()
         self.network.down_until = self.network.stalled_until = 0
         if self.jump_ns < self.most_ns:
-            # A delay counts from the later reading, and may be as late as that. Nobody waits a day for the end.
+            # A delay counts from the later clock reading. Cap it, so that the end does not take a virtual day.
             self.move_clock(self.most_ns - self.jump_ns)
         for program in self.generation:
             program.cut_until, program.held_until = 0, program.machine.asleep_until
         if not any(kind == "raw" for kind, _ in self.generation.values()):
-            self.hire("raw", "raw")  # so that somebody works on every queue
+            self.hire("raw", "raw")  # so that every queue has a worker
 
 
 def _is_step(answer: Any) -> bool:
-    """Whether a script wrote something, perhaps: then its answer begins with the clock's reading."""
+    """Whether a script may have written: then its answer begins with the clock reading."""
     return isinstance(answer, list) and bool(answer) and isinstance(answer[0], list)
 
 

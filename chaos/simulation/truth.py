@@ -1,8 +1,8 @@
-"""What the programs were told, against what the server did.
+"""The programs' answers, compared with the server's steps.
 
-A promise is made to whoever gets an answer: an enqueue that was acknowledged is on the queue, one that was refused
-never happened and never will, a lease is one that the server gave to this caller, an outcome counts once. A call that
-ends in doubt promises nothing.
+Each answer is a promise: an acknowledged enqueue is on the queue, a refused one never happens, a lease was given to
+this caller, an outcome counts once. A call that ends in doubt promises nothing.
+
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LETTERS = {Status.ADDED: "a", Status.UPDATED: "u", Status.KEPT: "k", Status.BLO
 
 
 class Truth:
-    """The answers that were heard."""
+    """The answers that programs received."""
 
     def __init__(self, books: dict[str, Book]) -> None:
         self._books = books
@@ -40,7 +40,7 @@ class Truth:
                 raise Violation("I1", text, job.id)
 
     def refused(self, queue: str, jobs: Iterable[NewJob]) -> None:
-        """An enqueue was refused: it did not happen."""
+        """An enqueue was refused: it must never happen."""
         self._refused += [(queue, job) for job in jobs if name_of(job.data)]
 
     def doubted(self) -> None:
@@ -48,19 +48,21 @@ class Truth:
         self.in_doubt += 1
 
     def leased(self, queue: str, leases: Sequence[Lease], holder: str | None) -> None:
-        """A lease was handed to a program."""
+        """A program received a lease."""
         for lease in leases:
             given = self._books[queue].given.get(lease.fence)
             if given is None or given.id != lease.id or name_of(given.data) != lease.data:
-                raise Violation("I2", f"{lease.id}^{lease.fence} is told to be leased, and was not", lease.id)
+                raise Violation("I2", f"{lease.id}^{lease.fence} was reported as leased, but was not", lease.id)
             if holder is not None and given.holder != holder:
-                raise Violation("I6", f"{lease.id}^{lease.fence} went to {holder}, and is for {given.holder}", lease.id)
+                raise Violation(
+                    "I6", f"{lease.id}^{lease.fence} went to {holder}, but belongs to {given.holder}", lease.id
+                )
             if (queue, lease.fence) in self._leased:
-                raise Violation("I6", f"{lease.id}^{lease.fence} was handed to two calls", lease.id)
+                raise Violation("I6", f"{lease.id}^{lease.fence} was given to two calls", lease.id)
             self._leased.add((queue, lease.fence))
 
     def settling_in_doubt(self, queue: str, outcomes: Sequence[Outcome]) -> None:
-        """Outcomes were sent, and nobody knows whether they counted: to repeat them may say that they did before."""
+        """Outcomes were sent without an answer: a repeat may be told that they already counted."""
         self._doubtful.update((queue, outcome.lease.fence) for outcome in outcomes)
 
     def settled(self, queue: str, outcomes: Sequence[Outcome], told: Sequence[bool]) -> None:
@@ -69,19 +71,19 @@ class Truth:
             id, fence = outcome.lease.id, outcome.lease.fence
             how = self._books[queue].settled.get(fence)
             if ours and how in (None, "taken back"):
-                raise Violation("I4", f"an outcome of {id}^{fence} was acknowledged, and did not count", id)
+                raise Violation("I4", f"an outcome of {id}^{fence} was acknowledged, but did not count", id)
             if not ours and how not in (None, "taken back") and (queue, fence) not in self._doubtful:
-                raise Violation("I4", f"an outcome of {id}^{fence} counted, and is told to be stale", id)
+                raise Violation("I4", f"an outcome of {id}^{fence} counted, but was reported as stale", id)
             if ours:
-                self._doubtful.add((queue, fence))  # whoever says it again hears that it is over
+                self._doubtful.add((queue, fence))  # a repeat is told that the lease is over
 
     def last_look(self) -> None:
-        """At the end: what was refused has never happened."""
+        """At the end: refused enqueues have never happened."""
         for queue, job in self._refused:
             if job.data in self._books[queue].enqueued:
-                text = f"the enqueue of {job.id} was refused as not applied, and was applied"
+                text = f"the enqueue of {job.id} was reported as not applied, but was applied"
                 raise Violation("I1", text, job.id)
 
     def counts(self) -> dict[str, Any]:
-        """For the report."""
+        """Counts for the report."""
         return {"acknowledged": self.acknowledged, "in doubt": self.in_doubt, "leases": len(self._leased)}

@@ -1,4 +1,4 @@
-"""A turn: outcomes are settled, what is due is promoted, what was lost is taken back, and the next jobs are leased."""
+"""A turn: settle outcomes, promote due jobs, reclaim lost jobs, and lease the next jobs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from chaos.simulation.jobs import LIMITED, META, NOW, PLAIN_LIMITS, SUSPECT, UND
 from chaos.simulation.moves import Moves
 from chaos.simulation.violation import Violation
 
-BLUR = 4.0  # ms that rounding may cost
-JUMP = 1_000.0  # ms that the queue's clock may follow a jump of the server's clock
-TOLERANCE = 2_000.0  # ms by which the clock of run times may be off once the server's clock has jumped
+ROUNDING_MS = 4.0  # ms of rounding error
+MAX_JUMP_MS = 1_000.0  # ms that the queue's clock may follow a jump of the server's clock
+TOLERANCE_MS = 2_000.0  # ms that the clock of run times may be off after a jump of the server's clock
 
 _FENCE = struct.Struct(">Q")
 
 
 class Turns(Moves):
-    """The script that everything goes through."""
+    """The script of all settles and leases."""
 
     def _turn(self, call: ScriptCall, reply: Any, before: Any) -> str:
         args = call.args
@@ -46,7 +46,7 @@ class Turns(Moves):
         leases = " ".join(f"{job.id}^{job.fence}" for job in answer.leased)
         return (
             f"turn {holder}{outcomes} settled {answer.flags or '-'} leased {leases or '-'}"
-            f"{f' took back {taken_back}' * bool(taken_back)}{' lost' * answer.lost}"
+            f"{f' reclaimed {taken_back}' * bool(taken_back)}{' lost' * answer.lost}"
         )
 
     def _settle_completed(self, args: list[bytes]) -> tuple[str, set[str], int]:
@@ -107,7 +107,7 @@ class Turns(Moves):
         elif verb == b"c":
             self._crash(job, allowed=b)
         else:
-            raise AssertionError(f"the book does not know the outcome {verb!r}")
+            raise AssertionError(f"unknown outcome {verb!r}")
 
     def _crash(self, job: Job, allowed: int) -> None:
         job.stalls += 1
@@ -154,7 +154,7 @@ class Turns(Moves):
     def _check_not_cut_short(self, name: str, hold: Hold, held: list[Job]) -> None:
         early = hold.surely - self.moment.true_ms
         self.shortest = max(self.shortest, early)
-        if early > BLUR + JUMP * (self.moment.jumps - hold.jumps):
+        if early > ROUNDING_MS + MAX_JUMP_MS * (self.moment.jumps - hold.jumps):
             ids = [job.id for job in held]
             raise Violation("I8", f"the lease of {name} on {ids} was cut short by {early:.0f} ms", *ids)
 
@@ -176,7 +176,7 @@ class Turns(Moves):
         if flags != answer.flags:
             self._blame_flags(answer.flags, flags, args)
         if taken_back != answer.taken_back:
-            raise Violation("I8", f"{answer.taken_back} jobs should be taken back, and {taken_back} were")
+            raise Violation("I8", f"{answer.taken_back} jobs should be reclaimed, but {taken_back} were")
         if bool(lost) != answer.lost:
             raise Violation("I8", f"the holder should be {'lost' if answer.lost else 'known'}")
         found = [id.decode() for id in ids]
@@ -184,7 +184,7 @@ class Turns(Moves):
         if found != expected:
             self._blame_leases(expected, found)
         if expected and int(base) != answer.base:
-            raise Violation("I6", f"fences should begin behind {answer.base} and begin behind {base}", *expected)
+            raise Violation("I6", f"fences should follow {answer.base}, but follow {base}", *expected)
         metas = metas or [None] * len(ids)
         priorities = priorities * len(ids) if len(priorities) == 1 else priorities
         for job, payload, meta, priority in zip(answer.leased, data, metas, priorities, strict=True):
@@ -192,33 +192,33 @@ class Turns(Moves):
 
     def _compare_lease(self, job: Job, payload: bytes, meta: bytes | None, priority: int) -> None:
         if payload != job.data:
-            raise Violation("I2", f"{job.id} came out as {payload!r} and went in as {job.data!r}", job.id)
+            raise Violation("I2", f"{job.id} was leased with {payload!r}, but enqueued with {job.data!r}", job.id)
         _, marks, _, *limits = META.unpack(meta) if meta else (0, 0, 0, *PLAIN_LIMITS[:2], 0, 0, *PLAIN_LIMITS[2:], 0)
         max_failures, max_stalls, failures, stalls, least, most, _ = limits
         found = (priority, marks, failures, stalls, (max_failures, max_stalls, least, most))
         expected = (job.priority, job.marks, job.failures, job.stalls, job.limits)
         if found != expected:
-            raise Violation("I12", f"{job.id} should have {expected} and has {found}", job.id)
+            raise Violation("I12", f"{job.id} should have {expected}, but has {found}", job.id)
         early = job.when.truly - self.moment.true_ms
         self.earliest = max(self.earliest, early)
-        allowed = BLUR + job.when.late + (TOLERANCE if self.moment.jumps else 0)
+        allowed = ROUNDING_MS + job.when.late + (TOLERANCE_MS if self.moment.jumps else 0)
         if early > allowed and job.when.jumps == self.moment.jumps:
             raise Violation("I10", f"{job.id} was given out {early:.0f} ms before its delay was over", job.id)
 
     def _blame_flags(self, expected: str, found: str, args: list[bytes]) -> None:
         for (id, fence, _), ours, theirs in zip(self._outcomes(args), expected, found, strict=True):
             if ours == "0" != theirs:
-                raise Violation("I7", f"an outcome of {id} with fence {fence} was accepted, and it is stale", id)
+                raise Violation("I7", f"an outcome of {id} with fence {fence} was accepted, but it is stale", id)
             if (ours != "2" and theirs == "2") or (ours == "2" and theirs == "1"):
-                raise Violation("I1", f"{id} is broken, and the queue should{' not' * (ours == '2')} keep it", id)
+                raise Violation("I1", f"{id} is broken, but the queue should{' not' * (ours == '2')} keep it", id)
             if ours != theirs:
-                raise Violation("I4", f"an outcome of {id} with fence {fence} was refused, and it is current", id)
+                raise Violation("I4", f"an outcome of {id} with fence {fence} was refused, but it is current", id)
 
     def _blame_leases(self, expected: list[str], found: list[str]) -> None:
         wrong = next((id for id in found if id not in expected), None)
         if wrong is None:
             missing = [id for id in expected if id not in found]
-            what = f"{missing} should have come" if missing else f"the order should be {expected} and is {found}"
+            what = f"{missing} should be leased" if missing else f"the order should be {expected}, but is {found}"
             raise Violation("I11", f"{what}; leased were {found}", *(missing or expected))
         if wrong in self.leased:
             raise Violation("I6", f"{wrong} was leased while another lease on it lives", wrong)
@@ -226,10 +226,10 @@ class Turns(Moves):
             raise Violation("I10", f"{wrong} was leased before its run time", wrong)
         if wrong in self.ready:
             raise Violation("I11", f"{wrong} was leased before {expected}", wrong, *expected)
-        raise Violation("I5", f"{wrong} was leased, and there is no such job any more", wrong)
+        raise Violation("I5", f"{wrong} was leased, but no longer exists", wrong)
 
     def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
-        """A repeat names what is still held of the first answer, and changes nothing."""
+        """A repeat returns the leases still held from the first answer, and changes nothing."""
         _, flags, base, ids, data, _, priorities, _, taken_back, *_ = reply
         held = [(self.leased.get(job.id), job) for job in before.leased]
         still = [here is not None and (here.fence, here.holder) == (job.fence, job.holder) for here, job in held]
@@ -239,13 +239,15 @@ class Turns(Moves):
         again = (flags.decode(), int(base), taken_back)
         if first != again or expected != found:
             names = [job.id for job in before.leased]
-            raise Violation("I3", f"a repeat says {again} {found}; it was {first} and should be {expected}", *names)
+            raise Violation(
+                "I3", f"a repeat answers {again} {found}; the first answer was {first}, expected {expected}", *names
+            )
         priorities = priorities * len(ids) if len(priorities) == 1 else priorities
         for job, payload, priority, kept in zip(before.leased, data, priorities, still, strict=True):
             if (payload is not None) != kept or (kept and payload != job.data):
-                raise Violation("I2", f"a repeat says that {job.id} is {payload!r}, and it was {job.data!r}", job.id)
+                raise Violation("I2", f"a repeat returns {job.id} with {payload!r}, but it was {job.data!r}", job.id)
             if kept and priority != job.priority:
-                raise Violation("I3", f"a repeat says that {job.id} has priority {priority}", job.id)
+                raise Violation("I3", f"a repeat returns {job.id} with priority {priority}", job.id)
         return f"turn {holder} leased {' '.join(filter(None, found)) or '-'}"
 
     def _outcomes(self, args: list[bytes]) -> Iterable[tuple[str, int, str]]:

@@ -1,10 +1,10 @@
-"""What is raised when a promise is broken."""
+"""The exception for a broken promise."""
 
 from __future__ import annotations
 
 
 class Violation(Exception):
-    """An invariant that does not hold: its name, and the jobs that it concerns."""
+    """A violated invariant: its name, and the jobs concerned."""
 
     def __init__(self, invariant: str, text: str, *jobs: str) -> None:
         super().__init__(f"{invariant}: {text}")

@@ -1,8 +1,8 @@
 """Virtual time, the machines, and the programs that run on them.
 
-Everything that happens is an event on one list, at a time of its own; the next one is always the earliest, and of two
-at the same time the one that was planned first. A program's task is a generator: it is resumed with the answer to the
-step that it asked for, while its program is alive and not held up.
+Everything is an event with a time on one list; the earliest event is next, and ties run in the order of planning. A
+program's task is a generator: it is resumed with the answer to its last step, while its program is alive and not
+frozen.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Life = Generator[Any, Any, Any]
 
 
 class Interrupted(Exception):
-    """Thrown into a task whose caller does not wait any longer, as a cancelled coroutine is."""
+    """Thrown into a task whose caller stops waiting, like a cancelled coroutine."""
 
 
 @dataclass
 class Machine:
-    """Its clock only runs, and stands still while the machine sleeps."""
+    """A machine. Its clock only runs forward, and freezes while the machine sleeps."""
 
     name: str
     booted_ns: int
@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Program:
-    """One process: it has a name, lives on a machine, and may die, be cut off or be held up."""
+    """One process: it has a name, runs on a machine, and may die, be cut off or be frozen."""
 
     name: str
     machine: Machine
@@ -60,13 +60,13 @@ class Task:
     def __init__(self, program: Program, life: Life) -> None:
         self.program = program
         self.life = life
-        self.turn = 0  # counts its resumptions: an answer to an earlier step comes too late
+        self.turn = 0  # counts resumptions, to drop answers to earlier steps
         self.done = False
         self.mark: object = None  # while it may be interrupted
 
 
 class World:
-    """The list of events, and who is at work just now."""
+    """The list of events, and the current program."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -81,39 +81,39 @@ class World:
     # -- time ------------------------------------------------------------------------------------
 
     def monotonic(self) -> float:
-        """The clock of the machine on which the program runs that is at work."""
+        """The clock of the current program's machine."""
         machine = self.current.machine
         return (machine.booted_ns + self.now - machine.slept_ns) / SECOND
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Let something happen in so many seconds."""
+        """Schedule an event in `seconds` seconds."""
         self.at(self.now + int(seconds * SECOND), event)
 
     def at(self, ns: int, event: Callable[[], None]) -> None:
-        """Let something happen then."""
+        """Schedule an event at this time."""
         heapq.heappush(self._events, (ns, next(self._numbers), event))
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Let events happen, one by one, until then."""
+        """Process events, one by one, until the condition holds."""
         while self._events and not until():
             self.now, _, event = heapq.heappop(self._events)
             event()
 
     def note(self, who: str, what: str) -> None:
-        """Put something down in the history."""
+        """Add a line to the history."""
         self.history.note(self.now, who, what)
 
     # -- tasks -----------------------------------------------------------------------------------
 
     def spawn(self, program: Program, life: Life) -> Task:
-        """Begin a task."""
+        """Start a task."""
         task = Task(program, life)
         program.tasks.append(task)
         self.at(self.now, lambda: self.resume(task, 0))
         return task
 
     def resume(self, task: Task, turn: int, value: Any = None, error: BaseException | None = None) -> None:
-        """Go on with a task, if it still waits for this answer."""
+        """Resume a task, if it still waits for this answer."""
         program = task.program
         if task.done or task.turn != turn or not program.alive:
             return
@@ -135,7 +135,7 @@ class World:
 
     @contextmanager
     def interrupted(self, seconds: float | None) -> Iterator[None]:
-        """For the task at work: interrupt what it does in here, if it takes longer than that."""
+        """Interrupt the current task's block if it takes longer than `seconds`."""
         task, mark = self.task, object()
         task.mark = mark
 
@@ -151,14 +151,14 @@ class World:
             task.mark = None
 
     def kill(self, program: Program) -> None:
-        """A program dies where it stands. What it has sent may still arrive."""
+        """Kill a program at once. Its sent requests may still arrive."""
         self.stop(program)
         program.alive = False
         for wire in list(program.wires):
             wire.abort()
 
     def stop(self, program: Program) -> None:
-        """A program gives up whatever it is doing."""
+        """Cancel everything that a program does."""
         self.current = program
         for task in program.tasks:
             task.done = True

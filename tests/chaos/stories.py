@@ -1,4 +1,4 @@
-"""Logs for tests of the checker: short ones told event by event, and forged ones in which one thing is changed."""
+"""Logs for tests of the checker: short ones built event by event, and forged ones with one change."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asked(job: str, **more: Any) -> EnqueueAsked:
 
 
 class Story:
-    """A log of one queue, told event by event. `at` is the time in seconds; every event takes two milliseconds."""
+    """A log of one queue, built event by event. `at` is the time in seconds; every event takes two milliseconds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,7 +68,7 @@ class Story:
         self.at = 1.0
         self.step = 0
         self.epoch = EPOCH
-        self.clock_ahead = 0  # ms that the queue's clock shows too much
+        self.clock_ahead = 0  # ms that the queue's clock is ahead
         self.wall_ahead = 0  # the same of the server's clock for run times
         self.dead: list[Left] = []
         self._write("driver", None)
@@ -133,9 +133,9 @@ class Story:
         took: float = 0,
         **more: Any,
     ) -> int:
-        """A turn of a worker: it settles, and is given jobs. The fence of the last one.
+        """A worker's turn: settles, and leases jobs. Returns the fence of the last one.
 
-        `took`: so many seconds later the answer came, to a repeat, and tells the time of that.
+        `took`: the answer came that many seconds later, to a repeat, and carries the time of the repeat.
         """
         claims = []
         for job in jobs:
@@ -157,7 +157,7 @@ class Story:
         return self._fence
 
     def settle(self, who: str, job: str, fence: int, outcome: str = "completed", **more: Any) -> None:
-        """One outcome by itself. `ours`: what the server says; `heard`: whether anybody is told."""
+        """A single outcome. `ours`: the server's answer; `heard`: whether the answer arrives."""
         ours, heard = more.pop("ours", True), more.pop("heard", True)
         self.claim(who, settles=(SettleAsked(job, fence, outcome, **more),), settled=(ours,), want=0, heard=heard)
 
@@ -180,7 +180,7 @@ class Story:
         self._write(who, Finished(self._tick(), self.pid(who), QUEUE, job, fence, how))
 
     def complete(self, who: str, job: str, fence: int, *, attempt: int = 1) -> None:
-        """It is run, and ends well."""
+        """The job runs and completes."""
         self.start(who, job, fence, attempt=attempt)
         self.finish(who, job, fence)
         self.settle(who, job, fence)
@@ -204,7 +204,7 @@ class Story:
         self.dead.append(Left(0, QUEUE, job, "dead", failures, stalls, reason, payload))
 
     def end(self, **limits: Any) -> Report:
-        """The last look, and the checker's word."""
+        """The final inspection, and the checker's report."""
         for left in self.dead:
             self._write("driver", msgspec.structs.replace(left, t=self._tick()))
         counts = {"ready": 0, "leased": 0, "dead": len(self.dead)}
@@ -215,7 +215,7 @@ class Story:
 
 
 class Noted(NamedTuple):
-    """One call of a forged log: its file, and the places of what was asked and answered."""
+    """One call of a forged log: its file, and the positions of request and answer."""
 
     file: str
     at: int
@@ -225,7 +225,7 @@ class Noted(NamedTuple):
 
 
 class Forged:
-    """A legal log in memory, in which something can be changed. Between two steps there is room for nine more."""
+    """A legal log in memory that can be changed. Step numbers leave room for nine more between two steps."""
 
     def __init__(self, files: dict[str, list[Any]]) -> None:
         self.files = files
@@ -256,7 +256,7 @@ class Forged:
                     yield name, at, record
 
     def calls(self) -> list[Noted]:
-        """All that were answered, in the order of steps."""
+        """All answered calls, in the order of steps."""
         if self._calls is not None:
             return self._calls
         found = []
@@ -277,7 +277,7 @@ class Forged:
         return [(noted, one) for noted in self.calls() for one in noted.sent.settles if one.job == job]
 
     def plain(self) -> str:
-        """A job that was enqueued, claimed, run and completed, each once, and is like any other."""
+        """An ordinary job: enqueued, leased, run and completed, each once."""
         once: dict[str, int] = {}
         ended: dict[str, list[str]] = {}
         for noted in self.calls():
@@ -306,22 +306,22 @@ class Forged:
         self.files[name][at] = msgspec.structs.replace(self.files[name][at], **changes)
 
     def change(self, kind: type[Record], about: str, **changes: Any) -> None:
-        """Change the first record of this kind that is about a job."""
+        """Change the first record of this kind about a job."""
         name, at, _ = next(found for found in self.all(kind) if found[2].job == about)
         self.put(name, at, **changes)
 
     def drop(self, keep: Callable[[Any], bool]) -> None:
-        """Take out all records that are not to be kept."""
+        """Remove all records that `keep` rejects."""
         self._calls = None
         self.files = {name: [record for record in records if keep(record)] for name, records in self.files.items()}
 
     def insert(self, name: str, *records: Any) -> None:
-        """Put records where their time says."""
+        """Insert records by their time."""
         self._calls = None
         self.files[name] = sorted([*self.files[name], *records], key=lambda record: record.t)
 
     def call_after(self, noted: Noted, sent: dict[str, Any], answer: dict[str, Any], *, name: str = "") -> None:
-        """One more call right after a step."""
+        """Insert a call right after a step."""
         self._next_call += 1
         last = noted.answer
         self.insert(

@@ -1,4 +1,4 @@
-"""The checker bites: a legal log is clean, and every single illegal thing that is planted is found by its name."""
+"""Tests of the checker: it accepts a legal log, and finds every single planted violation under its name."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_other_legal_logs_are_clean(seed: int, tmp_path: Path) -> None:
 # -- one illegal thing in a legal log --------------------------------------------------------------
 
 Plant = Callable[[Forged], str]
-"""Changes a log; the job that must be named, or nothing."""
+"""Changes a log; returns the job that the report must name, or an empty string."""
 PLANTS: dict[str, tuple[str, Plant]] = {}
 
 
@@ -118,7 +118,7 @@ def enqueue_of(log: Forged, job: str) -> tuple[Noted, int]:
 
 
 def retried_job(log: Forged) -> tuple[str, Noted, SettleAsked]:
-    """A job that failed once, was tried again at once, and was given out again."""
+    """A job that failed once, was retried immediately, and was leased again."""
     return next(
         (one.job, noted, one)
         for noted in log.calls()
@@ -128,7 +128,7 @@ def retried_job(log: Forged) -> tuple[str, Noted, SettleAsked]:
 
 
 def lost_lease(log: Forged) -> tuple[Noted, Claim]:
-    """The second claim of a job whose first lease was lost: the one that says so."""
+    """The second lease of a job whose first lease was lost."""
     return next(
         (noted, claim)
         for noted in log.calls()
@@ -613,7 +613,7 @@ def test_one_illegal_thing_is_found_by_its_name(name: str, legal: Forged, tmp_pa
 
 
 def test_every_invariant_is_shown_to_bite() -> None:
-    """Those that need a story of their own are below."""
+    """Violations that need a story of their own are below."""
     assert {invariant for invariant, _ in PLANTS.values()} | {"I9"} == set(INVARIANTS)
 
 
@@ -685,7 +685,7 @@ def test_an_unheard_enqueue_must_not_be_lost_once_it_was_given_out(story: Story)
 
 
 def rewound(story: Story, how: str, level: str, age: float) -> Report:
-    """A job is acknowledged at a level, so long before the server is killed, and is gone after it."""
+    """A job is acknowledged at a level, `age` seconds before the server is killed, and is then missing."""
     story.enqueue("p-1", level="fsync")
     story.at = 10.0
     story.enqueue("p-2", level=level)
@@ -767,7 +767,7 @@ def test_an_outcome_is_accepted_from_a_fence_that_nobody_was_given(story: Story)
 
 
 def lost(story: Story, after: float, recovered: int = 1, **more: Any) -> Report:
-    """A worker is killed with a job in hand; another gets that job so many seconds later."""
+    """A worker is killed while it holds a job; another gets that job `after` seconds later."""
     story.enqueue("p-1")
     story.start("w", "p-1", story.claim("w", "p-1"))
     if more.get("killed", True):
@@ -903,7 +903,7 @@ def test_the_last_of_a_singleton_is_lost(story: Story) -> None:
 
 
 def overlap(story: Story, fault: str, lasts: float) -> Report:
-    """A worker has a job and is hit; another runs that job; the first one goes on for a while."""
+    """A worker with a job is hit by a fault; another runs that job; the first one continues for a while."""
     story.enqueue("p-1")
     first = story.claim("w", "p-1")
     story.start("w", "p-1", first)
@@ -962,7 +962,7 @@ def test_a_job_is_early_in_real_time_though_nobody_has_started_it(story: Story) 
     story.settle("w", "p-1", story.claim("w", "p-1"))
     report = story.end()
     assert broken(report) == {"I10"}
-    assert "given out" in report.violations[0].sentence
+    assert "was leased" in report.violations[0].sentence
 
 
 def test_how_late_jobs_are_is_told(story: Story) -> None:
@@ -1107,7 +1107,7 @@ def test_how_long_ready_jobs_may_wait_can_be_set(story: Story) -> None:
     assert report.ok, report.text()
 
 
-# -- what comes out --------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def test_a_violation_tells_the_history_of_its_job(story: Story) -> None:
@@ -1118,7 +1118,7 @@ def test_a_violation_tells_the_history_of_its_job(story: Story) -> None:
     (told,) = [one for one in story.end().violations if one.invariant == "I5"]
     assert (told.queue, told.job) == (QUEUE, "p-1")
     said = "\n".join(told.history)
-    for part in ("enqueue", f"given out with fence {first}", "started", "finished (ok)", "settle", "with fence 200"):
+    for part in ("enqueue", f"leased with fence {first}", "started", "finished (ok)", "settle", "with fence 200"):
         assert part in said
     assert "p-10" not in said
 

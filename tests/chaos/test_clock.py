@@ -1,4 +1,4 @@
-"""A server's own wall clock: what it says, commands and scripts alike, follows at once."""
+"""Tests of a server's own wall clock: commands and scripts follow every change at once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_commands_and_scripts_see_a_jump_at_once(server: Server, clock: ServerCl
 def test_a_frozen_clock_moves_only_as_told_and_shows_every_step_on_one_connection(
     server: Server, clock: ServerClock
 ) -> None:
-    """The server keeps the time of an event-loop turn: a connection held open must not be served an old one."""
+    """The server caches the time per event-loop turn: an open connection must not get the old one."""
     clock.freeze(1_700_000_000)
     client = server.client()
     try:
@@ -115,7 +115,7 @@ def test_a_restarted_server_has_the_same_clock(server: Server, clock: ServerCloc
 
 
 def test_a_blocked_command_waits_by_this_clock(server: Server, clock: ServerClock) -> None:
-    """Worth knowing for whoever uses it: under a frozen clock BLPOP's own time limit never comes."""
+    """Good to know: under a frozen clock the timeout of BLPOP never expires."""
     clock.freeze(1_700_000_000)
     with ThreadPoolExecutor(max_workers=1) as aside:
         waiting = aside.submit(server.command, "BLPOP", "nothing", 10)

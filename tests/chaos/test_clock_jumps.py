@@ -1,4 +1,4 @@
-"""The short form of `python -m chaos.clock_jumps`: the server's clock leaps by hours and days under load."""
+"""The short form of `python -m chaos.clock_jumps`: the server's clock jumps by hours and days under load."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def test_no_jump_of_the_server_s_clock_starts_a_job_early_or_keeps_a_lease_too_l
     assert result.faults() == []
 
 
-# -- the judge bites -----------------------------------------------------------------------------------
+# -- the judge finds violations ------------------------------------------------------------------------
 
 
 def told(*lines: tuple[str, float, dict[str, Any]], jumps: tuple[Jump, ...] = ()) -> Findings:
-    """What is made of these deeds at one job, each of which took no time."""
+    """The judge's findings for these actions on one job; each action takes no time."""
     return judge([Line(what, "job", at, at, more) for what, at, more in lines], jumps)
 
 

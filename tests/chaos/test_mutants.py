@@ -1,4 +1,4 @@
-"""The mutants are kept in step with the code, and the hunt tells a caught one from a survivor."""
+"""The mutants match the code, and the hunt tells a caught mutant from a survivor."""
 
 from __future__ import annotations
 

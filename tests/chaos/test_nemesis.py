@@ -1,4 +1,4 @@
-"""Each fault does to the real thing what it says, and its end mends it. The plan of a seed is always the same."""
+"""Each fault does what it says to the real target, and its end repairs the damage. Equal seeds give equal plans."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def took(work: Callable[[], object]) -> float:
 
 
 def set_once(server: Server, value: bytes = b"x") -> float:
-    """One write; how long it took."""
+    """Write once; returns how long it took."""
     return took(lambda: server.command("SET", "key", value))
 
 
@@ -74,7 +74,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 @pytest.fixture
 def worker(shop: Workshop) -> Worker:
-    """One with a child; the next test gets the same one if it lives."""
+    """A worker with a child; the next test reuses it if it is alive."""
     living = [worker for worker in shop.workers if worker.process.poll() is None]
     worker = living[-1] if living else shop.start("running", processes=1, threads=1, concurrency=2)
     run_one(shop)
@@ -154,7 +154,7 @@ def test_a_worker_that_was_stopped_as_well_is_deployed_anew(worker: Worker) -> N
 
 
 def test_a_pid_that_was_given_out_again_is_not_woken(worker: Worker) -> None:
-    """What is stopped now under the pid of something that was stopped before is another one's business."""
+    """A stopped pid that was reused by a new process must not be resumed."""
     stop = Stop(worker, "runner")
     stop.begin()
     (pid,) = stop._stopped
@@ -168,7 +168,7 @@ def test_a_pid_that_was_given_out_again_is_not_woken(worker: Worker) -> None:
 
 # -- network -------------------------------------------------------------------------------------------
 
-# Sends a PING for each line it reads, over one connection, and writes what came of it within the time given.
+# Sends a PING for each line it reads, over one connection, and prints the result within the given time.
 _PINGER = """
 import socket, sys
 wire = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
@@ -192,7 +192,7 @@ def namespace() -> Iterator[Namespace]:
 
 @pytest.fixture(scope="module")
 def reachable(namespace: Namespace) -> Iterator[Server]:
-    """A server that listens on the link as well."""
+    """A server that also listens on the link."""
     with Server(tcp=True, config={"bind": f"127.0.0.1 {namespace.host}", "protected-mode": "no"}) as server:
         yield server
 
@@ -245,7 +245,7 @@ def test_a_closed_namespace_leaves_no_link_behind(namespace: Namespace) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One that keeps its data, whatever is done to it."""
+    """A server that keeps its data through every fault."""
     with Server(appendonly=True, appendfsync="always") as server:
         yield server
 
@@ -332,7 +332,7 @@ def test_a_slow_disk_makes_every_write_slower(server: Server) -> None:
 
 
 def test_a_server_whose_threads_end_while_they_are_looked_at_is_no_trouble() -> None:
-    """A write that fails can end a server before all of its threads were looked at."""
+    """A failing write can end a server before all of its threads have been inspected."""
     code = "import threading\nprint(flush=True)\nwhile True: threading.Thread(target=int).start()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -348,7 +348,7 @@ def test_a_server_whose_threads_end_while_they_are_looked_at_is_no_trouble() -> 
 def test_a_server_that_ends_while_it_is_asked_how_it_is_is_started_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that gives up because a write failed is still there when the fault ends, and gone when it is to answer."""
+    """A server that exits after a failed write may be alive when the fault ends, and dead when it should answer."""
     ask, dying = server.info, server.pid
 
     def ask_as_it_ends(section: str) -> dict[str, str]:
@@ -570,7 +570,7 @@ def test_what_cannot_be_hit_is_not_planned(server: Server) -> None:
 
 
 class Log:
-    """What a nemesis said."""
+    """The events of a nemesis."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, Detail]] = []

@@ -1,4 +1,4 @@
-"""The short form of `python -m chaos.pauses`: workers that are stopped, and cut off, for longer than their lease."""
+"""The short form of `python -m chaos.pauses`: workers are stopped or cut off for longer than their lease."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_a_worker_that_was_paused_for_longer_than_its_lease_changes_nothing(tmp_
     assert result.faults() == []
 
 
-# -- the judge bites -----------------------------------------------------------------------------------
+# -- the judge finds violations ------------------------------------------------------------------------
 
 
 class Story:
-    """A log as workers would have written it: one job, step by step."""
+    """A log as workers would write it: one job, step by step."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

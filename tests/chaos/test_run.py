@@ -1,4 +1,4 @@
-"""The chaos run in its shortest form: real processes, real kills, and the checker's word on what came of it."""
+"""The chaos run in its shortest form: real processes, real kills, and the checker's report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_no_promise_is_broken_while_workers_and_the_server_are_killed(tmp_path: 
     report = check(folder / "log")
     assert report.ok
     assert report.lost.count == report.unexpected.count == report.settled_then_run_again == 0
-    assert report.acknowledged > 5000  # ids that are enqueued again count each time, and what is handed over
+    assert report.acknowledged > 5000  # repeated enqueues of an id count each time, and jobs from the outbox count too
     assert report.completed > 4500
     assert report.dead > 0
     assert report.attempts > report.completed

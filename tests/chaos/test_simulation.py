@@ -28,7 +28,7 @@ print(simulate(int(sys.argv[1]), int(sys.argv[2])).digest)
 
 
 def told(report: Report) -> str:
-    """What to show when a seed fails: enough to begin with, and how to see the rest."""
+    """The report of a failed seed, and the command that repeats it."""
     jobs = report.violation.jobs if report.violation else ()
     return "\n".join([report.line, *report.history.about(jobs), f"repeat: make simulate ARGS='--seed {report.seed}'"])
 
@@ -42,7 +42,7 @@ def test_a_seed_keeps_every_promise(seed: int) -> None:
 
 
 def test_a_seed_is_one_history_ten_times_out_of_ten_and_in_any_process() -> None:
-    """Chance, time and ids come from the seed alone; nothing depends on the order in which a process keeps its sets."""
+    """Randomness, time and ids come from the seed alone; nothing depends on the iteration order of sets."""
     digests = [simulate(1, 25).digest for _ in range(8)]
     for hash_seed in ("1", "2"):
         done = subprocess.run(
@@ -64,15 +64,15 @@ def test_another_seed_is_another_history() -> None:
 @pytest.mark.parametrize(
     ("script", "wrong", "invariants"),
     [
-        # An outcome is accepted whatever its fence: a worker that slept overwrites its successor.
+        # An outcome is accepted with any fence: a worker that slept overwrites its successor.
         ("TURN", (" and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i)", ""), {"I7"}),
-        # A repeat is carried out again.
-        ("ENQUEUE", ("local replayed = open()", "open() local replayed = nil"), {"I3", "I12"}),
-        # What was taken back stays in the index of its old holder.
-        ("TURN", ("call('ZREM', KEYS[6], lost)", ""), {"I8", "I12"}),
-        # Run times are not looked at.
+        # A repeated call is executed again.
+        ("ENQUEUE", ("local replayed = begin_op()", "begin_op() local replayed = nil"), {"I3", "I12"}),
+        # A lost holder stays in the index of holders.
+        ("TURN", ("call('ZREM', KEYS[6], lost_holder)", ""), {"I8", "I12"}),
+        # Run times are ignored.
         ("TURN", ("'-inf', due, 'BYSCORE'", "'-inf', '+inf', 'BYSCORE'"), {"I10"}),
-        # The newest goes first.
+        # The newest job is leased first.
         ("TURN", ("call('ZPOPMIN', KEYS[2]", "call('ZPOPMAX', KEYS[2]"), {"I11"}),
     ],
     ids=["fence", "repeat", "sweep", "early", "order"],
@@ -89,11 +89,11 @@ def test_a_planted_bug_is_found(
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
-    """Give the layout a copy of a script in which a text is replaced by another."""
+    """Give the layout a copy of a script with one text replaced."""
 
     def put(name: str, right: str, wrong: str) -> None:
         whole: Script = getattr(scripts, name)
-        assert right in whole.text, f"{name} has no such text any more"
+        assert right in whole.text, f"{name}: the text to replace is missing; update this test"
         planted = replace(whole, text=whole.text.replace(right, wrong))
         monkeypatch.setattr(scripts, name, planted)
         monkeypatch.setattr(scripts, "ALL", tuple(planted if each is whole else each for each in scripts.ALL))

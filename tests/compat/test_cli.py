@@ -94,7 +94,7 @@ def test_the_table_of_layouts(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"), [("celery", "there is no layout 'celery'"), ("a b=worqr", "is no queue name")]
+    ("given", "complaint"), [("celery", "unknown layout 'celery'"), ("a b=worqr", "is not a queue name")]
 )
 def test_a_layout_that_is_none(run: Run, given: str, complaint: str) -> None:
     result = run("status", "--layout", given)

@@ -129,5 +129,5 @@ def test_a_cluster_is_refused_by_those_whose_keys_lie_in_many_slots() -> None:
                 queue.enqueue(b"")
                 queue.purge()
             else:
-                with pytest.raises(UnsupportedByLayout, match="use a native queue or queasy"):
+                with pytest.raises(UnsupportedByLayout, match="use the layout native or queasy"):
                     queue.enqueue(b"")

@@ -103,7 +103,7 @@ def test_what_a_layout_cannot_do_is_refused_when_it_is_declared(layout: str, ser
         with pytest.raises(UnsupportedByLayout, match=f"{layout}.*results and events.*native"):
             app.task(queue="loops", keep_result="1h", name="kept")(lambda: None)
         if layout not in ("queasy",):
-            with pytest.raises(UnsupportedByLayout, match="limits of failures"):
+            with pytest.raises(UnsupportedByLayout, match="limits for failures"):
                 app.handler("raw", max_failures=3)(lambda data: None)
             handler = app.handler("raw")(lambda data: None)
             with pytest.raises(UnsupportedByLayout, match="failure handlers"):

@@ -11,12 +11,12 @@ from typing import Literal
 
 RunAtMode = Literal["always", "never", "later", "earlier"]
 DEFAULT_LIMITS = (10, 3)
-UNKNOWN_AGAIN = 300  # seconds for which a job of an unknown task is put aside
+UNKNOWN_AGAIN = 300  # seconds that a job of an unknown task is parked
 
 
 @dataclass
 class Change:
-    """What an enqueue or update asks for. `run_at` 0 is now."""
+    """The arguments of an enqueue or update. `run_at` 0 is now."""
 
     data: bytes
     priority: int = 5
@@ -33,7 +33,7 @@ class Change:
 
 @dataclass
 class Entry:
-    """A job that waits, runs, or is dead or broken. It is put aside while its run time is `aside_until`."""
+    """A job that waits, runs, or is dead or broken. It is parked while its run time is `aside_until`."""
 
     id: str
     data: bytes
@@ -68,7 +68,7 @@ class QueueModel:
     blocked: dict[str, Change] = field(default_factory=dict)
     dead: dict[str, Entry] = field(default_factory=dict)
     broken: dict[str, Entry] = field(default_factory=dict)
-    parked: set[tuple[str, str]] = field(default_factory=set)  # task and id; some of them out of date
+    parked: set[tuple[str, str]] = field(default_factory=set)  # (task, id); may contain outdated entries
     holders: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     # -- moves -----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class QueueModel:
     # -- verbs -----------------------------------------------------------------------------------
 
     def enqueue(self, id: str, change: Change) -> str | None:
-        """Add or change a job; the status."""
+        """Add or change a job; returns the status."""
         self._promote()
         waiting = self.ready.get(id) or self.scheduled.get(id)
         running = self.leased.get(id)
@@ -196,7 +196,7 @@ class QueueModel:
         return "blocked"
 
     def upkeep(self) -> None:
-        """What every turn does between settling and leasing: promote, and take back from lost holders."""
+        """The middle of every turn: promote due jobs, and reclaim jobs from lost holders."""
         self._promote()
         lost = [name for name, (ends, _) in self.holders.items() if ends <= self.now]
         for name in sorted(lost, key=lambda name: self.holders[name]):
@@ -213,7 +213,7 @@ class QueueModel:
             del self.holders[name]
 
     def settle(self, id: str, fence: int, verb: str, run_at: float = 0, task: str = "") -> bool:
-        """One outcome; whether it was still ours."""
+        """Apply one outcome; returns whether the lease was current."""
         job = self.leased.get(id)
         if job is None or job.fence != fence:
             return False
@@ -256,7 +256,7 @@ class QueueModel:
             self._put_back(job, keep_turn=True)
 
     def unpark(self, task: str) -> int:
-        """Give out what was put aside for this task; how many."""
+        """Release the jobs parked for this task; returns how many."""
         found = [id for each, id in self.parked if each == task]
         self.parked -= {(task, id) for id in found}
         count = 0
@@ -270,7 +270,7 @@ class QueueModel:
         return count
 
     def revive(self, id: str) -> bool:
-        """Bring a dead or broken job back."""
+        """Revive a dead or broken job."""
         if id in self.ready or id in self.scheduled or id in self.leased:
             return False
         job = self.dead.pop(id, None) or self.broken.pop(id, None)
@@ -280,7 +280,7 @@ class QueueModel:
         return True
 
     def lease(self, n: int, seconds: float, holder: str) -> list[Entry]:
-        """The jobs that must come now, in their order."""
+        """The jobs that must be leased now, in order."""
         if self.paused:
             return []
         chosen = sorted(self.ready.values(), key=lambda job: (job.priority, job.turn))[:n]
@@ -310,14 +310,14 @@ class QueueModel:
         return True
 
     def beat(self, holder: str, seconds: float, register: bool) -> bool:
-        """A sign of life."""
+        """A heartbeat."""
         known = holder in self.holders
         if known or register:
             self._sign_of_life(holder, seconds)
         return known
 
     def progress(self, id: str, fence: int, value: float) -> bool:
-        """How far it has come."""
+        """Report progress."""
         job = self.leased.get(id)
         if job is None or job.fence != fence or job.cancelled:
             return False
@@ -325,7 +325,7 @@ class QueueModel:
         return True
 
     def cancel(self, id: str, running: bool) -> bool:
-        """Take a job away."""
+        """Cancel a job."""
         job = self.leased.get(id)
         if job:
             found = self.blocked.pop(id, None) is not None
@@ -335,7 +335,7 @@ class QueueModel:
         return bool(self.ready.pop(id, None) or self.scheduled.pop(id, None))
 
     def purge(self, state: str) -> int:
-        """Delete what is in one state."""
+        """Delete all jobs in one state."""
         jobs: dict[str, object] = getattr(self, state)
         count = len(jobs)
         jobs.clear()

@@ -1,4 +1,4 @@
-"""Random lives of a queue on a real server, compared with the model after every step.
+"""Random operations on a real queue, compared with the model after every step.
 
 Every step is a verb, time passing, a fault, or a look from the side. `WINDLASS_MODEL_STEPS` sets how many steps
 are made at least (6,000 by default; a million takes about an hour), `WINDLASS_MODEL_SEED` where they begin.
@@ -31,7 +31,7 @@ from windlass.storage.native.keys import queue_key
 from windlass.values.outcome import Broken, Crashed, Outcome, Unknown
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
-SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # the smallest failing life, in minutes instead of seconds
+SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # shrink a failing run; takes minutes instead of seconds
 SEED = int(os.environ.get("WINDLASS_MODEL_SEED", "1"))
 
 IDS = st.sampled_from(["a", "b", "c", "d", "é"])
@@ -68,7 +68,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.client.close()
 
     def _delay(self, thousands: int) -> float:
-        """A delay whose end no other moment of this run comes near."""
+        """A delay whose end is far from every other moment of this run."""
         self.operations += 1
         return thousands * 1000 + 20 + self.operations % 100 * 0.5 if thousands else 0
 
@@ -126,7 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 5), delay=st.sampled_from([0, 0, 1, 2]), update_data=st.booleans(), mode=RUN_AT)
     def enqueue_behind(self, index: int, delay: int, update_data: bool, mode: Any) -> None:
-        """What comes for an id that most likely runs."""
+        """The next enqueue for an id that probably runs."""
         lease = self._pick(-1 - index)
         if lease is not None:
             self.enqueue(
@@ -305,7 +305,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.client.close()
             self.client = self.server.client()
 
-    # -- what must hold after every step ---------------------------------------------------------
+    # -- invariants after every step --------------------------------------------------------------
 
     @invariant()
     def same_as_model(self) -> None:

@@ -1,1 +1,1 @@
-"""What somebody can do who means harm: each test is against the real thing. SECURITY.md says which row each proves."""
+"""Attacks, each against the real system. SECURITY.md says which row each test proves."""

@@ -1,4 +1,4 @@
-"""A worker for the tests of this folder: one is enough for all who only want to see what it lets happen."""
+"""A worker for the tests of this folder; tests that only observe share one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def start_worker(shop: Workshop, target: str, folder: Path, queues: tuple[str, ...], **settings: Any) -> Worker:
-    """A worker for an app of this folder, that is known on its queues."""
+    """Start a worker for an app of this folder, and wait until it is registered on its queues."""
     chosen = {"name": "probe", "lease": 5.0, "grace": 5.0, "threads": 2, "processes": 2, "kill_grace": 0.3, **settings}
     known = Settings(queues=dict.fromkeys(queues, 1), **chosen)
     worker = Worker(f"tests.security.{target}:app", known, {"WINDLASS_URL": shop.url}, folder / "worker.log")
@@ -37,14 +37,14 @@ class Probe:
         self.queue = shop.queue(QUEUE)
 
     def ask(self, task: str, *, patience: float = 20.0) -> Any:
-        """What a task of that name returns, run there."""
+        """Run a task of that name there, and return its result."""
         id = self.queue.enqueue(write_envelope(task, keep=60)).id
         return JobHandle[Any](self.queue._layout, self.queue._flow_runner, id).result(timeout=patience)
 
 
 @pytest.fixture(scope="package")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
-    """One for all."""
+    """One for all tests."""
     folder = tmp_path_factory.mktemp("probe")
     with Server(config={"requirepass": "broker-password"}) as server, Workshop(server, folder) as shop:
         yield Probe(shop, start_worker(shop, "probing_app", folder, (QUEUE,)))

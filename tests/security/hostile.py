@@ -1,4 +1,4 @@
-"""Hostile input by chance: payloads, names and lines that are wrong in every way that could be thought of.
+"""Random hostile input: payloads, names and lines with every kind of error.
 
 All comes from the generator that is passed, so a seed repeats a run. About half of what is made is nearly right: noise
 is refused at its first byte, and what lies behind that is never reached by it.
@@ -16,7 +16,7 @@ from tests.security.fuzzed_app import TASKS
 
 Make = Callable[[Random], Any]
 
-# Texts that mean something to somebody: to a shell, a key, a path, a format, a terminal, a decoder, an importer.
+# Texts with a meaning for a shell, a key, a path, a format, a terminal, a decoder or an importer.
 WORDS = (
     "", " ", "\0", "\n", "\r\n", "\t", "{", "}", "{}", "{a}", "}{", ":", "a:b", "*", "?", "[a-z]", "\\", "'", '"', "`",
     "../../etc/passwd", "/dev/zero", "$(id)", "; rm -rf /", "%s%n", "{0.__class__}", "__class__", "__import__",
@@ -36,7 +36,7 @@ MOMENTS = (
 
 
 def text(chance: Random) -> str:
-    """A text, now and then one with halves of characters in it."""
+    """A text, sometimes with lone surrogates in it."""
     kind = chance.randrange(6)
     if kind < 3:
         return chance.choice(WORDS)
@@ -48,7 +48,7 @@ def text(chance: Random) -> str:
 
 
 def value(chance: Random, depth: int = 3) -> Any:
-    """Whatever JSON can say."""
+    """Any JSON value."""
     kind = chance.randrange(8 if depth else 5)
     if kind < 2:
         return text(chance)
@@ -63,14 +63,14 @@ def value(chance: Random, depth: int = 3) -> Any:
 
 
 def written(given: Any, chance: Random) -> bytes:
-    """As JSON, in one of the ways in which programs write it."""
+    """The value as JSON, in one of the styles that programs write."""
     ascii_only = chance.random() < 0.5
     out = json.dumps(given, ensure_ascii=ascii_only, separators=chance.choice(((",", ":"), (", ", ": "))))
     return out.encode("utf-8", "surrogatepass")
 
 
 def damaged(data: bytes, chance: Random) -> bytes:
-    """One to three wounds: a byte changed or put in, a piece cut out, said twice or moved ahead, the end lost."""
+    """Damage in one to three places: change, insert, cut, repeat or move bytes, or drop the end."""
     for _ in range(chance.randrange(1, 4)):
         at, end = sorted((chance.randrange(len(data) + 1), chance.randrange(len(data) + 1)))
         piece = data[at:end]
@@ -91,7 +91,7 @@ def damaged(data: bytes, chance: Random) -> bytes:
 
 
 def bomb(chance: Random) -> bytes:
-    """A JSON value that is small to write and large to read: deep, long, or many digits."""
+    """A JSON value that is small to write and expensive to read: deep, long, or with many digits."""
     kind = chance.randrange(5)
     if kind == 0:
         depth = chance.choice((60, 500, 960, 980, 990, 994, 995, 996, 997, 998, 999, 1000, 3000, 50_000))
@@ -120,7 +120,7 @@ _TAKES = {
 
 
 def _envelope(chance: Random) -> bytes:
-    """A payload that is one, with arguments of all kinds."""
+    """A valid payload, with arguments of all kinds."""
     task = chance.choice(TASKS)
     fields: dict[str, Any] = {"task": task, "args": _arguments(task, chance)}
     if chance.random() < 0.1:
@@ -133,7 +133,7 @@ def _envelope(chance: Random) -> bytes:
 
 
 def _arguments(task: str, chance: Random) -> Any:
-    """Arguments by name or place: as they should be, or with one that is not."""
+    """Arguments by name or position: valid, or one of them wrong."""
     good: dict[str, Any] = {
         "number": chance.choice((1, -1, chance.choice(NUMBERS))), "text": text(chance), "at": MOMENTS[0],
         "span": "PT1S", "day": "2026-01-01", "id": "7b0e2a54-0000-4000-8000-000000000000", "price": "1.5",
@@ -157,7 +157,7 @@ def _with_bomb(chance: Random) -> bytes:
 
 
 def payload(chance: Random) -> bytes:
-    """What may lie in a queue as the payload of a job."""
+    """Any payload that a queue may contain."""
     kind = chance.randrange(10)
     if kind == 0:
         return chance.randbytes(chance.randrange(200))
@@ -176,7 +176,7 @@ _LETTERS = "abcXYZ019._-"
 
 
 def name(chance: Random) -> Any:
-    """What somebody may pass as a name of a queue, holder, schedule or task, or as an id: a text, as a rule."""
+    """Any value passed as the name of a queue, holder, schedule or task, or as an id: usually a text."""
     kind = chance.randrange(8)
     if kind < 3:
         return "".join(chance.choice(_LETTERS) for _ in range(chance.choice((1, 2, 8, 20, 128, 129))))
@@ -209,7 +209,7 @@ def _moment(chance: Random) -> Any:
 
 
 def _message(chance: Random) -> dict[str, Any]:
-    """A message of the protocol, of which one thing in five is odd."""
+    """A protocol message with one odd field in five."""
 
     def odd(usual: Any) -> Any:
         return value(chance, 1) if chance.random() < 0.05 else usual
@@ -233,7 +233,7 @@ def _message(chance: Random) -> dict[str, Any]:
 
 
 def line(chance: Random) -> bytes:
-    """A line for the service on a pipe. It has no end of a line in it: that would make it two."""
+    """A line for the stdio service, without a line end inside, which would make two lines."""
     kind = chance.randrange(10)
     if kind == 0:
         made = chance.randbytes(chance.randrange(100))

@@ -1,4 +1,4 @@
-"""A server with the users of docs/acl, as they stand there, and the check that it noted no breach."""
+"""A server with the users of docs/acl, and a check that it logged no violation."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def guarded_server() -> Iterator[Server]:
 
 
 def url_as(server: Server, role: str) -> str:
-    """How somebody of a role comes to the server."""
+    """The URL for a role."""
     return f"unix://windlass-{role}:change-me@{server.socket_path}"
 
 
 def breaches(server: Server) -> list[tuple[bytes, ...]]:
-    """Who was refused what."""
+    """The logged violations: user and command."""
     entries = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in server.command("ACL", "LOG")]
     return [(entry[b"username"], entry[b"context"], entry[b"object"]) for entry in entries]
 
 
 class RoleSeat:
-    """Where a test expects a server: apps come as somebody of a role, the test's own client as who may do all."""
+    """Replaces the test server: apps connect with a role, the test's own client with all rights."""
 
     def __init__(self, server: Server, role: str) -> None:
         self._server = server

@@ -17,7 +17,7 @@ from tests.security.watching import KeyWatch
 from tests.stdio.conftest import moment
 from tests.support.server import Server
 from windlass import Windlass
-from windlass.cli.output import say_json
+from windlass.cli.output import print_json
 from windlass.stdio.messages import BadMessage, Identity, read_message, write_assignment
 
 SEED = int(os.environ.get("WINDLASS_FUZZ_SEED", "20261116"))
@@ -118,5 +118,5 @@ def test_a_payload_that_is_nested_too_deep_to_be_spread_out_is_printed_as_it_is(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for depth in (10, 997):
         deep = b"[" * depth + b"]" * depth
-        say_json({"data": msgspec.Raw(deep)})
+        print_json({"data": msgspec.Raw(deep)})
         assert capsys.readouterr().out.replace("\n", "").replace(" ", "") == f'{{"data":{deep.decode()}}}'

@@ -90,7 +90,7 @@ def test_what_is_cut_or_continued_is_refused(seal: Seal) -> None:
     sealed = closed(seal)
     for length in range(len(sealed)):
         refusal(seal, sealed[:length])
-    assert "altered, or moved" in refusal(seal, sealed + b"\x00")
+    assert "altered or moved" in refusal(seal, sealed + b"\x00")
 
 
 @both_kinds
@@ -108,7 +108,7 @@ def test_what_is_cut_or_continued_is_refused(seal: Seal) -> None:
     ids=str,
 )
 def test_what_was_moved_is_refused(seal: Seal, place: dict[str, Any]) -> None:
-    assert "altered, or moved" in refusal(seal, closed(seal), **place)
+    assert "altered or moved" in refusal(seal, closed(seal), **place)
 
 
 @both_kinds
@@ -117,13 +117,13 @@ def test_what_says_that_it_is_something_else_is_refused(seal: Seal, purpose: Pur
     """The purpose in the head is only a hint: it is bound as all the rest is."""
     sealed = bytearray(closed(seal))
     sealed[len(SEALED) + 2] = purpose.value[0]
-    assert "altered, or moved" in refusal(seal, bytes(sealed), purpose)
+    assert "altered or moved" in refusal(seal, bytes(sealed), purpose)
 
 
 def test_what_names_another_key_of_the_ring_is_refused() -> None:
     sealed = closed(Seal({"k1": NEW, "k2": OLD}))
-    assert "altered, or moved" in refusal(Seal({"k1": NEW, "k2": OLD}), sealed.replace(b"\x02k1", b"\x02k2"))
-    assert "altered, or moved" in refusal(Seal({"k1": OLD}), sealed)
+    assert "altered or moved" in refusal(Seal({"k1": NEW, "k2": OLD}), sealed.replace(b"\x02k1", b"\x02k2"))
+    assert "altered or moved" in refusal(Seal({"k1": OLD}), sealed)
 
 
 def test_a_key_in_both_rings_does_not_make_one_of_the_other() -> None:
@@ -144,9 +144,9 @@ def test_without_keys_all_is_taken_but_what_is_sealed() -> None:
     assert closed(plain) == DATA
     assert opened(plain, DATA) == DATA
     assert refusal(plain, closed(SIGNING)) == (
-        "refused: it is signed with key 'k1', and this app has no keys: set signing_keys"
+        "refused: it is signed with key 'k1', and this app has no keys. Set signing_keys"
     )
-    assert "set encryption_keys" in refusal(plain, closed(ENCRYPTING))
+    assert "Set encryption_keys" in refusal(plain, closed(ENCRYPTING))
 
 
 def test_a_format_of_the_future_is_named_so() -> None:
@@ -194,9 +194,9 @@ SECRET = "hunter2hunter2hunter2hunter2hunter2"
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({}, "must be keys by their ids"),
-        ([SECRET.encode()], "must be keys by their ids"),
-        (SECRET.encode(), "must be keys by their ids"),
+        ({}, "must map ids to keys"),
+        ([SECRET.encode()], "must map ids to keys"),
+        (SECRET.encode(), "must map ids to keys"),
         ({"a": SECRET}, "must be bytes, not str"),
         ({"a": SECRET[:31].encode()}, "has 31 bytes and must have 32"),
         ({"a": SECRET.encode() * 40}, "has 1400 bytes and must have 32"),
@@ -216,7 +216,7 @@ def test_keys_that_cannot_be_used_are_refused_and_not_shown(ring: str, keys: Any
 
 def test_a_cipher_key_has_exactly_32_bytes() -> None:
     Seal({"a": bytes(33)})
-    with pytest.raises(InvalidOption, match="33 bytes and must have 32,"):
+    with pytest.raises(InvalidOption, match=r"33 bytes and must have 32[.]"):
         Seal(None, {"a": bytes(33)})
 
 
@@ -235,8 +235,8 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("", "is empty"),
         (" \n", "is empty"),
-        (SECRET, "word 1 of WINDLASS_SIGNING_KEYS is no key"),
-        (f"a:{SECRET}!", "key 'a' in WINDLASS_SIGNING_KEYS is no base64"),
+        (SECRET, "word 1 of WINDLASS_SIGNING_KEYS is not id:base64"),
+        (f"a:{SECRET}!", "key 'a' in WINDLASS_SIGNING_KEYS is not base64"),
         ("a:aHVudGVyMg== ", "key 'a' of signing_keys has 7 bytes"),
         (f"a:{b64encode(OLD).decode()} {SECRET}", "word 2"),
         (f"{SECRET}/{SECRET}:aa", "the id of key 1 in WINDLASS_SIGNING_KEYS"),
@@ -312,7 +312,7 @@ def test_only_encryption_loads_the_extra() -> None:
 def test_a_layout_whose_peers_know_no_seals_is_refused_never_used_without(
     monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    told = f"layout '{layout}', whose peers cannot read signed or encrypted jobs: use a native queue"
+    told = f"layout '{layout}', whose peers cannot read signed or encrypted jobs. Use a native queue"
     with Windlass("redis://localhost", signing_keys={"a": NEW}) as app, pytest.raises(UnsupportedByLayout, match=told):
         app.queue("q", layout=layout)
     with pytest.raises(UnsupportedByLayout, match=told):

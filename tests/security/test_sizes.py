@@ -40,7 +40,7 @@ def survived(probe: Probe, ids: list[str]) -> None:
 
     wait_until(ended, "the bombs to be dealt with", timeout=30)
     assert probe.worker.process.poll() is None
-    assert "the runner" not in probe.worker.log, "another runner has taken over"
+    assert "Runner " not in probe.worker.log, "another runner has taken over"
     for id in ids:
         record = probe.queue.get(id)
         if record is not None:

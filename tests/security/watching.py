@@ -1,4 +1,4 @@
-"""Every key that a server touches, as MONITOR shows it, and whether it may be touched.
+"""Every key that a server touches, as MONITOR shows it, and whether that key is allowed.
 
 MONITOR tells of a script first, then of each command within it. So what a script does to keys that it made up itself is
 seen as well, which the list of keys that it was called with would not show.
@@ -19,7 +19,7 @@ from redis.crc import key_slot
 from tests.support.server import Server
 from windlass.storage.native.keys import ANY_QUEUE
 
-# A key, and the command that touches it → the queue that it belongs to; None if it should have been left alone.
+# (key, command) → the queue that the key belongs to; None if it must not be touched.
 Judge = Callable[[bytes, bytes], bytes | None]
 
 _FIRST = frozenset(
@@ -48,7 +48,7 @@ def native_key(key: bytes, command: bytes = b"") -> bytes | None:
 
 
 def _plain(word: bytes) -> bytes:
-    """A word as it was sent, without MONITOR's escapes."""
+    """The original bytes of a word, without MONITOR's escapes."""
     if b"\\" not in word:
         return word
     return _ESCAPE.sub(
@@ -62,7 +62,7 @@ def _plain(word: bytes) -> bytes:
 
 
 class KeyWatch:
-    """Judges all that a server does from now on; `outside` names every key that it should have left alone."""
+    """Checks every command of a server from now on; `outside` lists every key that must not be touched."""
 
     def __init__(self, server: Server, judge: Judge = native_key, *, one_slot: bool = True) -> None:
         assert isinstance(server.address, Path)
@@ -72,7 +72,7 @@ class KeyWatch:
         self._judge = judge
         self._one_slot = one_slot
         self._expected: bytes | None = None
-        self._script: tuple[bytes, bytes | None] = (b"", None)  # its first key, and the queue of that
+        self._script: tuple[bytes, bytes | None] = (b"", None)  # its first key, and that key's queue
         self._marks = 0
         self._seen = threading.Condition()
         self._last_mark = -1
@@ -96,12 +96,12 @@ class KeyWatch:
         self._marker.close()
 
     def expect(self, queue: str | None) -> None:
-        """What is sent from now on may touch this queue alone; or any that there may be."""
+        """From now on only this queue may be touched; or any known queue."""
         self._marks += 1
         self._marker.echo(_MARK + b"%d " % self._marks + (queue or "").encode())
 
     def finish(self, patience: float = 60.0) -> list[str]:
-        """All that was sent until now is judged: what was outside."""
+        """Wait until all commands so far are checked; returns the keys outside."""
         self.expect(None)
         with self._seen:
             assert self._seen.wait_for(lambda: self._last_mark == self._marks, patience), "MONITOR has fallen silent"

@@ -1,1 +1,1 @@
-"""What the tests stand on: real servers started for a test, and proxies that break connections on purpose."""
+"""Shared test support: real servers started for a test, and proxies that break connections deliberately."""

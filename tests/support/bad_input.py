@@ -1,4 +1,4 @@
-"""What the tests of bad input share: the whole server as a value, to compare and to put back."""
+"""Support for tests of bad input: a dump of the whole server, to compare and to restore."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import redis
 
 
 def short(value: object) -> str:
-    """How a value is named in the name of a test."""
+    """A short form of a value, for test ids."""
     return repr(value)[:24]
 
 
@@ -18,12 +18,12 @@ Dump = dict[bytes, bytes]
 
 
 def dump(client: redis.Redis) -> Dump:
-    """Everything on the server, byte for byte."""
+    """All keys on the server, byte for byte."""
     return {bytes(key): bytes(client.dump(key) or b"") for key in client.scan_iter()}
 
 
 def restore(client: redis.Redis, dumped: Dump) -> None:
-    """Makes the server hold that, and nothing else."""
+    """Replace the server's contents by this dump."""
     with client.pipeline() as pipe:
         for key in client.scan_iter():
             pipe.delete(key)

@@ -1,4 +1,4 @@
-"""A real cluster for a test: its slots are moved and its primaries replaced while it serves."""
+"""A real cluster for a test: slots can move and primaries can fail while it serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from redis.crc import key_slot
 
-from tests.support.replication import EAGER_REPLICATION, RESTLESS, follows, primary_port
+from tests.support.replication import EAGER_REPLICATION, ROLE_CHANGE_ERRORS, follows, primary_port
 from tests.support.server import HOST, Fsync, Server, fields
 from tests.support.waiting import wait_until
 
@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The URL of the first node that is alive."""
+        """The URL of the first live node."""
         return self.live[0].tcp_url
 
     @property
@@ -92,7 +92,9 @@ class Cluster:
 
     def wait_ok(self, timeout: float = 20.0) -> None:
         """Returns when every live node serves, knows the same owner for each slot and follows its primary."""
-        wait_until(self._settled, "the cluster to be whole", timeout=timeout, interval=0.03, ignoring=RESTLESS)
+        wait_until(
+            self._settled, "the cluster to be whole", timeout=timeout, interval=0.03, ignoring=ROLE_CHANGE_ERRORS
+        )
 
     def node_id(self, index: int) -> str:
         reply: bytes = self.nodes[index].command("CLUSTER", "MYID")
@@ -106,39 +108,41 @@ class Cluster:
         return self.nodes[self.owner(self.slot_of(key))]
 
     def owner(self, slot: int) -> int:
-        """The index of the node that holds the slot, as the first live node sees it."""
+        """The index of the node that owns the slot, according to the first live node."""
         for low, high, port in _slot_map(self.live[0]):
             if low <= slot <= high:
                 return self._index_of(port)
         raise LookupError(f"no node holds slot {slot}")
 
     def owners(self) -> set[int]:
-        """The indexes of the nodes that hold slots: the primaries of this moment."""
+        """The indexes of the nodes that own slots: the current primaries."""
         return {self._index_of(port) for _, _, port in _slot_map(self.live[0])}
 
     def move_slot(self, slot: int, to_index: int, step: int = 100) -> None:
-        """Moves the slot with all its keys, so many at a time, while the cluster serves."""
+        """Move the slot with all its keys, `step` keys at a time, while the cluster serves."""
         move = self.begin_move(slot, to_index)
         while move.migrate(step):
             pass
         move.finish()
 
     def move_slot_at_once(self, slot: int, to_index: int) -> None:
-        """Has the slot move as a whole, as Valkey 9 can; calls see no more than MOVED."""
+        """Move the slot in one operation, as Valkey 9 can; clients see only MOVED."""
         source = self.nodes[self.owner(slot)]
         source.command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.node_id(to_index))
         wait_until(lambda: self.owner(slot) == to_index, f"node {to_index} to have slot {slot}")
         self.wait_ok()
 
     def begin_move(self, slot: int, to_index: int) -> SlotMove:
-        """Opens the move of a slot and stops there: the caller migrates keys and finishes when it likes."""
+        """Begin to move a slot, and leave it open: the caller migrates keys and finishes the move."""
         return SlotMove(self, slot, self.owner(slot), to_index)
 
     def failover(self, index: int = 0, how: Literal["", "FORCE", "TAKEOVER"] = "") -> Server:
-        """Puts a replica of the primary at `index` in its place and returns the new primary."""
+        """Promote a replica of the primary at `index`; returns the new primary."""
         replica = next(node for node in self.live if primary_port(node) == self.nodes[index].port)
         replica.command("CLUSTER", "FAILOVER", *([how] if how else []))
-        wait_until(lambda: replica.command("ROLE")[0] == b"master", f"{replica!r} to be primary", ignoring=RESTLESS)
+        wait_until(
+            lambda: replica.command("ROLE")[0] == b"master", f"{replica!r} to be primary", ignoring=ROLE_CHANGE_ERRORS
+        )
         self.wait_ok()
         return replica
 
@@ -177,17 +181,19 @@ class SlotMove:
         self.source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", self._target_id)
 
     def migrate(self, count: int = 100) -> int:
-        """Moves up to `count` keys and says how many; from now on the source answers ASK for those."""
+        """Move up to `count` keys and return how many; from now on the source answers ASK for them."""
         keys: list[bytes] = self.source.command("CLUSTER", "GETKEYSINSLOT", self.slot, count)
         if keys:
             self.source.command("MIGRATE", HOST, _port(self.target), "", 0, 5000, "KEYS", *keys)
         return len(keys)
 
     def finish(self) -> None:
-        """Hands the slot over in every primary's eyes; refused while the source still holds keys of it."""
+        """Assign the slot to the target on every primary; refused while the source still has keys of the slot."""
         left: int = self.source.command("CLUSTER", "COUNTKEYSINSLOT", self.slot)
         if left:  # the target would own the slot at once, and the source then drop these keys
-            raise RuntimeError(f"{left} keys of slot {self.slot} are still to be migrated")
+            raise RuntimeError(
+                f"slot {self.slot} still has {left} keys on the source: call migrate() until it returns 0"
+            )
         others = [
             node
             for node in self.cluster.live
@@ -198,7 +204,7 @@ class SlotMove:
         self.cluster.wait_ok()
 
     def abandon(self) -> None:
-        """Closes the move on both sides where it stands; keys that went over stay there, out of reach."""
+        """Cancel the move on both sides; keys already migrated stay on the target, unreachable."""
         for node in (self.source, self.target):
             node.command("CLUSTER", "SETSLOT", self.slot, "STABLE")
 

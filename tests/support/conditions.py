@@ -1,4 +1,4 @@
-"""Waiting on an event loop until something is so."""
+"""Waiting on an event loop for a condition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object], seconds: float = 15) -> None:
-    """Wait for a condition that nobody announces; fail when it takes too long."""
+    """Poll a condition until it holds; fail after `seconds`."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # there is no event for what other processes do
+        while not condition():  # noqa: ASYNC110  # other processes send no event
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Looking at embedded servers from outside: which processes there are, whether they live, what they say."""
+"""Inspects embedded servers from outside: their processes, and whether they are alive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeHome = Callable[..., Path]
 
 
 def servers_of(home: Path) -> list[int]:
-    """The processes whose working folder is the home: its servers."""
+    """The processes whose working folder is `home`: its servers."""
     if not HAS_PROC:
         listing = subprocess.run(["lsof", "-t", home / "windlass.lock"], capture_output=True, text=True)
         return [int(pid) for pid in listing.stdout.split() if int(pid) != os.getpid()]
@@ -31,12 +31,12 @@ def servers_of(home: Path) -> list[int]:
             if entry.name.isdigit() and os.readlink(entry / "cwd") == str(home):
                 found.append(int(entry.name))
         except OSError:
-            pass  # it has ended, or is not ours to look at
+            pass  # the process has ended, or belongs to another user
     return found
 
 
 def look_up(pid: int) -> tuple[str, int] | None:
-    """The state and the parent of a process, if there is one."""
+    """The state and the parent of a process; None if there is no such process."""
     if HAS_PROC:
         try:
             state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
@@ -49,11 +49,11 @@ def look_up(pid: int) -> tuple[str, int] | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and was not yet waited for does not."""
+    """Whether the process runs; a zombie does not."""
     found = look_up(pid)
     if found is None or not found[0].startswith("Z"):
         return found is not None
-    # Its first thread has ended. The others may take a moment longer, and with them its files and its lock.
+    # Its first thread has ended. Other threads may live a moment longer, and keep its files and its lock.
     tasks = Path(f"/proc/{pid}/task")
     return tasks.is_dir() and len(list(tasks.iterdir())) > 1
 
@@ -69,7 +69,7 @@ def kill(pid: int) -> None:
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""The two faces of a queue behind one set of names, so that a test is written once and run for both."""
+"""The sync and async methods of a queue behind one set of names, so that one test runs for both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass import Queue
 
 
 class Blocking:
-    """The blocking verbs, as they are."""
+    """The sync methods, unchanged."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -18,11 +18,11 @@ class Blocking:
         return getattr(self._queue, name)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Nothing to close."""
 
 
 class Awaitable(Blocking):
-    """Each verb `x` runs `ax` on an event loop of its own."""
+    """Each method `x` runs `ax` on an event loop of its own."""
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue)
@@ -40,7 +40,7 @@ class Awaitable(Blocking):
         return [item async for item in result] if hasattr(result, "__aiter__") else await result
 
     def close(self) -> None:
-        """End the loop."""
+        """Close the loop."""
         self._runner.run(asyncio.sleep(0))
         self._runner.close()
 

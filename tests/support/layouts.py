@@ -1,4 +1,4 @@
-"""The contract of queues on the layouts of other systems: what a test needs to run there, and how time passes."""
+"""Support for running the contract tests on foreign layouts, including the passing of time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYOUTS = tuple(name for name in CAPABILITIES if name != "native")
 
 
 def wrap_payloads(layout: ForeignLayout) -> ForeignLayout:
-    """The tests of the contract use bytes of all kinds: a layout that takes JSON only gets them inside of it."""
+    """Let a JSON-only layout carry the arbitrary bytes that the contract tests use."""
     plain_encode, plain_decode = layout.encode, layout.decode
 
     def encode(job: NewJob) -> bytes:
@@ -42,7 +42,7 @@ def wrap_payloads(layout: ForeignLayout) -> ForeignLayout:
 
 
 def queue_on(app: Windlass, layout: str, name: str) -> Queue:
-    """A queue of that layout which takes payloads of any bytes."""
+    """A queue on that layout that accepts arbitrary bytes."""
     made = cast(ForeignLayout, make_layout(layout, name))
     if Capability.BYTES not in made.can:
         wrap_payloads(made)
@@ -51,7 +51,7 @@ def queue_on(app: Windlass, layout: str, name: str) -> Queue:
 
 
 def pass_time(client: redis.Redis, layout: str, queue: str, seconds: float) -> None:
-    """Let time pass for a queue: everything that is to come comes so much earlier."""
+    """Let time pass for a queue: shift all its stored times into the past."""
     ms = round(seconds * 1000)
     ledger = f"windlass:{{{queue}}}:{layout}"
     _shift(client, f"{ledger}:holders", -ms)
@@ -67,7 +67,7 @@ def _shift(client: redis.Redis, key: str, by: float) -> None:
 
 
 def _age(client: redis.Redis, pattern: str, ms: int) -> None:
-    """Keys that expire do so earlier."""
+    """Shorten the expiry of keys."""
     for key in client.scan_iter(pattern):
         left = client.pttl(key)
         if left > ms:
@@ -89,7 +89,7 @@ def _pass_queasy(client: redis.Redis, queue: str, ms: int) -> None:
         _shift(client, f"{{{queue}}}{part}:active", -ms)
         key = f"{{{queue}}}{part}:waiting"
         scores: list[Any] = cast(Any, client).zrange(key, 0, -1, withscores=True)
-        for member, score in scores:  # below zero it is blocked, and far below nothing that waits for a time
+        for member, score in scores:  # a score below zero means blocked; far below, not a run time
             if -1e15 < score < -1 or score > 1:
                 client.zadd(key, {member: max(1, score - ms) if score > 0 else min(-1, score + ms)})
 
@@ -101,7 +101,7 @@ def _pass_hworker(client: redis.Redis, queue: str, ms: int) -> None:
         text = begun.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         client.hset(key, field, json.dumps(text))
         runs, note = f"windlass:{{{queue}}}:hworker:runs", f"@{sha1(cast(bytes, field)).hexdigest()}"
-        if client.hget(runs, note) == value:  # our own copy of it, by which it is known as ours
+        if client.hget(runs, note) == value:  # Windlass's own copy marks the run as its own
             client.hset(runs, note, json.dumps(text))
 
 
@@ -120,7 +120,7 @@ _PASSING: dict[str, Callable[[redis.Redis, str, int], None]] = {
 
 
 def take_over(module: dict[str, Any], layout: str) -> None:
-    """Makes the tests of the contract, with the fixtures beside them, tests of a module for that layout."""
+    """Copy the contract tests and their fixtures into a module, to run on that layout."""
     for found in pkgutil.iter_modules(tests.contract.__path__):
         source = importlib.import_module(f"{tests.contract.__name__}.{found.name}")
         topic = found.name.removeprefix("test_")
@@ -141,7 +141,7 @@ def take_over(module: dict[str, Any], layout: str) -> None:
 def _raw_queue(layout: str) -> Any:
     @pytest.fixture
     def raw_queue(app: Windlass, request: pytest.FixtureRequest) -> Iterator[Queue]:
-        """A queue of another layout, named after the test."""
+        """A queue on another layout, named after the test."""
         name: Any = request.node.originalname or request.node.name
         queue = queue_on(app, layout, str(name)[:100])
         yield queue
@@ -152,11 +152,11 @@ def _raw_queue(layout: str) -> Any:
 
 @pytest.fixture
 def _queue(raw_queue: Queue) -> Queue:
-    """One face is enough: both are one text, and are compared where the contract is at home."""
+    """One face is enough here: the native contract tests compare both."""
     return cast(Queue, Blocking(raw_queue))
 
 
 @pytest.fixture
 def _later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
-    """Let time pass, without waiting for it."""
+    """Let time pass, without waiting."""
     return lambda seconds: pass_time(client, raw_queue._layout.name, raw_queue.name, seconds)

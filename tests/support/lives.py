@@ -1,12 +1,11 @@
-"""Random lives of a queue on the layout of another system, and the plain model that they are compared with.
+"""Random runs of a queue on a foreign layout, compared with a plain model.
 
-The model knows of each job whether it waits, is held and by which lease, is dead or gone. When a lease that ran out is
-taken back is the layout's own affair: the model knows from when on that may happen (`sure`) and by when a clean must
-have done it (`ends`), and learns the rest by a look at the server's keys after every step. Whatever else is there, or
-is not there, is a bug.
+The model knows of each job whether it waits, is leased and under which lease, is dead or gone. The layout decides when
+it reclaims an expired lease: the model knows the earliest time (`sure`) and when a clean must have done it (`ends`),
+and learns the rest from the server's keys after every step. Any other difference is a bug.
 
-A life is a list of steps, each with a seed of its own: with any steps left out it is a life again, so that one that
-failed can be made smaller.
+A life is a list of steps, each with its own seed: it stays valid with any steps left out, so a failing life can be
+shrunk.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ T = TypeVar("T")
 Step = tuple[str, int]
 NAME = "lives"
 MAX_DEAD = 4
-DAY = 86_400_000
-BLUR = 0.05  # seconds by which the clocks of the model and of the server may differ
-LENGTHS = (5, 30, 100, 300)  # seconds of a lease
-PAUSES = (1.2, 4, 11, 40, 130, 700)
+DAY_MS = 86_400_000
+CLOCK_BLUR_S = 0.05  # seconds by which the model's clock and the server's may differ
+LEASE_LENGTHS_S = (5, 30, 100, 300)  # seconds of a lease
+PAUSES_S = (1.2, 4, 11, 40, 130, 700)
 HOLDERS = (None, None, "w1", "w2", "w3")
 SETTLING: dict[str, Callable[[Lease], Outcome]] = {
     "complete": Completed,
@@ -52,60 +51,60 @@ SETTLING: dict[str, Callable[[Lease], Outcome]] = {
 
 @dataclass
 class Seen:
-    """What lies in the server: ids, the next one first."""
+    """The jobs on the server: ids, the next one first."""
 
     waiting: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     blocked: list[str] = field(default_factory=list)
-    later: list[str] = field(default_factory=list)  # of those that wait, what waits for a time
+    later: list[str] = field(default_factory=list)  # waiting jobs with a future run time
     dead: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
 
 class Peer(Protocol):
-    """Somebody of the published kind on the same queue, and what can be seen with plain commands."""
+    """A client of the published kind on the same queue, and its view through plain commands."""
 
-    lasts: float  # seconds that a job is his after his last sign of life
+    lasts: float  # seconds that it owns a job after its last sign of life
 
     def look(self) -> Seen:
-        """What lies there; says so when the keys contradict each other."""
+        """The current jobs; fails if the keys contradict each other."""
         ...
 
     def add(self, id: str, data: bytes) -> tuple[str, bytes]:
-        """Put a job on the queue; what it is called, and what who leases it gets."""
+        """Add a job; returns its id, and the payload that the worker receives."""
         ...
 
     def take(self) -> tuple[str, Any] | None:
-        """Begin the next job: its id, and by what he knows it."""
+        """Lease the next job: its id, and the peer's token for it."""
         ...
 
     def complete(self, token: Any) -> bool:
-        """A job is done; whether it ran."""
+        """Complete a job; returns whether the peer owned it."""
         ...
 
     def clean(self) -> bool:
-        """Take back what was abandoned; whether that is everything that runs, as some of them do it."""
+        """Reclaim abandoned jobs; returns whether it reclaims all running jobs, as some peers do."""
         ...
 
     def leave(self) -> None:
-        """Nothing of him stays."""
+        """Remove all keys of the peer."""
         ...
 
 
 @dataclass
 class Grip:
-    """Who has a job: a lease of ours, or what a peer knows it by."""
+    """The owner of a job: a Windlass lease, or a peer's token."""
 
     holder: str
     lease: Lease | None = None
     token: Any = None
-    exposed: bool = False  # a peer takes back more than what was abandoned
-    marked: float = 0  # until when the peers see it as taken
+    exposed: bool = False  # a peer reclaims more than abandoned jobs
+    marked: float = 0  # until when the peers see it as owned
 
 
 @dataclass
 class Job:
-    """What the model knows of one job."""
+    """The model of one job."""
 
     id: str
     data: bytes
@@ -115,9 +114,9 @@ class Job:
     failures: int = 0
     stalls: int = 0
     due: float = 0
-    behind: tuple[bytes, tuple[int, int]] | None = None  # a job of the same id, blocked by this one
+    behind: tuple[bytes, tuple[int, int]] | None = None  # a job with the same id, blocked by this one
     cancelled: bool = False
-    suspect: bool | None = False  # not known where a job of its id was one before
+    suspect: bool | None = False  # None: unknown, if an earlier job with its id was a suspect
 
     @property
     def alive(self) -> bool:
@@ -126,7 +125,7 @@ class Job:
 
 @dataclass
 class Span:
-    """How long a holder lives: surely until then, and surely not longer than that."""
+    """How long a holder lives: at least until `sure`, at most until `ends`."""
 
     sure: float = 0
     ends: float = 0
@@ -147,10 +146,10 @@ class Life:
         self.can = self.queues[0]._layout.can
         self.ledger = f"windlass:{{{NAME}}}:{layout}"
         self.jobs: dict[str, Job] = {}
-        self.graves: dict[str, list[str]] = {"dead": [], "broken": []}  # the latest first
+        self.graves: dict[str, list[str]] = {"dead": [], "broken": []}  # newest first
         self.spans: dict[str, Span] = {}
         self.leases: list[Lease] = []
-        self.theirs: list[tuple[str, Any]] = []  # what the peer ever took
+        self.theirs: list[tuple[str, Any]] = []  # every job that the peer leased
         self.passed = 0.0
         self.made = 0
         self.fence = 0
@@ -160,7 +159,7 @@ class Life:
         self.interlude: Callable[[], None] | None = None
 
     def open(self, at: int) -> None:
-        """One of the two apps begins."""
+        """Start one of the two apps."""
         self.apps[at] = Windlass(self.url, max_dead=MAX_DEAD, retry_for=5)
         self.queues[at] = self.apps[at].queue(NAME, layout=self.layout)
         self._let_replies_be_lost(self.apps[at])
@@ -168,7 +167,7 @@ class Life:
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, steps: Sequence[Step]) -> None:
-        """Live it, step by step."""
+        """Execute the steps in order."""
         for name, seed in steps:
             self.random = random.Random(seed)
             self.log.append(name)
@@ -176,8 +175,8 @@ class Life:
             self.check()
 
     def end(self) -> None:
-        """After a purge and the goodbyes nothing stays but what goes by itself."""
-        if "restart" in self.log:  # of the holders of a program that has left, only the next sweep knows
+        """After a purge and the goodbyes, only keys with an expiry may remain."""
+        if "restart" in self.log:  # only the next sweep removes holders of a program that has left
             self.pass_time(1000)
             self.queues[0].clean()
         self.queues[0].purge()
@@ -185,7 +184,7 @@ class Life:
             app.close()
         self.peer.leave()
         left = {key: self.client.pttl(key) for key in self.client.keys("*")}
-        left = {key: ttl for key, ttl in left.items() if ttl == -1 or ttl > DAY}
+        left = {key: ttl for key, ttl in left.items() if ttl == -1 or ttl > DAY_MS}
         assert not left, f"keys left behind: {sorted(left)}"
 
     def close(self) -> None:
@@ -195,7 +194,7 @@ class Life:
         self.client.flushall()
 
     def say(self, text: object) -> None:
-        """More about the step in the log."""
+        """Add a detail to the current line of the log."""
         self.log[-1] += f" {text}"
 
     # -- time ------------------------------------------------------------------------------------
@@ -211,35 +210,35 @@ class Life:
         self.passed += seconds
 
     def _stale_notes(self) -> dict[str, bytes]:
-        """What hworker's ledger notes of jobs that somebody else has."""
-        # until pass_time leaves them alone: it makes them say that those jobs are ours.
+        """Entries of hworker's ledger about jobs that another owner has."""
+        # Needed until pass_time leaves them alone: it would mark those jobs as owned by Windlass.
         begun = self.client.hgetall(f"hworker-progress-{NAME}") if self.layout == "hworker" else {}
         notes = {f"@{sha1(text).hexdigest()}": time for text, time in begun.items()}
         found = {name: self.client.hget(f"{self.ledger}:runs", name) for name in notes}
         return {name: text for name, text in found.items() if text and text != notes[name]}
 
     def prolong(self, holder: str, began: float, seconds: float) -> None:
-        """A sign of life in a call that began then and is over now. It never shortens anything."""
+        """A sign of life in a call that began at `began` and has ended. It never shortens a lease."""
         span = self.spans.setdefault(holder, Span())
         span.sure = max(span.sure, began + seconds)
         span.ends = max(span.ends, self.now() + seconds)
 
     def beaten(self, holder: str, began: float, seconds: float) -> None:
-        """A sign of life for all that the holder has."""
+        """A sign of life for all jobs of the holder."""
         self.prolong(holder, began, seconds)
         for job in self.alive():
             if job.grip and job.grip.holder == holder:
                 job.grip.marked = max(job.grip.marked, began + seconds)
 
     def may_be_lost(self, grip: Grip) -> bool:
-        # until the marks of a lease last as long as its holder does: a raw lease can be extended to less than it had,
-        # and when a holder leases for longer than before, what it has already keeps its end.
-        return grip.exposed or self.now() > min(grip.marked, self.spans[grip.holder].sure) - BLUR
+        # Needed until a lease's marks last as long as its holder: extend() can shorten a raw lease, and a longer lease
+        # of the same holder does not prolong its earlier ones.
+        return grip.exposed or self.now() > min(grip.marked, self.spans[grip.holder].sure) - CLOCK_BLUR_S
 
     # -- lost replies ----------------------------------------------------------------------------
 
     def _let_replies_be_lost(self, app: Windlass) -> None:
-        """While `interlude` is set, the next script is run, then the interlude, and then the same call again."""
+        """While `interlude` is set, the next script runs, then the interlude, then the same call again."""
         runner = app._blocking
         plain = runner._exchange
 
@@ -255,11 +254,11 @@ class Life:
 
     @contextmanager
     def maybe_lossy(self, *, leasing: bool = False) -> Iterator[bool]:
-        """Now and then the reply to what follows is lost; time may pass and others may clean before it is repeated."""
+        """Sometimes lose the reply to the next call; time may pass and others may clean before the repeat."""
         lossy = self.random.random() < 0.15
         if lossy:
             self.interlude = self.random.choice([self._nothing, self._nothing, self._some_time, self._time_and_clean])
-            if leasing and self.layout == "queasy":  # what is lost before anybody knew that he had it is charged there
+            if leasing and self.layout == "queasy":  # a lease lost before its holder knew of it counts as a stall there
                 self.interlude = self._nothing
             self.say(f"[lost reply: {self.interlude.__name__}]")
         yield lossy
@@ -268,7 +267,7 @@ class Life:
     def _nothing(self) -> None: ...
 
     def _some_time(self) -> None:
-        self.pass_time(self.random.choice(PAUSES))
+        self.pass_time(self.random.choice(PAUSES_S))
 
     def _time_and_clean(self) -> None:
         self._some_time()
@@ -298,7 +297,7 @@ class Life:
         if Capability.LIMITS in self.can and self.random.random() < 0.5:
             options |= {"max_failures": self.random.randint(0, 2), "max_stalls": self.random.randint(0, 2)}
         if Capability.RUN_TIME in self.can and self.random.random() < 0.2:
-            options["delay"] = self.random.choice(PAUSES)
+            options["delay"] = self.random.choice(PAUSES_S)
         if Capability.PRIORITY in self.can and self.random.random() < 0.5:
             options["priority"] = self.random.randint(0, 9)
         return RawJob(data, **options)
@@ -310,7 +309,7 @@ class Life:
     def begin_job(self, id: str, data: bytes, limits: tuple[int, int] = (10, 3), due: float = 0) -> None:
         before = self.jobs.get(id)
         assert before is None or not before.alive
-        # until the mark of a suspect goes with its job, also where a peer ends it, or a cancel or a purge.
+        # Needed until a suspect's mark is removed with its job, also after a peer's completion, a cancel or a purge.
         suspect = None if before and before.suspect is not False else False
         self.jobs[id] = Job(id, data, limits=limits, due=due, suspect=suspect)
 
@@ -326,7 +325,7 @@ class Life:
             self.added(job, receipt, began)
 
     def do_enqueue_again(self) -> None:
-        """An id that is there already, or was."""
+        """An id that exists or has existed."""
         ids = [job.id for job in self.jobs.values() if job.id.startswith("job-")]
         if not ids:
             return None
@@ -362,7 +361,7 @@ class Life:
 
     def do_lease(self) -> None:
         queue, holder = self.queue(), self.random.choice(HOLDERS)
-        n, seconds = self.random.choice([1, 1, 2, 5]), self.random.choice(LENGTHS)
+        n, seconds = self.random.choice([1, 1, 2, 5]), self.random.choice(LEASE_LENGTHS_S)
         self.say(f"{n} for {seconds} s, {holder}")
         began, before = self.now(), self.due()
         with self.maybe_lossy(leasing=True) as lossy:
@@ -378,17 +377,17 @@ class Life:
     ) -> None:
         self.say([lease.id for lease in leases])
         waited = [lease.id for lease in leases if lease.id in before]
-        assert waited == before[: len(waited)], f"not in their order: {waited}, of {before}"
-        if leases and holder and self.is_known(holder) is not True:  # it was lost before it got these
+        assert waited == before[: len(waited)], f"leased out of order: {waited}, expected the head of {before}"
+        if leases and holder and self.is_known(holder) is not True:  # the holder was declared lost before this lease
             for job in self.alive():
                 if job.grip and job.grip.holder == holder:
                     job.grip.exposed = True
         for lease in leases:
             job = self.jobs[lease.id]
-            if job.state == "held":  # taken back and given out in one step
+            if job.state == "held":  # reclaimed and leased in one step
                 self.lose(job)
             assert job.state == "waiting", f"{lease.id} was {job.state}"
-            assert job.due <= self.now() + BLUR, "before its time"
+            assert job.due <= self.now() + CLOCK_BLUR_S, "leased before its run time"
             assert lease.fence > self.fence
             assert (lease.data, lease.holder) == (job.data, holder)
             assert job.suspect in (None, lease.suspect), f"suspect: {lease.suspect}, not {job.suspect}"
@@ -403,19 +402,19 @@ class Life:
             self.leases.append(lease)
 
     def may_know(self, holder: str, seconds: float) -> None:
-        """It may have got leases, and lost them before it heard of them."""
+        """The holder may have got leases in a lost reply, and lost them again."""
         span = self.spans.setdefault(holder, Span())
         span.ends = max(span.ends, self.now() + seconds)
 
     def nothing_left_behind(self, n: int, leases: Sequence[Lease]) -> None:
         if len(leases) < n:
             seen = self.peer.look()
-            assert not [id for id in seen.waiting if id not in seen.later], "there was more to lease"
+            assert not [id for id in seen.waiting if id not in seen.later], "ready jobs were not leased"
 
     def do_turn(self) -> None:
-        """What a worker does: settle some, lease others, all in one call."""
+        """A worker's turn: settle some leases and lease others in one call."""
         queue, holder = self.queue(), self.random.choice(HOLDERS)
-        n, seconds = self.random.choice([0, 1, 3]), self.random.choice(LENGTHS)
+        n, seconds = self.random.choice([0, 1, 3]), self.random.choice(LEASE_LENGTHS_S)
         registered = holder is not None and self.random.random() < 0.5
         outcomes = [self.outcome(lease) for lease in self.some_leases(self.random.randint(0, 4))]
         self.say(f"{n} for {seconds} s, {holder}{' registered' * registered}: {_words(outcomes)}")
@@ -432,16 +431,16 @@ class Life:
         self.leased(found.leases, holder, began, seconds, [] if before else self.due())
 
     def is_known(self, holder: str) -> bool | None:
-        """Nobody knows for sure while its time may be over."""
-        if holder not in self.spans or self.now() > self.spans[holder].ends + BLUR:
+        """Whether the holder is registered; None while its time may be over."""
+        if holder not in self.spans or self.now() > self.spans[holder].ends + CLOCK_BLUR_S:
             return False
-        return None if self.now() > self.spans[holder].sure - BLUR else True
+        return None if self.now() > self.spans[holder].sure - CLOCK_BLUR_S else True
 
     def do_peer_takes(self) -> None:
         before = self.due()
         began = self.now()
         found = self.peer.take()
-        if self.layout == "worqr":  # there his time is that of all that he has
+        if self.layout == "worqr":  # there one expiry covers all jobs of a worker
             self.beaten("~peer", began, self.peer.lasts)
         if found is None:
             return
@@ -460,7 +459,7 @@ class Life:
     # -- steps: settling -------------------------------------------------------------------------
 
     def some_leases(self, n: int) -> list[Lease]:
-        """Of now and of the past; some twice."""
+        """Current and past leases; some twice."""
         current = [job.grip.lease for job in self.jobs.values() if job.grip and job.grip.lease]
         past = self.leases[-40:]
         lost = [lease for lease in past if self.jobs[lease.id].alive and lease not in current]
@@ -474,7 +473,7 @@ class Life:
         return SETTLING[verb](lease)
 
     def do_settle(self) -> None:
-        """With the public verbs."""
+        """Settle with the public methods."""
         for lease in self.some_leases(1):
             verb = self.random.choice(["complete", "release", "retry", "fail"])
             outcome: Outcome = SETTLING[verb](lease)
@@ -503,7 +502,7 @@ class Life:
         self.settled([Completed(lease) for lease in leases], found)
 
     def settled(self, outcomes: Sequence[Outcome], found: Sequence[bool]) -> bool:
-        """Whether anything was settled."""
+        """Apply outcomes to the model; returns whether any settled."""
         expected: list[bool] = []
         for outcome, is_settled in zip(outcomes, found, strict=True):
             job = self.jobs[outcome.lease.id]
@@ -516,13 +515,13 @@ class Life:
         return any(expected)
 
     def is_forsaken(self, job: Job) -> bool:
-        """A peer took it over and his lease ran out, too: nobody has it."""
-        # until workqueue tells that from a lease of ours that ran out; so long, ours counts again.
+        """A peer took the job over, and its lease expired, too: the job has no owner."""
+        # Needed until workqueue tells this from an expired Windlass lease; until then that lease counts again.
         grip = job.grip
         return self.layout == "workqueue" and grip is not None and grip.lease is None and self.may_be_lost(grip)
 
     def finish(self, job: Job, outcome: Outcome) -> None:
-        """What an outcome makes of a job."""
+        """Apply an outcome to the model."""
         self.let_go(job)
         verb = type(outcome)
         job.suspect = verb is Crashed or (verb is Released and job.suspect)
@@ -555,7 +554,7 @@ class Life:
             self.follow(job)
 
     def follow(self, job: Job) -> None:
-        """What was blocked takes its place, or is merged with it: all of it is updated."""
+        """The blocked job becomes a job, or is merged: all its fields are updated."""
         assert job.behind
         (job.data, job.limits), job.behind = job.behind, None
         job.failures = job.stalls = 0
@@ -567,7 +566,7 @@ class Life:
             self.follow(job)
 
     def stall(self, job: Job) -> None:
-        """Lost by its holder, where that is counted."""
+        """The holder lost the job: count a stall where the layout does."""
         if job.stalls >= job.limits[1]:
             return self.gone(job)
         job.stalls += 1
@@ -581,12 +580,14 @@ class Life:
             self.graves[where].remove(id)
 
     def lose(self, job: Job) -> None:
-        """A lease is over."""
+        """A lease has ended."""
         assert job.grip is not None
         exposed = job.grip.exposed
-        assert self.may_be_lost(job.grip), f"{job.id} was taken from {job.grip.holder}, which lives"
+        assert self.may_be_lost(job.grip), f"{job.id} was taken from {job.grip.holder}, which is alive"
         job.grip = None
-        if job.cancelled and not (exposed and job.id in self.seen.waiting):  # who takes all back knows of no cancelling
+        if job.cancelled and not (
+            exposed and job.id in self.seen.waiting
+        ):  # a peer that reclaims everything ignores cancels
             self.gone(job)
         elif self.layout == "queasy":
             self.stall(job)
@@ -605,7 +606,7 @@ class Life:
         self.gone(job)
 
     def do_peer_completes_late(self) -> None:
-        """The published kind does not ask whose it is."""
+        """Published clients do not check who owns the job."""
         mine = [each for each in self.theirs[-20:] if self.jobs[each[0]].alive and not each[0].startswith("job-")]
         if not mine or self.layout not in ("workqueue", "hworker"):
             return
@@ -618,7 +619,7 @@ class Life:
             self.gone(job)
 
     def do_peer_snatches(self) -> None:
-        """What ran out is taken over by the peer before anybody here has looked."""
+        """The peer takes over expired jobs before Windlass notices."""
         self.pass_time(self.random.choice([130, 700]))
         self.peer_cleans()
         self.check()
@@ -626,7 +627,7 @@ class Life:
             self.do_peer_takes()
             self.check()
         if self.random.random() < 0.5:
-            self.pass_time(self.random.choice(PAUSES))
+            self.pass_time(self.random.choice(PAUSES_S))
         snatched = [job.id for job in self.alive() if job.grip and not job.grip.lease]
         lost = [lease for lease in self.leases[-40:] if lease.id in snatched]
         for lease in lost[-1:]:
@@ -641,7 +642,7 @@ class Life:
 
     def do_extend(self) -> None:
         for lease in self.some_leases(1):
-            job, seconds, began = self.jobs[lease.id], self.random.choice(LENGTHS), self.now()
+            job, seconds, began = self.jobs[lease.id], self.random.choice(LEASE_LENGTHS_S), self.now()
             self.say(f"{lease.id} ({lease.holder}) for {seconds} s")
             grip = job.grip if job.grip and job.grip.lease is lease else None
             with self.maybe_lossy():
@@ -649,9 +650,9 @@ class Life:
             if found and self.is_forsaken(job):
                 job.grip = grip = Grip(lease.holder or f".{lease.fence}", lease)
             if grip is None or job.cancelled:
-                assert not found, "it was lost, or cancelled"
+                assert not found, "an extension succeeded on a lost or cancelled job"
             elif grip.holder in self.spans and self.spans[grip.holder].sure > began:
-                assert found, "it was still ours"
+                assert found, "an extension failed on a current lease"
             if grip and found:
                 self.beaten(grip.holder, began, seconds)
                 grip.marked = began + seconds if lease.holder is None else self.spans[grip.holder].sure
@@ -659,7 +660,7 @@ class Life:
     def do_beat(self) -> None:
         holder, seconds, register = (
             self.random.choice(["w1", "w2", "w3"]),
-            self.random.choice(LENGTHS),
+            self.random.choice(LEASE_LENGTHS_S),
             self.random.random() < 0.5,
         )
         self.say(f"{holder} {seconds} s{' register' * register}")
@@ -672,7 +673,7 @@ class Life:
             self.beaten(holder, began, seconds)
 
     def do_restart(self) -> None:
-        """A program ends and another begins: holders that hold nothing are forgotten."""
+        """A program ends and another starts: holders without jobs are forgotten."""
         at = self.random.randrange(2)
         ours: set[str] = self.queues[at]._layout._holders
         self.apps[at].close()
@@ -691,7 +692,7 @@ class Life:
                 assert self.queue().progress(lease, 0.5) is held
 
     def do_wait(self) -> None:
-        seconds = self.random.choice(PAUSES)
+        seconds = self.random.choice(PAUSES_S)
         self.say(seconds)
         self.pass_time(seconds)
 
@@ -728,7 +729,7 @@ class Life:
         with self.maybe_lossy():
             found = self.queue().cancel(job.id, running=running)
         if job.state == "held" and running and (job.grip is None or job.grip.lease is None):
-            assert found  # the peer was told, and does what it likes
+            assert found  # the peer is notified, and may ignore it
         elif job.state == "held" and running:
             assert found is not job.cancelled
             job.cancelled = True
@@ -798,7 +799,7 @@ class Life:
         job = self.random.choice(list(self.jobs.values())[-40:])
         self.say(job.id)
         found = self.queue().get(job.id)
-        # until `find` of workqueue goes by the list: an item whose lease ran out is ready to it before it comes back.
+        # Needed until workqueue's `find` uses the list: it reports an expired item as ready before it is reclaimed.
         unclear = self.layout == "workqueue" and job.grip and self.may_be_lost(job.grip)
         if job.alive and job.id not in self.seen.later and not unclear:
             assert found is not None
@@ -813,20 +814,20 @@ class Life:
         forsaken = {job.id for job in self.alive() if self.is_forsaken(job)}
         assert {job.id for job in page.jobs} - forsaken == expected
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------
 
     def alive(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.alive]
 
     def due(self) -> list[str]:
-        """What can be leased now, the next one first."""
+        """Jobs that can be leased now, the next one first."""
         return [id for id in self.seen.waiting if id not in self.seen.later]
 
     def check(self) -> None:
-        """Every job is where it may be, once, and nothing else is there."""
+        """Check that every job is in an allowed place, exactly once, and nothing else exists."""
         self.seen = seen = self.peer.look()
         places = [*seen.waiting, *seen.held, *seen.dead, *seen.broken]
-        assert len(places) == len(set(places)), f"twice: {[id for id in places if places.count(id) > 1]}"
+        assert len(places) == len(set(places)), f"in two places: {[id for id in places if places.count(id) > 1]}"
         for job in self.alive():
             if job.state == "held" and job.id not in seen.held:
                 self.lose(job)
@@ -840,21 +841,23 @@ class Life:
         }
         for state, ids in found.items():
             expected = {job.id for job in self.jobs.values() if job.state == state}
-            assert set(ids) == expected, f"{state}: {set(ids) - expected} too much, {expected - set(ids)} missing"
+            assert set(ids) == expected, f"{state}: unexpected {set(ids) - expected}, missing {expected - set(ids)}"
         assert set(seen.blocked) == {job.id for job in self.jobs.values() if job.behind}
         assert seen.dead == self.graves["dead"]
 
     def check_ledger(self, began: float) -> None:
-        """After a clean that began then: what ran out is taken back, and the ledger knows of nothing else."""
+        """After a clean that began at `began`: expired leases are reclaimed, and the ledger has no other entries."""
         holders = {name.decode(): end for name, end in self._scores("holders")}
         then = (time() - self.now() + began) * 1000
         lapsed = [name for name, end in holders.items() if end <= then]
-        assert not lapsed, f"{lapsed} are still known"
-        strangers = [name for name in holders if name not in self.spans and name[0] != "."]  # raw: their reply was lost
-        assert not strangers, f"{strangers} are no holders"
+        assert not lapsed, f"{lapsed} have expired, but are still in the ledger"
+        strangers = [
+            name for name in holders if name not in self.spans and name[0] != "."
+        ]  # raw leases with a lost reply
+        assert not strangers, f"the ledger has unknown holders {strangers}"
         for name, span in list(self.spans.items()):
-            if span.ends + BLUR < began:
-                assert name not in holders, f"{name} is lost"
+            if span.ends + CLOCK_BLUR_S < began:
+                assert name not in holders, f"{name} is lost, but still in the ledger"
                 lost = [job.id for job in self.alive() if job.grip and job.grip.holder == name]
                 assert not lost, f"{name} still has {lost}"
                 del self.spans[name]
@@ -864,13 +867,13 @@ class Life:
         assert current <= fences, f"{current - fences} are not in the ledger"
         for fence in fences - current:
             holder = runs[fence].lstrip(b"!").partition(b"\0")[0].decode()
-            assert holder in holders, f"the ledger knows {fence} of {holder}, which is over"
+            assert holder in holders, f"the ledger has fence {fence} of {holder}, whose lease has ended"
         pointers = {name[1:]: text.decode() for name, text in runs.items() if name[0] == "="}
         assert sorted(pointers.values()) == sorted(fences), "pointers and runs differ"
         assert {name[1:] for name in runs if name[0] == "@"} <= set(pointers)
         index = {member.decode() for member, _ in self._scores("held")}
         holding = {runs[fence].lstrip(b"!").partition(b"\0")[0].decode() + f"\0{fence}" for fence in fences}
-        assert index == holding, "the index of what holders have, and the runs, differ"
+        assert index == holding, "the holders' index and the runs differ"
 
     def _scores(self, name: str) -> list[tuple[bytes, float]]:
         found: list[tuple[bytes, float]] = self.client.zrange(f"{self.ledger}:{name}", 0, -1, withscores=True)

@@ -1,11 +1,11 @@
-"""Proxies that stand between a client and a real server.
+"""Proxies between a client and a real server.
 
-`FaultProxy` reads whole requests and whole replies, so that a test can lose, cut, hold or change exactly one
-of them and know on which side of the server's work it happened. `TlsProxy` puts TLS in front of a server that
-has none.
+`FaultProxy` reads whole requests and whole replies, so that a test can lose, cut, delay or change exactly one of them
+and know whether the server executed it. `TlsProxy` puts TLS in front of a server that has none.
+
 
     client ──request──▶ FaultProxy ──request──▶ server     a fault is chosen for each request as it is read,
-    client ◀──reply──── FaultProxy ◀──reply──── server     and one on its reply is done when that has come
+    client ◀──reply──── FaultProxy ◀──reply──── server     and a fault on its reply is applied when the reply arrives
 
 Each proxy runs an event loop in a thread of its own, which ends with `close`.
 """
@@ -47,13 +47,13 @@ Kind = Literal[
 ]
 
 HOST = "127.0.0.1"
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _STREAMING = {b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"MONITOR", b"SYNC", b"PSYNC"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one request; the constants and functions below make them."""
+    """The fault of one request; use the constants and functions below."""
 
     kind: Kind
     seconds: float = 0.0
@@ -61,40 +61,40 @@ class Fault:
 
 
 FORWARD = Fault("forward")
-"""Nothing is wrong."""
+"""No fault."""
 DROP_REPLY = Fault("drop_reply")
-"""The server does it and answers; the client sees the connection close instead of that answer."""
+"""The server executes the request and answers; the client sees a closed connection instead of the answer."""
 DROP_REQUEST = Fault("drop_request")
-"""The server never sees it; the client gets the answers to what it sent before, then a closed connection."""
+"""The server never sees the request; the client gets the earlier answers, then a closed connection."""
 CUT_REQUEST = Fault("cut_request")
-"""The server gets half of its bytes, then both connections close."""
+"""The server gets half of the request's bytes, then both connections close."""
 CUT_REPLY = Fault("cut_reply")
-"""The server does it; the client gets half of the answer's bytes, then both connections close."""
+"""The server executes the request; the client gets half of the answer's bytes, then both connections close."""
 HALF_CLOSE = Fault("half_close")
-"""The server does it; the client reads the end of the stream instead of the answer, but what it still sends is done."""
+"""The server executes the request; the client reads end-of-stream instead of the answer. Later requests still run."""
 HANG = Fault("hang")
-"""The server never sees it, and the connection stays open and silent until the client leaves."""
+"""The server never sees the request, and the connection stays open and silent until the client leaves."""
 HANG_REPLY = Fault("hang_reply")
-"""The server does it, and the connection stays open and silent until the client leaves."""
+"""The server executes the request, and the connection stays open and silent until the client leaves."""
 
 
 def delay(seconds: float) -> Fault:
-    """The request is held, and those behind it wait; it reaches the server even if the client has left."""
+    """Delay the request and those behind it; it reaches the server even if the client has left."""
     return Fault("delay", seconds=seconds)
 
 
 def delay_reply(seconds: float) -> Fault:
-    """The server does it at once; the answer is held, and those behind it wait."""
+    """The server executes the request at once; the answer and those behind it are delayed."""
     return Fault("delay_reply", seconds=seconds)
 
 
 def rewrite(change: Callable[[bytes], bytes]) -> Fault:
-    """The answer goes through `change` as one whole RESP frame, type byte and lengths included."""
+    """Pass the answer through `change` as one whole RESP frame, type byte and lengths included."""
     return Fault("rewrite", change=change)
 
 
 def rewrite_text(change: Callable[[bytes], bytes]) -> Fault:
-    """Like `rewrite`, for an answer that is a string: `change` sees the text alone."""
+    """Like `rewrite`, for a string answer: `change` sees only the text."""
 
     def reframe(frame: bytes) -> bytes:
         if frame[:1] not in (b"$", b"="):
@@ -121,7 +121,7 @@ def random_faults(
     delay_seconds: float = 0.05,
     only: Only = None,
 ) -> FaultFunction:
-    """Chooses faults by chance, each with its own probability, among the requests `only` lets through.
+    """Choose faults at random, each with its own probability, among the requests `only` lets through.
 
     `only` is a set of command names or a predicate on the request. The same seed gives the same choices for
     the same order of requests.
@@ -149,7 +149,7 @@ def random_faults(
 
 
 def nth(fault: Fault, *, only: Only = None, n: int = 1) -> FaultFunction:
-    """The `n`th request `only` lets through, counted from 1, meets the fault; all others pass."""
+    """Apply the fault to the `n`th request that `only` lets through, counted from 1; all others pass."""
     chosen = _matcher(only)
     seen = 0
 
@@ -164,13 +164,13 @@ def nth(fault: Fault, *, only: Only = None, n: int = 1) -> FaultFunction:
 
 
 def always(fault: Fault, *, only: Only = None) -> FaultFunction:
-    """Every request `only` lets through meets the fault."""
+    """Apply the fault to every request that `only` lets through."""
     chosen = _matcher(only)
     return lambda request: fault if chosen(request) else FORWARD
 
 
 def pretend_version(version: str, name: Literal["redis", "valkey"] = "redis") -> FaultFunction:
-    """Makes INFO and HELLO speak of another server or version; all else passes unchanged."""
+    """Make INFO and HELLO report another server or version; all else passes unchanged."""
     new = version.encode()
 
     def in_info(text: bytes) -> bytes:
@@ -200,9 +200,9 @@ def _matcher(only: Only) -> Callable[[list[bytes]], bool]:
 
 
 class Framer:
-    """Cuts a stream of RESP2 or RESP3 bytes into whole messages, without reading any part twice.
+    """Cuts a stream of RESP2 or RESP3 bytes into whole messages, reading each byte once.
 
-    Nesting needs no stack: it is enough to count the elements still to come before the message is whole.
+    Nesting needs no stack: a count of the elements still to come is enough.
     """
 
     def __init__(self) -> None:
@@ -224,13 +224,13 @@ class Framer:
         return frame
 
     def rest(self) -> bytes:
-        """What is left, whole or not, for those who read no further."""
+        """The remaining bytes, whole or not."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return rest
 
     def _step(self) -> bool:
-        """Goes past one element if all of it is there."""
+        """Advance past one element if all of it has arrived."""
         end = self._buffer.find(b"\r\n", self._position)
         if end < 0:
             return False
@@ -245,14 +245,14 @@ class Framer:
         elif kind in "*~>":
             more = max(size, 0)
         elif kind in "%|":
-            more = 2 * size + (kind == "|")  # attributes come before the value they belong to
+            more = 2 * size + (kind == "|")  # attributes precede their value
         self._position = after
         self._missing += more - 1
         return True
 
 
 def arguments(frame: bytes) -> list[bytes]:
-    """The words of one whole request, also of one typed by hand."""
+    """The words of one whole request, also in inline form."""
     if frame[:1] != b"*":
         return frame.split() or [b""]
     words: list[bytes] = []
@@ -303,7 +303,7 @@ class _Proxy:
         return f"{'rediss' if self._tls else 'redis'}://{HOST}:{self.port}/0"
 
     def start(self) -> None:
-        """Starts the thread and returns when clients can connect."""
+        """Start the thread; returns once clients can connect."""
         ready: Future[None] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main(ready)), name=type(self).__name__)
@@ -311,28 +311,28 @@ class _Proxy:
         ready.result(10.0)
 
     def close(self) -> None:
-        """Closes every connection and ends the thread; raises what went wrong inside, if anything did."""
+        """Close every connection and end the thread; raises an error from inside, if there was one."""
         thread, self._thread = self._thread, None
         if thread is not None:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._stop.set)
             thread.join(10.0)
             if thread.is_alive():
-                raise RuntimeError(f"{type(self).__name__} did not end")
+                raise RuntimeError(f"{type(self).__name__} thread did not end")
         shutil.rmtree(self._folder, ignore_errors=True)
         if self.errors:
             raise self.errors[0]
 
     def disconnect(self) -> None:
-        """Closes every connection that is open now; new ones are welcome."""
+        """Close every open connection; new ones are accepted."""
         self._call(self._drop_connections())
 
     def down(self) -> None:
-        """Closes every connection and refuses new ones until `up`."""
+        """Close every connection and refuse new ones until `up`."""
         self._call(self._unlisten())
 
     def up(self) -> None:
-        """Listens again, at the same address."""
+        """Listen again, at the same address."""
         self._call(self._listen())
 
     async def _serve(self, client: Streams, server: Streams) -> None:
@@ -341,7 +341,7 @@ class _Proxy:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None or self._thread is None:
             work.close()
-            raise RuntimeError(f"{type(self).__name__} does not run")
+            raise RuntimeError(f"{type(self).__name__} is not running: call start() first")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
 
     async def _main(self, ready: Future[None]) -> None:
@@ -359,7 +359,7 @@ class _Proxy:
         if self.socket_path:
             self._listener = await asyncio.start_unix_server(self._accept, self.socket_path)
         else:
-            patience = 0.1 if self._tls else None  # an idle client does not answer the goodbye of TLS
+            patience = 0.1 if self._tls else None  # an idle client does not answer a TLS close_notify
             self._listener = await asyncio.start_server(
                 self._accept, HOST, self.port or 0, ssl=self._tls, ssl_shutdown_timeout=patience
             )
@@ -390,7 +390,7 @@ class _Proxy:
         try:
             server = await self._connect()
             await self._serve(client, server)
-        except OSError:  # either side went away, which is what proxies are for
+        except OSError:  # either side has left
             pass
         except Exception as error:
             self.errors.append(error)
@@ -405,17 +405,17 @@ class _Proxy:
 
 
 class FaultProxy(_Proxy):
-    """Forwards whole requests and replies; `faults`, which may be set at any time, judges each request.
+    """Forwards whole requests and replies; `faults`, which may be set at any time, chooses the fault of each request.
 
-    `faults` runs in the proxy's thread. What it raises closes that connection and comes out of `close`. After
-    a request that turns replies into a stream (SUBSCRIBE, MONITOR) the connection passes through untouched.
+    `faults` runs in the proxy's thread. An exception in it closes that connection and is raised by `close`. After a
+    request that turns replies into a stream (SUBSCRIBE, MONITOR) the connection passes through untouched.
     """
 
     def __init__(self, upstream: Address, *, faults: FaultFunction | None = None, unix: bool = False) -> None:
         super().__init__(upstream, unix=unix)
         self.faults: FaultFunction | None = faults
         self.counts: Counter[str] = Counter()
-        """How many requests met each kind of fault, `forward` included."""
+        """Number of requests per kind of fault, `forward` included."""
 
     @property
     def requests(self) -> int:
@@ -433,18 +433,18 @@ class FaultProxy(_Proxy):
 
 
 class _Talk:
-    """One client's connection. The talk is over when either direction returns."""
+    """One client's connection. It ends when either direction returns."""
 
     def __init__(self, choose: FaultFunction, client: Streams, server: Streams) -> None:
         self._choose = choose
         self._client_reader, self._client = client
         self._server_reader, self._server = server
-        self._owed: deque[tuple[Fault, bool]] = deque()  # for each reply to come: its fault, and if a stream begins
+        self._owed: deque[tuple[Fault, bool]] = deque()  # per expected reply: its fault, and whether a stream begins
         self._settled = asyncio.Event()
 
     async def upward(self) -> None:
         framer = Framer()
-        while data := await self._client_reader.read(_CHUNK):
+        while data := await self._client_reader.read(_CHUNK_BYTES):
             framer.feed(data)
             while (frame := framer.next()) is not None:
                 request = arguments(frame)
@@ -471,10 +471,10 @@ class _Talk:
     async def downward(self) -> None:
         framer = Framer()
         silent = False
-        while data := await self._server_reader.read(_CHUNK):
+        while data := await self._server_reader.read(_CHUNK_BYTES):
             framer.feed(data)
             while (frame := framer.next()) is not None:
-                if frame[:1] == b">" and not (self._owed and self._owed[0][1]):  # said unasked
+                if frame[:1] == b">" and not (self._owed and self._owed[0][1]):  # a push message
                     if not silent:
                         self._client.write(frame)
                     continue
@@ -506,18 +506,18 @@ class _Talk:
             await self._settled.wait()
 
     async def _client_gone(self) -> None:
-        """Ignores the client until it leaves, then lets the server do all it was sent and close."""
-        while await self._client_reader.read(_CHUNK):
+        """Ignore the client until it leaves, then let the server finish its requests and close."""
+        while await self._client_reader.read(_CHUNK_BYTES):
             pass
         self._server.write_eof()
-        await asyncio.Event().wait()  # the other direction ends the talk
+        await asyncio.Event().wait()  # the other direction ends the connection
 
 
 class TlsProxy(_Proxy):
-    """Speaks TLS to clients and plain RESP to the server, with a certificate made for the occasion.
+    """Speaks TLS to clients and plain RESP to the server, with a certificate issued at start.
 
-    `good` is for 127.0.0.1 and localhost; `untrusted` comes from another authority than that of `ca_path`.
-    With `require_client_certificate` only clients that show `client_cert_path` (key included) are let in.
+    `good` is valid for 127.0.0.1 and localhost; `untrusted` has another authority than `ca_path`.
+    With `require_client_certificate` only clients that present `client_cert_path` (key included) are accepted.
     """
 
     def __init__(
@@ -554,7 +554,7 @@ def _issue(authority: trustme.CA, certificate: str) -> trustme.LeafCert:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK):
+    while data := await reader.read(_CHUNK_BYTES):
         await _send(writer, data)
 
 
@@ -564,7 +564,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Runs all until one ends, cancels the rest, and raises what any of them raised."""
+    """Run all until one ends, cancel the rest, and raise their errors."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -578,7 +578,7 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 
 async def _hang_up(writer: asyncio.StreamWriter) -> None:
-    """Closes once what was written has left, or soon after if the other side does not read."""
+    """Close after the pending writes, or soon after if the other side does not read."""
     writer.close()
     try:
         async with asyncio.timeout(1.0):

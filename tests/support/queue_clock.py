@@ -1,4 +1,4 @@
-"""A queue's clock in its state, moved by hand: time passes without waiting for it."""
+"""A queue's stored clock, moved by hand: time passes without waiting."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NEVER = 2**52  # ms
 def read_core(client: Any, queue: str) -> Core:
     """The counters and the clock."""
     packed = client.hget(queue_key(queue, "state"), "core")
-    assert packed, "the queue has no clock yet: use it first"
+    assert packed, "the queue has no clock yet: make a call on it first"
     return unpack_core(packed)
 
 
 def change_core(client: Any, queue: str, **changes: int) -> None:
-    """Have them say something else."""
+    """Change some of the counters or the clock."""
     client.hset(queue_key(queue, "state"), "core", read_core(client, queue)._replace(**changes).pack())
 
 
 def read_drift(client: Any, queue: str) -> dict[str, int]:
-    """What the state says of jumps and silences."""
+    """The stored state about clock jumps and silences."""
     text = client.hget(queue_key(queue, "state"), "drift") or b"0 " * len(FIELDS)
     return dict(zip(FIELDS, map(int, text.split()), strict=True))
 
 
 def change_drift(client: Any, queue: str, **changes: int) -> None:
-    """Have it say something else."""
+    """Change some of that state."""
     drift = read_drift(client, queue) | changes
     client.hset(queue_key(queue, "state"), "drift", " ".join(str(drift[name]) for name in FIELDS))
 

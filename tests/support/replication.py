@@ -1,4 +1,4 @@
-"""What clusters and groups with sentinels share: servers that follow a primary, and change their roles."""
+"""Support for clusters and Sentinel groups: servers that follow a primary and change roles."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import redis
 from tests.support.server import Server
 
 # While roles change, servers close the connections of their clients.
-RESTLESS = (redis.ConnectionError, redis.TimeoutError)
+ROLE_CHANGE_ERRORS = (redis.ConnectionError, redis.TimeoutError)
 EAGER_REPLICATION = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 
 
 def primary_port(server: Server) -> int | None:
-    """The port of the server it follows, if it is a replica."""
+    """The port of its primary, if the server is a replica."""
     role = server.command("ROLE")
     return int(role[2]) if role[0] == b"slave" else None
 

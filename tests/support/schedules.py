@@ -1,4 +1,4 @@
-"""What the tests of schedules share: moments, tickers, and what a tick leaves on a queue."""
+"""Support for tests of schedules: moments, tickers, and the jobs that a tick enqueues."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def schedules_of(app: Windlass) -> Schedules:
 
 
 def ticker_of(app: Windlass, queue: str) -> Ticker:
-    """Lets this app tick, as a worker that declares these schedules."""
+    """A ticker of this app, as of a worker that declares these schedules."""
     return lambda *declared: app.run(tick(layout_of(app, queue), {each.name: each for each in declared}))
 
 
 def waiting(queue: Queue) -> list[str]:
-    """The ids of all jobs that wait, in their order."""
+    """The ids of all waiting jobs, in order."""
     return [job.id for state in ("ready", "scheduled", "blocked") for job in queue.all_jobs(state)]
 
 
 def finish(queue: Queue) -> list[str]:
-    """Runs all jobs that can be run; their ids."""
+    """Complete all ready jobs; returns their ids."""
     leases = queue.lease_many(1000)
     assert all(queue.complete_many(leases))
     return [lease.id for lease in leases]

@@ -1,8 +1,8 @@
-"""What a test may stand on instead of one server of its own: embedded, a Sentinel group, a cluster.
+"""Alternatives to a single test server: an embedded server, a Sentinel group, a cluster.
 
-A seat has what most tests ask of a server: a URL for the app, and a client that sees the keys. What only a single
-process of the test's own can do (be killed, paused, stood in front of by a proxy) it cannot: a test that asks for
-that is skipped, and the reason says why.
+A seat provides what most tests need: a URL for the app, and a client that sees the keys. Only a test's own single
+process can be killed, paused or put behind a proxy: a test that needs this is skipped, with a reason.
+
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tests.support.sentinel import SentinelGroup
 from tests.support.server import HOST, Server, plain_client
 from windlass.embedded import EmbeddedServer
 
-# No roles change in tests that only need a place to stand, and a machine under load must not change them either.
-PATIENCE_MS = 15_000
+# These tests need no role changes, so even a slow machine must not trigger any.
+DOWN_AFTER_MS = 15_000
 
 TOPOLOGIES = ("valkey", "redis7", "embedded", "sentinel", "cluster")
 
 
 class Seat(ABC):
-    """What stands where a test expects a `Server`."""
+    """Stands where a test expects a `Server`."""
 
     lacks: ClassVar[str]
-    """Why a test that needs more than this is skipped."""
+    """Why tests that need a single server are skipped."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """What an app connects with."""
+        """The URL for an app."""
 
     @abstractmethod
     def client(self, *, timeout: float = 5.0) -> redis.Redis:
@@ -51,18 +51,18 @@ class Seat(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """Such as `Valkey 9.1.2`, asked of the server itself."""
+        """For example `Valkey 9.1.2`, reported by the server."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or not (hasattr(Server, name) or name in ("dir", "port", "pid", "config")):
             raise AttributeError(name)
-        if name == "address":  # what proxies ask for
-            pytest.skip(f"{self.lacks}: the way around a proxy is known to every client")
+        if name == "address":  # proxies use it
+            pytest.skip(f"{self.lacks}: clients would bypass a proxy")
         pytest.skip(f"{self.lacks}: there is no server.{name}")
 
 
 class EmbeddedSeat(Seat):
-    """The embedded server of a home of its own, found by its folder as a program without a URL finds it."""
+    """The embedded server of its own home folder, found by that folder, as a program without a URL finds it."""
 
     lacks = "embedded is Windlass's to start and stop"
 
@@ -76,14 +76,14 @@ class EmbeddedSeat(Seat):
 
     @property
     def address(self) -> Path:
-        """Where a proxy may stand before it."""
+        """The socket behind which a proxy connects."""
         return self.socket_path
 
     def client(self, *, timeout: float = 5.0) -> redis.Redis:
         return plain_client(socket_path=self.socket_path, timeout=timeout)
 
     def command(self, *args: str | bytes | int) -> Any:
-        """One command, and the reply as it came."""
+        """Send one command; returns the raw reply."""
         with self.client() as client:
             client.response_callbacks.clear()
             return client.execute_command(*args)
@@ -94,7 +94,7 @@ class EmbeddedSeat(Seat):
 
 
 class _PrimaryClient(redis.Redis):
-    """Sees its server as if nobody watched it."""
+    """Hides the sentinels' connections from CLIENT LIST."""
 
     def client_list(self, *args: Any, **kwargs: Any) -> list[dict[str, str]]:
         every = super().client_list(*args, **kwargs)
@@ -102,7 +102,7 @@ class _PrimaryClient(redis.Redis):
 
 
 class PrimarySeat(Seat):
-    """A Sentinel group: apps find the primary through the sentinels, the client of a test is one of the primary."""
+    """A Sentinel group: apps find the primary through the sentinels; the test's client connects to the primary."""
 
     lacks = "sentinel is a group of servers"
 
@@ -124,7 +124,7 @@ class PrimarySeat(Seat):
         )
 
     def command(self, *args: str | bytes | int) -> Any:
-        """One command to the primary, and the reply as it came."""
+        """Send one command to the primary; returns the raw reply."""
         return self._group.primary.command(*args)
 
     @functools.cached_property
@@ -133,13 +133,13 @@ class PrimarySeat(Seat):
 
 
 class _ClusterClient(redis.RedisCluster):
-    """What is asked of the server as a whole is asked of every primary, where the library would ask any one node."""
+    """Sends server-wide questions to every primary; the library would ask any one node."""
 
     def keys(self, *args: Any, **kwargs: Any) -> list[bytes | str]:
         return [key for node in self._each() for key in node.keys(*args, **kwargs)]
 
     def info(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The figures of every primary added up; of words, the last."""
+        """The numbers of every primary added up; other values from the last."""
         told: dict[str, Any] = {}
         for node in self._each():
             for name, value in node.info(*args, **kwargs).items():
@@ -150,7 +150,7 @@ class _ClusterClient(redis.RedisCluster):
         return all(node.config_set(*args, **kwargs) for node in self._each())
 
     def client_list(self, *args: Any, **kwargs: Any) -> list[dict[str, str]]:
-        """Their ids are told apart by the place of their node."""
+        """The clients of all nodes; ids are made unique per node."""
         return [
             each | {"id": f"{place}:{each['id']}"}
             for place, node in enumerate(self._each())
@@ -162,13 +162,13 @@ class _ClusterClient(redis.RedisCluster):
         return self._each()[int(place)].client_kill_filter(**kwargs | {"_id": id})
 
     def pubsub_numsub(self, *channels: Any, **kwargs: Any) -> list[tuple[bytes | str, int]]:
-        """Who is subscribed on any node: a message that is published on one is heard on all."""
+        """Subscribers on all nodes: a message published on one is delivered on all."""
         counted = [node.pubsub_numsub(*channels, **kwargs) for node in self._each()]
         return [(column[0][0], sum(count for _, count in column)) for column in zip(*counted, strict=True)]
 
     @property
     def connection_pool(self) -> redis.ConnectionPool:
-        """For those who only listen, which they may do on any node."""
+        """A pool for subscribers, who may connect to any node."""
         return self._each()[0].connection_pool
 
     def _each(self) -> list[redis.Redis]:
@@ -203,10 +203,10 @@ class ClusterSeat(Seat):
 
 
 class _SteadyClient(_ClusterClient):
-    """Stays open: what it learned of the cluster, at some cost, holds for every test."""
+    """Stays open, because discovering the cluster is slow and stays valid for every test."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing: the seat closes it."""
+        """Does nothing: the seat closes the client."""
 
 
 class SteadyClusterSeat(ClusterSeat):
@@ -225,8 +225,8 @@ class SteadyClusterSeat(ClusterSeat):
 
 @contextmanager
 def embedded_seat() -> Iterator[EmbeddedSeat]:
-    """An embedded server that ends with the block."""
-    base = Path(tempfile.mkdtemp(prefix="wl-")).resolve()  # short: a socket's path has little room
+    """An embedded server, stopped at the end of the block."""
+    base = Path(tempfile.mkdtemp(prefix="wl-")).resolve()  # short, because a socket path is limited to about 100 bytes
     try:
         yield EmbeddedSeat(base / "home")
     finally:
@@ -237,15 +237,15 @@ def embedded_seat() -> Iterator[EmbeddedSeat]:
 
 @contextmanager
 def sentinel_seat() -> Iterator[PrimarySeat]:
-    """One primary, two replicas, three sentinels, which end with the block."""
-    with SentinelGroup(down_after_ms=PATIENCE_MS, appendonly=True) as group:
+    """One primary, two replicas, three sentinels, stopped at the end of the block."""
+    with SentinelGroup(down_after_ms=DOWN_AFTER_MS, appendonly=True) as group:
         yield PrimarySeat(group)
 
 
 @contextmanager
 def cluster_seat() -> Iterator[ClusterSeat]:
-    """Three primaries, each with a replica, which end with the block."""
-    with Cluster(replicas=1, node_timeout_ms=PATIENCE_MS, appendonly=True) as cluster:
+    """Three primaries, each with a replica, stopped at the end of the block."""
+    with Cluster(replicas=1, node_timeout_ms=DOWN_AFTER_MS, appendonly=True) as cluster:
         seat = SteadyClusterSeat(cluster)
         yield seat
         seat.close()

@@ -1,4 +1,4 @@
-"""A real group of servers for a test, watched by sentinels that name its primary."""
+"""A real Sentinel group for a test."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from tests.support.replication import EAGER_REPLICATION, RESTLESS, follows, is_replica
+from tests.support.replication import EAGER_REPLICATION, ROLE_CHANGE_ERRORS, follows, is_replica
 from tests.support.server import HOST, Fsync, Server
 from tests.support.waiting import wait_until
 
 
 class SentinelGroup:
-    """One primary, two replicas and three sentinels that must agree by two."""
+    """One primary, two replicas and three sentinels with a quorum of two."""
 
     NAME = "mymaster"
 
@@ -27,9 +27,9 @@ class SentinelGroup:
         appendfsync: Fsync = "everysec",
         first_host: str = HOST,
     ) -> None:
-        """`first_host`: the address of the first primary, where that is to be another than all others have.
+        """`first_host`: the address of the first primary, if it differs from that of the others.
 
-        Each server then has a unix socket as well, by which it is reached when its address is not there.
+        Each server then also has a unix socket, which works while that address is down.
         """
         self._first_host = first_host
         apart = first_host != HOST
@@ -65,23 +65,23 @@ class SentinelGroup:
 
     @property
     def primary(self) -> Server:
-        """The primary as the sentinels name it; LookupError while they do not agree."""
+        """The primary according to the sentinels; LookupError while they disagree."""
         found = self._agreed()
         if found is None:
             raise LookupError("the sentinels do not agree on a primary")
         return found
 
     def start(self) -> None:
-        """Starts everything and waits until each sentinel knows the others and both replicas."""
+        """Start everything; returns once each sentinel knows the others and both replicas."""
         primary, *replicas = self.servers
         primary.start()
         for replica in replicas:
             replica.config["replicaof"] = f"{self._first_host} {primary.port}"
             replica.start()
-        wait_until(lambda: all(map(follows, replicas)), "the replicas to follow", ignoring=RESTLESS)
+        wait_until(lambda: all(map(follows, replicas)), "the replicas to follow", ignoring=ROLE_CHANGE_ERRORS)
         for sentinel in self.sentinels:
             sentinel.start()
-        wait_until(self._all_known, "the sentinels to know the group", ignoring=RESTLESS)
+        wait_until(self._all_known, "the sentinels to know the group", ignoring=ROLE_CHANGE_ERRORS)
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -89,31 +89,31 @@ class SentinelGroup:
                 stack.callback(server.close)
 
     def kill_primary(self) -> Server:
-        """Kills the primary with SIGKILL, once no failover is under way, and returns it to be brought back."""
-        # A sentinel whose promoted server dies before it has ended the failover stays in that failover for good.
+        """Kill the primary with SIGKILL, once no failover is in progress; returns it, so that it can be restarted."""
+        # If the promoted server dies before the failover ends, a sentinel stays in that failover forever.
         self._killed = self.wait_calm()
         self._killed.kill()
         return self._killed
 
     def wait_calm(self) -> Server:
-        """Returns the primary, once all sentinels agree on it and no failover is under way."""
-        return wait_until(self._calm, "the sentinels to end the last failover", ignoring=RESTLESS)
+        """Return the primary, once all sentinels agree on it and no failover is in progress."""
+        return wait_until(self._calm, "the sentinels to end the last failover", ignoring=ROLE_CHANGE_ERRORS)
 
     def wait_new_primary(self, timeout: float = 20.0, *, instead_of: Server | None = None) -> Server:
-        """Returns the promoted server when all live sentinels name it and it says so itself.
+        """Return the promoted server, once all live sentinels name it and it reports the role itself.
 
-        `instead_of` the last that was killed, or this one, which lives.
+        `instead_of`: the old primary; by default the last one killed.
         """
         self._killed = instead_of or self._killed
-        return wait_until(self._promoted, "a new primary", timeout=timeout, ignoring=RESTLESS)
+        return wait_until(self._promoted, "a new primary", timeout=timeout, ignoring=ROLE_CHANGE_ERRORS)
 
     def wait_replicas(self, count: int, timeout: float = 20.0) -> None:
-        """Returns when so many live servers follow the primary, one brought back included."""
+        """Return once `count` live servers follow the primary, including restarted ones."""
 
         def followers() -> int:
             return sum(server.alive and is_replica(server) and follows(server) for server in self.servers)
 
-        wait_until(lambda: followers() >= count, f"{count} replicas", timeout=timeout, ignoring=RESTLESS)
+        wait_until(lambda: followers() >= count, f"{count} replicas", timeout=timeout, ignoring=ROLE_CHANGE_ERRORS)
 
     def _promoted(self) -> Server | None:
         found = self._agreed()
@@ -146,12 +146,12 @@ class SentinelGroup:
 
 
 class _Sentinel(Server):
-    # The defaults are for real networks: a group would need two seconds to meet and ten to see a replica.
-    # A replica is promoted only if its INFO is younger than five ping periods, and INFO comes each second then.
+    # The defaults suit real networks: a group would take two seconds to meet and ten to see a replica.
+    # A replica is promoted only if its INFO is younger than five ping periods; during a failover it comes each second.
     _PERIODS = ("INFO-PERIOD", 200, "PING-PERIOD", 300, "ASK-PERIOD", 100, "PUBLISH-PERIOD", 100)
 
     def __init__(self, binary: Path | None, name: str, address: str, primary: Server, down_after_ms: int) -> None:
-        """`address`: of the primary, with a place for its port, which is not chosen yet."""
+        """`address`: of the primary, with a placeholder for its port, which is not chosen yet."""
         super().__init__(binary, unix=False, tcp=True)
         self._name = name
         self._address = address

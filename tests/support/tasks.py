@@ -1,4 +1,4 @@
-"""What the tests of tasks share: a job, ways to look into a call, and functions and types that make trouble."""
+"""Support for tests of tasks: a job, access to a call's payload, and awkward functions and types."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def args_of(call: TaskCall) -> Any:
 
 
 def round_trip(task: Task[..., Any, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """What the function will be called with."""
+    """The arguments that the function will receive."""
     return task.decode(read_envelope(task.call(*args, **kwargs).data).args).arguments
 
 
 def named(value: object) -> str:
-    """How a value is called in the name of a test: the same in every process."""
+    """A name of a value for test ids, equal in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", getattr(value, "__name__", str(value)))
 
 

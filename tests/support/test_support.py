@@ -1,4 +1,4 @@
-"""The servers and proxies the other tests stand on do what they say."""
+"""Tests of the servers and proxies that the other tests use."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_paused_server_is_silent_and_then_goes_on(server: Server) -> None:
     assert server.command("PING") == b"PONG"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is needed")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_no_server_outlives_the_tests_that_started_it() -> None:
     story = "from tests.support.server import *; s = Server(); s.start(); print(s.pid, s.dir, flush=True); input()"
     child = subprocess.Popen(
@@ -398,7 +398,7 @@ def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
     threads, handles = set(threading.enumerate()), _open_files()
     with FaultProxy(server.address, faults=nth(HANG, only={"GET"})) as proxy, TlsProxy(server.address) as tls:
         clients = [socket.create_connection(("127.0.0.1", proxy.port or 0)) for _ in range(5)]
-        clients.append(socket.create_connection(("127.0.0.1", tls.port or 0)))  # never begins to speak TLS
+        clients.append(socket.create_connection(("127.0.0.1", tls.port or 0)))  # never starts the TLS handshake
         secure = _tls_client(tls)
         assert secure.ping()
         clients[0].sendall(b"GET hung\r\n")

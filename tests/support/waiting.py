@@ -1,4 +1,4 @@
-"""Waiting for what nobody announces: a condition is asked for until it holds."""
+"""Polling for a condition."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def wait_until(
     interval: float = 0.01,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Polls `check` until it gives something true and returns that; TimeoutError names `what`.
+    """Poll `check` until it returns a true value, and return that; TimeoutError names `what`.
 
-    An error among `ignoring` counts as not yet.
+    Errors in `ignoring` count as not yet true.
     """
     deadline = time.monotonic() + timeout
     while True:

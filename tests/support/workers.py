@@ -1,6 +1,5 @@
-"""Real workers for the tests: each a supervisor with its forkserver, runner and children, found again by a mark in
-their
-environment. What jobs do they write into a journal, a file that outlives every process; the tests read that.
+"""Real workers for the tests: each is a supervisor with its forkserver, runner and children, found by a mark in their
+environment. Jobs write into a journal, a file that outlives every process; the tests read it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ sys.exit(run_worker(sys.argv[1], settings))
 
 
 def die_with_parent(parent: int) -> None:
-    """No worker outlives the tests, not even when they are killed."""
+    """End this process with its parent, so that no worker outlives the tests, even if they are killed."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):
         libc.prctl(1, signal.SIGKILL)
@@ -61,7 +60,7 @@ def die_with_parent(parent: int) -> None:
 
 
 class Entry(NamedTuple):
-    """One line that a job wrote. `at` is CLOCK_MONOTONIC, the same for all processes."""
+    """One line of a job. `at` is CLOCK_MONOTONIC, the same for all processes."""
 
     what: str
     task: str
@@ -74,12 +73,12 @@ class Entry(NamedTuple):
 
     @property
     def run(self) -> tuple[str, int]:
-        """One attempt at a job."""
+        """The attempt: job id and fence."""
         return self.id, self.fence
 
 
 def note(what: str, job: Any = None, **more: Any) -> None:
-    """Write a line, in one piece: whatever happens to the process, it is there or it is not. For jobs."""
+    """Write a journal line from a job, with one write call, so that it is never torn."""
     told = (job.task or "", job.id, job.attempt, job.fence) if job is not None else ("", "", 0, 0)
     line = json.dumps([what, *told, os.getpid(), time.monotonic(), more]) + "\n"
     fd = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -90,7 +89,7 @@ def note(what: str, job: Any = None, **more: Any) -> None:
 
 
 class Journal:
-    """What jobs have written."""
+    """The lines that jobs have written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,7 +97,7 @@ class Journal:
         self._read = 0
 
     def all(self, what: str | None = None, *, task: str | None = None, id: str | None = None) -> list[Entry]:
-        """All lines so far, in the order of writing; of one kind, task or job if asked for."""
+        """All lines so far, in write order; optionally of one kind, task or job."""
         self._read_on()
         return [
             entry
@@ -109,11 +108,11 @@ class Journal:
         ]
 
     def ids(self, what: str, *, task: str | None = None) -> list[str]:
-        """The jobs that wrote such lines, once for each line."""
+        """The job id of each such line."""
         return [entry.id for entry in self.all(what, task=task)]
 
     def wait(self, count: int, what: str, *, timeout: float = 15.0, **only: Any) -> list[Entry]:
-        """Wait until there are so many such lines."""
+        """Wait until there are `count` such lines."""
 
         def enough() -> list[Entry] | None:
             found = self.all(what, **only)
@@ -125,7 +124,7 @@ class Journal:
             raise TimeoutError(f"{error}; there are {len(self.all(what, **only))}") from None
 
     def overlaps(self) -> list[tuple[Entry, Entry]]:
-        """Two attempts at one job of which the second began before the first wrote its end: (end, start) pairs."""
+        """Pairs of attempts at one job in which the second started before the first ended, as (end, start)."""
         ends = {entry.run: entry for entry in self.all("end")}
         starts: dict[str, list[Entry]] = {}
         for entry in self.all("start"):
@@ -154,7 +153,7 @@ class Journal:
 
 
 class Worker:
-    """One worker. All its processes, down to what its jobs start, carry its mark."""
+    """One worker. All its processes, including those that its jobs start, carry its mark."""
 
     def __init__(
         self,
@@ -194,11 +193,11 @@ class Worker:
         return self.log_path.read_text(errors="replace")
 
     def processes(self) -> list[int]:
-        """All that is alive of it."""
+        """All live processes of it."""
         wanted = f"{MARK}={self.mark}".encode()
         return [
             process.pid
-            for process in process_info.everybody()
+            for process in process_info.all_processes()
             if not process.is_zombie and wanted in (process_info.environment(process.pid) or ())
         ]
 
@@ -209,11 +208,11 @@ class Worker:
         return pid
 
     def signal(self, number: int) -> None:
-        """Signal the supervisor."""
+        """Send a signal to the supervisor."""
         os.kill(self.supervisor, number)
 
     def signal_all(self, number: int) -> None:
-        """Signal every process of it, as fast as can be."""
+        """Send a signal to all its processes, as fast as possible."""
         for pid in self.processes():
             try:
                 os.kill(pid, number)
@@ -221,13 +220,13 @@ class Worker:
                 pass
 
     def stop(self, timeout: float = 40.0) -> int:
-        """End it in order; its exit code."""
+        """Stop it with SIGTERM; returns its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
         return self.process.wait(timeout)
 
     def kill_everything(self) -> None:
-        """SIGKILL, until nothing of it is left."""
+        """SIGKILL all processes, until none is left."""
         if self.process.poll() is None:
             self.process.kill()
 
@@ -245,7 +244,7 @@ class Worker:
         self.process.wait(5)
 
     def wait_gone(self, timeout: float) -> float:
-        """Wait until no process of it is left; how long that took."""
+        """Wait until no process of it is left; returns how long that took."""
         began = time.monotonic()
 
         def gone() -> bool:
@@ -257,7 +256,7 @@ class Worker:
 
 
 class Workshop:
-    """A server, an app to send jobs with, a journal, and workers. Closing it ends whatever is left of them."""
+    """A server, an app to send jobs with, a journal, and workers. Closing it ends all of them."""
 
     def __init__(self, server: Server, folder: Path, *, url: str | None = None) -> None:
         self.server = server
@@ -282,9 +281,9 @@ class Workshop:
         output: int | None = None,
         **settings: Any,
     ) -> Worker:
-        """Start a worker for the app of `tests.worker.apps.<target>`; wait until it is known on its queues.
+        """Start a worker for the app of `tests.worker.apps.<target>`; wait until it is registered on its queues.
 
-        `output` may be `subprocess.PIPE`, which nobody reads.
+        `output` may be `subprocess.PIPE`, which is never read.
         """
         number = len(self.workers) + 1
         settings = {"name": f"w{number}", "queues": {}, "lease": 5.0, "grace": 5.0, "threads": 4, **settings}
@@ -297,17 +296,17 @@ class Workshop:
         return worker
 
     def wait_ready(self, worker: Worker, timeout: float = 15.0) -> None:
-        """Wait until a runner of it looks for jobs."""
+        """Wait until one of its runners looks for jobs."""
 
         def ready() -> bool:
             if worker.process.poll() is not None:
-                raise RuntimeError(f"the worker ended with {worker.process.returncode}:\n{worker.log[-3000:]}")
+                raise RuntimeError(f"the worker exited with {worker.process.returncode}:\n{worker.log[-3000:]}")
             return bool(self._client_names(worker))
 
         wait_until(ready, "the worker to be ready", timeout=timeout)
 
     def _client_names(self, worker: Worker) -> bool:
-        # A waiter is registered, on any queue: the runner has looked, and found nothing or something.
+        # A registered waiter means that the runner has looked for jobs on some queue.
         with self.server.client() as client:
             for key in client.scan_iter("windlass:{*:holders"):
                 if any(bytes(name).decode().startswith(f"{worker.name}.") for name in client.zrange(key, 0, -1)):
@@ -320,15 +319,15 @@ class Workshop:
     # -- sending
 
     def call(self, task: str, *args: Any, queue: str = "default", **options: Any) -> TaskCall:
-        """A call of a task by its name."""
+        """A call of a task by name."""
         return TaskCall(task, queue, write_envelope(task, msgspec.json.encode(args)), options)  # type: ignore[arg-type]
 
     def send(self, task: str, *args: Any, queue: str = "default", **options: Any) -> str:
-        """Enqueue one call; its id."""
+        """Enqueue one call; returns its id."""
         return self.send_many([self.call(task, *args, queue=queue, **options)])[0]
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[str]:
-        """Enqueue many calls; their ids."""
+        """Enqueue many calls; returns their ids."""
         receipts: list[Receipt] = self.app.enqueue_many(calls)
         return [receipt.id for receipt in receipts]
 
@@ -338,7 +337,7 @@ class Workshop:
     # -- waiting
 
     def wait_empty(self, *names: str, timeout: float = 20.0) -> None:
-        """Wait until nothing waits and nothing runs on these queues."""
+        """Wait until no job waits or runs on these queues."""
         for name in names or ("default",):
             self._wait_empty(self.queue(name), timeout)
 
@@ -354,15 +353,15 @@ class Workshop:
             raise TimeoutError(f"{error}: {queue.counts()}\n{logs}") from None
 
     def wait(self, check: Callable[[], T | None], what: str, timeout: float = 15.0) -> T:
-        """`wait_until`, for tests that have a workshop at hand."""
+        """`wait_until`, as a method."""
         return wait_until(check, what, timeout=timeout)
 
     def wait_job_gone(self, queue: str, id: str, timeout: float = 5.0) -> None:
-        """Wait until the server has no such job any more."""
+        """Wait until the job no longer exists."""
         wait_until(lambda: self.queue(queue).get(id) is None, f"{id} to be gone", timeout=timeout)
 
     def wait_state(self, queue: str, id: str, state: str, timeout: float = 15.0) -> JobRecord:
-        """Wait until a job is in a state; its record."""
+        """Wait until a job is in a state; returns its record."""
 
         def there() -> JobRecord | None:
             record = self.queue(queue).get(id)
@@ -370,10 +369,10 @@ class Workshop:
 
         return wait_until(there, f"{id} to be {state}", timeout=timeout)
 
-    # -- the end
+    # -- closing
 
     def stop_all(self) -> None:
-        """End all workers in order."""
+        """Stop all workers with SIGTERM."""
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGTERM)
@@ -381,11 +380,11 @@ class Workshop:
             worker.process.wait(40)
 
     def close(self) -> None:
-        """End what is left, and leave the server empty."""
+        """Kill the remaining workers, and flush the server."""
         try:
             for worker in self.workers:
                 worker.kill_everything()
-                print(f"-- {worker.name} said, at last:\n{worker.log[-4000:]}")  # shown when a test fails
+                print(f"-- {worker.name} log ends with:\n{worker.log[-4000:]}")  # shown when a test fails
         finally:
             self.app.close()
             if self.server.alive:
@@ -394,25 +393,25 @@ class Workshop:
 
 
 def keys_left(server: Server) -> list[str]:
-    """All keys that are there."""
+    """All keys on the server."""
     with server.client() as client:
         return sorted(bytes(key).decode() for key in client.keys("*"))
 
 
 def wait_dead(*pids: int, timeout: float = 15.0) -> None:
-    """Wait until none of these processes lives."""
+    """Wait until all these processes have ended."""
     wait_until(
         lambda: not any(process_info.is_alive(pid) for pid in pids), f"{pids} to end", timeout=timeout, interval=0.002
     )
 
 
 def pass_time(seconds: float, since: float | None = None) -> None:
-    """Where time itself is what a test is about: let it pass."""
+    """Sleep: only for tests about time itself."""
     time.sleep(max(0.0, (since or time.monotonic()) + seconds - time.monotonic()))
 
 
 def percentiles(seconds: Iterable[float]) -> str:
-    """A line about how long things took."""
+    """Format percentiles of durations."""
     all_of_them = sorted(seconds)
     p50 = all_of_them[len(all_of_them) // 2]
     p99 = all_of_them[min(len(all_of_them) - 1, int(len(all_of_them) * 0.99))]

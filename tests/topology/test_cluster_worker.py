@@ -17,7 +17,7 @@ from tests.support.workers import Workshop, pass_time, wait_dead
 from windlass.storage.native import keys
 
 LEASE = 1.5
-GRACE = 5.0  # seconds of silence after which holders may beat before they are called lost
+GRACE = 5.0  # seconds that holders get for a heartbeat after a server silence, before they are declared lost
 
 
 class LivelySeat(ClusterSeat):
@@ -82,7 +82,7 @@ def test_a_node_that_stands_still_disturbs_only_its_own_queue(
         gate.touch()
         for id in held[healthy]:
             shop.journal.wait(1, "end", id=id)
-        assert "the runner" not in worker.log
+        assert "Runner " not in worker.log
     for id in held[frozen]:
         shop.journal.wait(1, "end", id=id, timeout=10)
     shop.wait_empty(frozen, healthy)
@@ -142,6 +142,6 @@ def test_a_worker_that_starts_while_a_node_stands_still_serves_the_other(
             shop.journal.wait(1, "end", id=id, timeout=2 * LEASE)
         assert not shop.journal.all("start", id=early[0])
         assert all(count == 1 for count in Counter(shop.journal.ids("start")).values())
-        assert "the runner" not in worker.log
+        assert "Runner " not in worker.log
     shop.journal.wait(1, "end", id=early[0])
     shop.wait_empty(frozen, healthy)

@@ -120,14 +120,14 @@ def test_a_promotion_on_another_node_explains_nothing(report: Report) -> None:
 
 def test_a_job_that_nobody_sent_is_a_fault(report: Report) -> None:
     report.ledger.completed["c"] = [Completion(2.0, 3.0)]
-    assert report.missed() == ["1 completed that nobody sent"]
+    assert report.missed() == ["1 completed but never sent"]
 
 
 def test_work_that_is_resumed_late_is_a_fault(report: Report) -> None:
     report.ledger.leases[-1] = (14.5, "q")
-    assert report.missed() == ["work stood still for 3.5 s after a promotion"]
+    assert report.missed() == ["no job was leased for 3.5 s after a promotion"]
 
 
 def test_a_run_that_was_broken_off_has_failed(report: Report) -> None:
     report.done = 0
-    assert report.missed() == ["0 of 1 were done"]
+    assert report.missed() == ["only 0 of 1 faults were injected"]

@@ -129,7 +129,7 @@ def test_sentinels_are_not_believed_without_a_good_certificate(guarded: Server, 
 
 
 def test_a_command_refuses_and_says_why(guarded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.cli.connect.PATIENCE", 0.1)
+    monkeypatch.setattr("windlass.cli.connect.RETRY_FOR_S", 0.1)
     with TlsProxy(guarded.address, certificate="expired") as proxy:
         result = CliRunner().invoke(main, ["status", "--url", secure_url(proxy)])
     assert result.exit_code == 4

@@ -117,9 +117,9 @@ def test_a_heap_of_broken_texts_does_not_hold_up_a_turn_for_long(mail: Queue, cl
 )
 def test_a_payload_that_is_no_json_is_refused(mail: Queue, client: redis.Redis, data: bytes) -> None:
     before = dump(client)
-    with pytest.raises(InvalidPayload, match="use enqueue_json"):
+    with pytest.raises(InvalidPayload, match="Use enqueue_json"):
         mail.enqueue(data)
-    with pytest.raises(InvalidPayload, match="use enqueue_json"):
+    with pytest.raises(InvalidPayload, match="Use enqueue_json"):
         mail.enqueue_many([b"1", data])
     assert dump(client) == before
 

@@ -1,4 +1,4 @@
-"""A queue in this layout, and a look at the keys that its peers see."""
+"""A queue on this layout, and the keys that its peers see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Perform = Callable[[Call[Any]], Any]
 
 @pytest.fixture
 def queue(app: Windlass) -> Iterator[Queue]:
-    """A queue of this layout, purged in the end."""
+    """A queue on this layout, purged at the end."""
     queue = app.queue(QUEUE, layout="processor")
     yield queue
     queue.purge()
@@ -30,25 +30,25 @@ def queue(app: Windlass) -> Iterator[Queue]:
 
 @pytest.fixture
 def layout(app: Windlass, queue: Queue) -> ProcessorLayout:
-    """The layout of that queue, for what only the service asks of it."""
+    """The layout of that queue, for calls that only the service makes."""
     return cast(ProcessorLayout, app.layout(QUEUE, "processor"))
 
 
 @pytest.fixture
 def perform(app: Windlass) -> Perform:
-    """Has a call done."""
+    """Executes a call."""
     return lambda call: app.run(lambda session: session.perform(call))
 
 
 @pytest.fixture
 def later(client: redis.Redis) -> Callable[[float], None]:
-    """Let time pass, without waiting for it."""
+    """Let time pass, without waiting."""
     return lambda seconds: pass_time(client, "processor", QUEUE, seconds)
 
 
 @pytest.fixture
 def look(client: redis.Redis) -> Look:
-    """All keys but Windlass's own ledger, and what they hold; the queue's name is left out of theirs."""
+    """All keys except Windlass's own ledger, with their values; the queue's name is left out."""
     return lambda: stored(client)
 
 

@@ -19,7 +19,7 @@ Later = Callable[[float], None]
 
 @pytest.fixture
 def emails(app: Windlass) -> Iterator[Queue]:
-    """The queue, purged in the end."""
+    """The queue, purged at the end."""
     queue = app.queue(NAME, layout="queasy")
     yield queue
     queue.purge()
@@ -27,19 +27,19 @@ def emails(app: Windlass) -> Iterator[Queue]:
 
 @pytest.fixture
 def peer(client: redis.Redis) -> Peer:
-    """Somebody who has never heard of Windlass."""
+    """A peer without Windlass."""
     return Peer(client, NAME)
 
 
 @pytest.fixture
 def later(client: redis.Redis) -> Later:
-    """Let time pass, without waiting for it."""
+    """Let time pass, without waiting."""
     return lambda seconds: pass_time(client, "queasy", NAME, seconds)
 
 
 @pytest.fixture
 def look(client: redis.Redis) -> Look:
-    """All keys of the queue, without its name, and what they hold."""
+    """All keys of the queue, without its name, and their values."""
 
     def look() -> dict[str, Any]:
         found: dict[str, Any] = {}

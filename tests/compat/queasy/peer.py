@@ -14,7 +14,7 @@ _FLAGS = ("updateData", "updateMaxFailures", "updateMaxStalls", "updateMinBackof
 
 
 class Peer:
-    """One worker and producer of another make. `later` is how far its clock is ahead, in ms."""
+    """A worker and producer of the published kind. `later` is how far its clock is ahead, in ms."""
 
     def __init__(self, client: redis.Redis, queue: str, worker: str = "peer-1") -> None:
         self.worker = worker
@@ -39,29 +39,29 @@ class Peer:
         self._run("notify", json.dumps([text for pair in job.items() for text in map(str, pair)]))
 
     def cancel(self, id: str) -> bool:
-        """Take a waiting job away."""
+        """Cancel a waiting job."""
         return bool(self._run("cancel", id))
 
     def dequeue(self, count: int = 1, *, failures: bool = False) -> list[dict[str, str]]:
-        """Take jobs, or failures."""
+        """Lease jobs, or failures."""
         queue = f"{self._queue}-fail" if failures else self._queue
         rows: list[list[bytes]] = self._run("dequeue", self.worker, count, queue=queue)
         return [dict(zip(*[(text.decode() for text in row)] * 2, strict=True)) for row in rows]
 
     def heartbeat(self, id: str) -> bool:
-        """Keep the lock on a job; false when it was lost."""
+        """Renew the lock on a job; returns False if it was lost."""
         return bool(self._run("heartbeat", id, self.worker))
 
     def success(self, id: str) -> None:
-        """A job is done."""
+        """Complete a job."""
         self._run("success", id, self.worker)
 
     def retry(self, id: str, run_at: int = 0, error: str = '{"message":"no"}') -> None:
-        """An attempt failed."""
+        """Fail an attempt."""
         self._run("retry", id, self.worker, run_at, error)
 
     def clear_stall(self) -> int:
-        """Take back what stalled; how many."""
+        """Reclaim stalled jobs; returns how many."""
         return int(self._run("clear_stall"))
 
     def _run(self, function: str, *args: Any, queue: str | None = None) -> Any:

@@ -189,7 +189,7 @@ def test_what_cannot_be_run_here_waits_five_minutes_uncharged(emails: Queue, loo
         assert settle(emails, end(lease)) == (True,)
         found = look()
         assert found[":waiting"]["a"] == pytest.approx((time.time() + 300) * 1000, abs=5000)
-        assert found[":waiting_job:a"].pop("note") in ("no task", "no worker that saw it knows the task task")
+        assert found[":waiting_job:a"].pop("note") in ("no task", "no worker has registered the task task")
         assert found[":waiting_job:a"] == job(runAt=f"{found[':waiting']['a']:.0f}")
         assert emails.cancel("a")
 

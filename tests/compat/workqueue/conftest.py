@@ -1,4 +1,4 @@
-"""A queue in this layout, and a look at the keys that its peers see."""
+"""A queue on this layout, and the keys that its peers see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Look = Callable[[], dict[str, Any]]
 
 @pytest.fixture
 def queue(app: Windlass) -> Iterator[Queue]:
-    """A queue of this layout, purged in the end."""
+    """A queue on this layout, purged at the end."""
     queue = app.queue(PREFIX, layout="workqueue")
     yield queue
     queue.purge()
@@ -26,7 +26,7 @@ def queue(app: Windlass) -> Iterator[Queue]:
 
 @pytest.fixture
 def look(client: redis.Redis) -> Look:
-    """What is stored below the prefix, key → value; Windlass's own ledger is not there."""
+    """Stored keys below the prefix, key → value, without Windlass's own ledger."""
     return lambda: stored(client, PREFIX)
 
 
@@ -37,12 +37,12 @@ def theirs() -> WorkQueue:
 
 
 def names(client: redis.Redis, pattern: str) -> list[str]:
-    """The keys of this pattern."""
+    """The keys that match this pattern."""
     return sorted(key.decode() for key in cast(Any, client).keys(pattern))
 
 
 def stored(client: redis.Redis, prefix: str) -> dict[str, Any]:
-    """All keys below a prefix, without it, and what they hold: the bytes of a string, the entries of a list."""
+    """All keys below a prefix, without it, and their values: the bytes of a string, the entries of a list."""
     found: dict[str, Any] = {}
     for key in names(client, f"{prefix}:*"):
         held = client.lrange(key, 0, -1) if client.type(key) == b"list" else client.get(key)
@@ -51,17 +51,17 @@ def stored(client: redis.Redis, prefix: str) -> dict[str, Any]:
 
 
 def lease_keys(id: str) -> tuple[str, str]:
-    """Where the lease of an item is: the document's key, and that of the packages 0.1.x."""
+    """The lease keys of an item: that of the document, and that of the packages 0.1.x."""
     return f"{PREFIX}:lease:{id}", f"{PREFIX}:leased_by_session:{id}"
 
 
 def somebody_waits(client: redis.Redis) -> bool:
-    """Whether a client is blocked until there is an item."""
+    """Whether a client is blocked waiting for an item."""
     return int(client.info("clients")["blocked_clients"]) > 0
 
 
 def add(client: redis.Redis, id: str, data: bytes = b"x") -> None:
-    """An item as a peer adds it that knows its id to be new: in one transaction, which may be the caller's."""
+    """Add an item as a peer that knows its id to be new: in one transaction, which may be the caller's."""
     with client.pipeline() as pipeline:
         pipeline.set(f"{PREFIX}:item:{id}", data)
         pipeline.lpush(QUEUE, id)

@@ -1,4 +1,4 @@
-"""A queue of Worqr, what its peers hear, and what lies in the server."""
+"""A Worqr queue, the messages of its peers, and the server's contents."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def queue(app: Windlass) -> Iterator[Queue]:
 
 @pytest.fixture
 def later(client: redis.Redis) -> Later:
-    """Let time pass for the queue and all workers, without waiting for it."""
+    """Let time pass for the queue and all workers, without waiting."""
     return lambda seconds: pass_time(client, "worqr", NAME, seconds)
 
 
 @pytest.fixture
 def peer(client: redis.Redis) -> Iterator[Peer]:
-    """A worker of the published package, which works on the queue."""
+    """A worker of the published package on the queue."""
     peer = Peer(client, "peer").start(NAME)
     yield peer
     peer.fail("peer")
@@ -40,7 +40,7 @@ def peer(client: redis.Redis) -> Iterator[Peer]:
 
 @pytest.fixture
 def heard(client: redis.Redis) -> Iterator[ClockView]:
-    """What was said since the last time, on all channels."""
+    """Messages since the last call, on all channels."""
     plain: Any = client
     with plain.pubsub() as ear:
         ear.psubscribe("worqr_*", "windlass:cancel:*")
@@ -61,19 +61,19 @@ def heard(client: redis.Redis) -> Iterator[ClockView]:
 
 
 def entries(client: redis.Redis, key: str) -> list[bytes]:
-    """What is in a list, from its head on."""
+    """The entries of a list, from its head."""
     plain: Any = client
     return list(plain.lrange(key, 0, -1))
 
 
 def members(client: redis.Redis, key: str) -> set[str]:
-    """What is in a set."""
+    """The members of a set."""
     plain: Any = client
     return {member.decode() for member in plain.smembers(key)}
 
 
 def contents(client: redis.Redis) -> dict[str, Any]:
-    """Every key that its peers know, with its value."""
+    """Every key known to peers, with its value."""
     read: dict[str, Callable[[redis.Redis, str], Any]] = {
         "list": entries,
         "set": members,
@@ -85,7 +85,7 @@ def contents(client: redis.Redis) -> dict[str, Any]:
 
 
 def worker_keys(name: str, queue: str = NAME) -> dict[str, Any]:
-    """What a worker that serves one queue looks like."""
+    """The keys of a worker that serves one queue."""
     return {
         "worqr:workers": {name},
         "worqr:expiringWorkers": {name},

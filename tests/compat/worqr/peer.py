@@ -30,7 +30,7 @@ class Peer:
             pipe.execute()
 
     def enqueue_unique(self, queue: str, task: bytes) -> bool:
-        """Whether it was the only one."""
+        """Enqueue a unique task; returns whether it was the only one."""
         mark = f"worqr:uniqueTasks:{hashlib.md5(task).hexdigest()}"
         if self._client.get(mark):
             return False
@@ -70,7 +70,7 @@ class Peer:
     # -- workers ---------------------------------------------------------------------------------
 
     def start(self, *queues: str, permanent: bool = False, seconds: int = 600) -> Peer:
-        """Its time is long, so that none dies by itself while a test takes its own: see `die`."""
+        """Its time limit is long, so that it does not expire during a slow test: see `die`."""
         with self._client.pipeline() as pipe:
             pipe.sadd("worqr:workers", self.name)
             if permanent:
@@ -84,15 +84,15 @@ class Peer:
         return self
 
     def die(self) -> None:
-        """Too long without a sign of life."""
+        """Expire: too long without a sign of life."""
         self._client.delete(f"worqr:workerTimers:{self.name}")
 
     def fail(self, worker: str) -> None:
-        """Take back whatever runs on the queues of a worker."""
+        """Reclaim all running tasks on the queues of a worker."""
         self.about_to_fail(worker)()
 
     def about_to_fail(self, worker: str) -> Callable[[], None]:
-        """What it has read, and what it then does."""
+        """Read its messages and react to them."""
         queues = [queue.decode() for queue in self._client.smembers(f"worqr:workingQueues:{worker}")]
         processes = [
             process.decode() for queue in queues for process in self._client.smembers(f"worqr:workingProcesses:{queue}")
@@ -114,7 +114,7 @@ class Peer:
         return go_on
 
     def clean_up(self) -> None:
-        """Fail every worker that is silent."""
+        """Fail every silent worker."""
         for worker in self._client.smembers("worqr:expiringWorkers"):
             name = worker.decode()
             if name != self.name and not self._client.exists(f"worqr:workerTimers:{name}"):
