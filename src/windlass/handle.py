@@ -26,10 +26,10 @@ from windlass.errors import (
     ResultMissing,
     Undecodable,
 )
-from windlass.queue import FlowRunner
 from windlass.storage.port import Call, Layout
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener, Session
+from windlass.transport.subscription import FlowRunner
 from windlass.transport.wire import Flow, Sleep
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import JobRecord, Result, State, Status, failure

@@ -22,6 +22,7 @@ from windlass.storage.port import Call, Capability, Layout, Turn
 from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.session import Listener, Session
+from windlass.transport.subscription import FlowRunner
 from windlass.transport.wire import Flow, Sleep
 from windlass.values.audit import EXAMPLES, Audit, Drift, Mismatch
 from windlass.values.backoff import after_failure
@@ -49,14 +50,6 @@ Shortfall = tuple[Durability, Durability]  # the level reached, and the level as
 MAX_BATCH_JOBS = 1000  # in one call: keeps every script at a few milliseconds
 MAX_BATCH_BYTES = 8 * 1024 * 1024  # the same, for large payloads
 MAX_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
-
-
-class FlowRunner(Protocol):
-    """The part of the app that a queue needs: it runs flows, blocking or awaited."""
-
-    def run(self, flow: Callable[[Session], Flow[T]]) -> T: ...
-
-    async def arun(self, flow: Callable[[Session], Flow[T]]) -> T: ...
 
 
 class _MakesTurn(Protocol):

@@ -8,11 +8,11 @@ from typing import TypeVar, Unpack, cast
 from msgspec import structs
 
 from windlass.errors import InvalidOption, KeyConflict, ServerBusy
-from windlass.queue import FlowRunner
 from windlass.storage.capabilities import unsupported
 from windlass.storage.port import Capability, Layout, ScheduleBook
 from windlass.tasks.call import TaskCall
 from windlass.transport.session import Session
+from windlass.transport.subscription import FlowRunner
 from windlass.transport.wire import Flow
 from windlass.values.ids import random_id
 from windlass.values.job import Change, NewJob, Receipt, Status

@@ -23,7 +23,7 @@ from msgspec import Raw, json
 
 from windlass.errors import InvalidOption, InvalidTask
 from windlass.handle import JobHandle
-from windlass.queue import FlowRunner, Queue
+from windlass.queue import Queue
 from windlass.storage.capabilities import need
 from windlass.storage.port import Capability, Layout
 from windlass.tasks.arguments import Arguments, Bound
@@ -32,6 +32,7 @@ from windlass.tasks.context import Job
 from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
 from windlass.tasks.envelope import MAX_KEEP_S, MAX_TASK_NAME, around_arguments
 from windlass.tasks.signature import Signature, parameters_of, takes_current
+from windlass.transport.subscription import FlowRunner
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
 from windlass.values.options import JobOptions, new_job

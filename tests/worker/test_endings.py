@@ -26,8 +26,9 @@ from tests.support.workers import ROOT, Entry, Workshop, wait_dead
 from windlass.storage.native import scripts
 from windlass.tasks.context import MAX_CHILDREN, MAX_CHILDREN_BYTES
 from windlass.tasks.envelope import write_envelope
+from windlass.transport import subscription
 from windlass.values.validation import MAX_PAYLOAD
-from windlass.worker import cancellations, presence
+from windlass.worker import presence
 from windlass.worker.supervisor import supervisor
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
@@ -330,7 +331,7 @@ def test_a_missed_cancellation_arrives_after_resubscribing(server: Server, tmp_p
             shop.wait_job_gone(QUEUES[way], id)
         took = time.monotonic() - at
         print(f"\ncancelled without a subscription, stopped {took:.2f} s after the server allowed it again")
-        assert took <= cancellations.RESUBSCRIBE_AFTER_S + 1.5
+        assert took <= subscription.RESUBSCRIBE_AFTER_S + 1.5
         heard = [ids["loop"], ids["thread"]]
         assert sorted(entry.id for entry in shop.journal.wait(2, "cancelled")) == sorted(heard)
         wait_dead(shop.journal.all("start", id=ids["process"])[0].pid)

@@ -40,8 +40,9 @@ from windlass.stdio.messages import (
     write_message,
 )
 from windlass.stdio.pipes import Batch, Lines, Output, TooLong
-from windlass.stdio.wakeups import watch_wakeups
+from windlass.stdio.wakeups import QueueWakeups
 from windlass.storage.compat.processor import LOST_AFTER_S, TICK_S
+from windlass.transport.subscription import follow
 
 log = logging.getLogger("windlass.stdio")
 QUEUE_TIMEOUT_S = 60.0  # after which the service stops serving a queue that no message names
@@ -276,7 +277,8 @@ class Service:
     def _watch_wakeups(self, queue: str) -> None:
         if queue not in self._helpers:
             layout, waiter = self._dispatcher.layout(queue), self._dispatcher.waiter(queue)
-            watching = watch_wakeups(self._app, layout, waiter, lambda: self._put_once(Wake(queue)))
+            wakeups = QueueWakeups(layout, waiter, lambda: self._put_once(Wake(queue)))
+            watching = follow(self._app, wakeups)
             self._helpers[queue] = asyncio.create_task(watching)
 
 

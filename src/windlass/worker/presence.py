@@ -10,9 +10,9 @@ from time import monotonic
 from msgspec import structs
 
 from windlass.errors import WindlassError
-from windlass.queue import FlowRunner
 from windlass.storage.port import Call
 from windlass.transport.presence import FORGET_AFTER_S, beat, forget
+from windlass.transport.subscription import FlowRunner
 from windlass.values.worker_record import WorkerRecord
 
 log = logging.getLogger("windlass.worker")
