@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import windlass.queue
 import windlass.storage.native.clock_view
-import windlass.transport.session
+import windlass.transport.routing
 import windlass.values.backoff
 import windlass.values.ids
 
@@ -38,9 +38,9 @@ def taken_over(world: World) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (ids, "urandom", world.chance.randbytes),
         (ids, "_pool", []),  # no ids left from an earlier run
-        (windlass.transport.session, "random", world.chance),
+        (windlass.transport.routing, "random", world.chance),
         (windlass.values.backoff, "random", world.chance),
-        (windlass.transport.session, "monotonic", world.monotonic),
+        (windlass.transport.routing, "monotonic", world.monotonic),
         (windlass.queue, "monotonic", world.monotonic),
         (clock_view, "monotonic", world.monotonic),
         (clock_view, "uptime_ms", lambda: int(world.monotonic() * 1000)),

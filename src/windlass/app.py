@@ -265,7 +265,8 @@ class Windlass:
           run           "loop" for `async def`, "thread" for `def`, or "process", which can be killed.
           timeout       time limit of one attempt; not with run="thread", because a thread cannot be killed.
           max_failures  how many failed attempts are retried, 10. The next failure makes the job dead.
-          max_stalls    how many lost leases (worker killed or stuck) are retried, 3.
+          max_stalls    how many lost leases (worker killed or stuck) are retried, 3. Crashes add to the same
+                        counter: see "When a job is dead" in docs/tasks.md.
           min_backoff, max_backoff
                         the wait after the first failure, 2 s; it doubles up to 5 min.
           priority      0 (first) to 9 (last); 5.

@@ -121,11 +121,11 @@ class JobFailed(WindlassError):
 
 
 class StallError(JobFailed):
-    """A job lost its lease more often than `max_stalls` allows."""
+    """A job lost its lease, and its `stalls` exceeded `max_stalls` ("When a job is dead" in docs/tasks.md)."""
 
 
 class CrashError(StallError):
-    """A job's process died more often than `max_stalls` allows."""
+    """A job's process died, and its `stalls` reached `max_stalls` ("When a job is dead" in docs/tasks.md)."""
 
 
 class ResultMissing(WindlassError):

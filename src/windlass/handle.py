@@ -1,9 +1,9 @@
 """`JobHandle`, a handle on one job: wait for its result, watch its events, read its record, cancel it.
 
-A wait does not poll. It subscribes to the job's events, asks the server to publish them (`watch`), reads the job's
-present state, and only then sleeps. So it misses no event. Messages can be lost with a connection, so it also reads
-the state every RECHECK_AFTER_S. It leaves no key in the server: the key that names the watched jobs expires within a
-minute.
+A wait subscribes, and checks the state every 5 s as a fallback. Its only key expires within a minute.
+
+The order matters: the wait subscribes to the job's events, asks the server to publish them (`watch`), reads the job's
+state, and only then sleeps. So it misses no event, unless a message is lost with its connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from windlass.errors import (
 )
 from windlass.storage.port import Call, Layout
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.session import Listener, Session
+from windlass.transport.listeners import Listener
+from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
 from windlass.transport.wire import Flow, Sleep
 from windlass.values.durations import Duration, milliseconds
@@ -148,9 +149,9 @@ class JobHandle(Generic[R]):
         """Wait for the job to end, and return the value that its function returned.
 
         Waits up to `timeout` (`10`, "5m"), without one for as long as the job takes. The value is kept only if the task
-        sets `keep_result`. Raises `JobFailed` if the job failed for good (`StallError`, `CrashError` if its worker was
-        lost), `ResultMissing` if the job is gone and no result was kept, `TimeoutError` if it has not ended in time,
-        `Undecodable` if the value does not fit the declared type.
+        sets `keep_result`. Raises `JobFailed` if the job failed for good (`CrashError` if its process died too often,
+        `StallError` if its lease was lost too often), `ResultMissing` if the job is gone and no result was kept,
+        `TimeoutError` if it has not ended in time, `Undecodable` if the value does not fit the declared type.
         """
         return self._flow_runner.run(self._result(timeout))
 

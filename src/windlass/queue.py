@@ -21,7 +21,8 @@ from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplie
 from windlass.storage.port import Call, Capability, Layout, Turn
 from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.session import Listener, Session
+from windlass.transport.listeners import Listener
+from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
 from windlass.transport.wire import Flow, Sleep
 from windlass.values.audit import EXAMPLES, Audit, Drift, Mismatch
@@ -103,7 +104,8 @@ class Queue:
           delay, run_at when the job may run: "5m" from now, or a datetime with a time zone (or seconds since 1970).
           priority      0 (first) to 9 (last); 5.
           max_failures  how many failed attempts are retried, 10.
-          max_stalls    how many lost leases are retried, 3.
+          max_stalls    how many lost leases are retried, 3. Crashes add to the same counter: see "When a job is dead"
+                        in docs/tasks.md.
           min_backoff, max_backoff
                         the wait after the first failure, 2 s; it doubles up to 5 min.
           if_exists     "keep" leaves an existing job of this id as it is; "update" is the default.
@@ -307,9 +309,9 @@ class Queue:
         guard = DecodeGuard()
         while found.refused and not found.leases:
             if found.returned:
-                guard.no_room()
+                guard.broken_limit_reached()
             settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in found.refused]
-            if guard.suspended or guard.check_run():
+            if guard.suspended or guard.suspend_if_too_many():
                 yield from session.perform(self._layout.turn(settled))
                 raise TooManyUndecodable(
                     f"queue {self.name!r}: {guard.reason}. The other jobs were released. Check this program's keys, "
@@ -399,7 +401,7 @@ class Queue:
     ) -> bool:
         """Record a failed attempt, and schedule the next one after the job's backoff, `delay`, or at `run_at`.
 
-        Once `max_failures` is reached the job becomes dead, with `message`. False if the lease was lost.
+        At failure number `max_failures` + 1 the job becomes dead, with `message`. False if the lease was lost.
         """
         return self._flow_runner.run(self._settle([self._retried(lease, delay, run_at, message)]))[0]
 
@@ -496,10 +498,10 @@ class Queue:
     def _beat(self, holder: str, seconds: Duration, register: bool) -> Callable[[Session], Flow[bool]]:
         check_name(holder, "holder")
         length = _lease_seconds(seconds)
-        known = check_flag(register, "register")
+        register = check_flag(register, "register")
 
         def flow(session: Session) -> Flow[bool]:
-            return (yield from session.perform(self._layout.beat(holder, length, register=known))).known
+            return (yield from session.perform(self._layout.beat(holder, length, register=register))).known
 
         return flow
 

@@ -37,7 +37,7 @@ from windlass.errors import (
 from windlass.handle import Event, EventKind, JobHandle
 from windlass.storage.native.keys import queue_key, result_key
 from windlass.transport import Flow, Session
-from windlass.transport.session import Listener
+from windlass.transport.listeners import Listener
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Retried
 
 pytestmark = pytest.mark.needs("RESULTS")

@@ -52,7 +52,7 @@ def test_a_dead_sentinel_is_passed_over(group: SentinelGroup) -> None:
 def test_a_wrong_service_name_is_told(group: SentinelGroup, face: type) -> None:
     with Windlass(group.url.replace(group.NAME, "nosuch"), retry_for=0.2) as app:
         queue = through(face, app.queue("q"))
-        with pytest.raises(errors.ServerUnreachable, match=r"'nosuch'.*none of them knows it"):
+        with pytest.raises(errors.ServerUnreachable, match=r"'nosuch'.*no Sentinel knows this service"):
             queue.enqueue(b"x")
         queue.close()  # type: ignore[attr-defined]
 

@@ -27,14 +27,14 @@ def exhausted(guard: DecodeGuard) -> DecodeGuard:
 
 def test_after_a_run_the_others_are_given_back(clock: list[float]) -> None:
     guard = DecodeGuard()
-    assert guard.untouched
+    assert guard.all_decoded
     exhausted(guard)
     assert not guard.suspended
     assert guard.undecodable(OURS) == Released(LEASE)
-    assert guard.check_run()
+    assert guard.suspend_if_too_many()
     assert guard.suspended
     assert "no argument" in guard.reason
-    assert not guard.check_run(), "it is told once"
+    assert not guard.suspend_if_too_many(), "it is told once"
 
 
 def test_what_no_worker_can_decode_says_nothing_about_this_one(clock: list[float]) -> None:
@@ -48,14 +48,14 @@ def test_a_job_that_could_be_decoded_begins_a_new_run(clock: list[float]) -> Non
         guard.undecodable(OURS)
     assert not guard.decoded()
     exhausted(guard)
-    assert guard.check_run()
+    assert guard.suspend_if_too_many()
     assert guard.decoded(), "which ends the suspension"
-    assert guard.untouched
+    assert guard.all_decoded
 
 
 def test_a_trial_moves_one_job_and_the_next_comes_later(clock: list[float]) -> None:
     guard = exhausted(DecodeGuard())
-    guard.check_run()
+    guard.suspend_if_too_many()
     pauses = []
     for _ in range(8):
         pauses.append(guard.retry_at - clock[0])
@@ -63,27 +63,45 @@ def test_a_trial_moves_one_job_and_the_next_comes_later(clock: list[float]) -> N
         guard.begin_trial()
         assert guard.undecodable(OURS) is OURS
         assert guard.undecodable(OURS) == Released(LEASE)
-        guard.check_run()
+        guard.suspend_if_too_many()
     assert pauses == [1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
 
 
 def test_turns_that_were_under_way_do_not_prolong_a_suspension(clock: list[float]) -> None:
     guard = exhausted(DecodeGuard())
-    guard.check_run()
+    guard.suspend_if_too_many()
     retry_at = guard.retry_at
     for _ in range(5):
         assert guard.undecodable(OURS) == Released(LEASE)
-        guard.check_run()
-        guard.no_room()
+        guard.suspend_if_too_many()
+        guard.broken_limit_reached()
     assert guard.retry_at == retry_at
 
 
 def test_room_for_broken_jobs_ends_only_a_suspension_for_want_of_room(clock: list[float]) -> None:
     guard = exhausted(DecodeGuard())
-    guard.check_run()
+    guard.suspend_if_too_many()
     assert not guard.stored()
     full = DecodeGuard()
-    assert full.no_room()
+    assert full.broken_limit_reached()
     assert full.undecodable(OURS) == Released(LEASE)
     assert full.stored()
-    assert full.untouched
+    assert full.all_decoded
+
+
+def test_a_trial_does_not_change_the_reason_of_a_queue_that_is_full(clock: list[float]) -> None:
+    guard = DecodeGuard()
+    assert guard.broken_limit_reached()
+    clock[0] = guard.retry_at
+    guard.begin_trial()
+    assert guard.undecodable(OURS) is OURS
+    assert not guard.suspend_if_too_many()
+    assert "max_broken" in guard.reason
+
+
+def test_only_a_trial_makes_the_pause_longer(clock: list[float]) -> None:
+    guard = exhausted(DecodeGuard())
+    guard.suspend_if_too_many()
+    clock[0] = retry_at = guard.retry_at
+    guard.suspend_if_too_many()
+    assert guard.retry_at == retry_at

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from windlass.storage.port import Layout
 from windlass.transport import Flow, Session
-from windlass.transport.session import Listener
+from windlass.transport.listeners import Listener
 from windlass.transport.subscription import Subscriber
 
 

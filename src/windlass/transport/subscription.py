@@ -8,7 +8,8 @@ from logging import Logger
 from typing import Protocol, TypeVar
 
 from windlass.errors import WindlassError
-from windlass.transport.session import Listener, Session
+from windlass.transport.listeners import Listener
+from windlass.transport.session import Session
 from windlass.transport.wire import Flow
 
 T = TypeVar("T")

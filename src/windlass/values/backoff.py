@@ -18,7 +18,7 @@ def backoff(failures: int, minimum: float, maximum: float, spread: float | None 
 
 
 def after_failure(lease: Lease, when: tuple[str, int] | None, message: str) -> Retried | Failed:
-    """The outcome of a failed attempt: a retry, or `Failed` once `max_failures` is reached."""
+    """The outcome of a failed attempt: a retry, or `Failed` if `max_failures` earlier attempts have failed already."""
     if lease.failures >= lease.limits.max_failures:
         return Failed(lease, message)
     if when is None:

@@ -25,6 +25,7 @@ class DecodeGuard:
         self._left = MAX_RUN  # undecodable jobs that may still go to `broken`
         self._last = ""
         self._no_room = False  # suspended because the queue keeps `max_broken` jobs
+        self._trial = False  # one job is being tried while the queue is suspended
         self._pause_s = 0.0
 
     @property
@@ -33,7 +34,7 @@ class DecodeGuard:
         return bool(self.reason)
 
     @property
-    def untouched(self) -> bool:
+    def all_decoded(self) -> bool:
         """Whether all of the last jobs could be decoded."""
         return self._left == MAX_RUN and not self.reason
 
@@ -57,13 +58,13 @@ class DecodeGuard:
         """The queue stored a broken job; whether that ended a suspension for `max_broken`."""
         return self._no_room and self.decoded()
 
-    def check_run(self) -> bool:
+    def suspend_if_too_many(self) -> bool:
         """Suspend the queue if too many jobs in a row could not be decoded; whether that is new."""
         if self._left:
             return False
-        return self._suspend(f"{MAX_RUN} jobs in a row could not be decoded; the last one: {self._last}")
+        return self._suspend(self.reason or f"{MAX_RUN} jobs in a row could not be decoded; the last one: {self._last}")
 
-    def no_room(self) -> bool:
+    def broken_limit_reached(self) -> bool:
         """The queue keeps `max_broken` broken jobs, so another one went back to the queue; whether that is new."""
         self._no_room = True
         return self._suspend("the queue has reached its limit of broken jobs (max_broken)")
@@ -71,13 +72,14 @@ class DecodeGuard:
     def begin_trial(self) -> None:
         """Allow one more undecodable job to go to `broken`: the worker is about to try one."""
         self._left = max(self._left, 1)
+        self._trial = True
 
     def _suspend(self, reason: str) -> bool:
         new = not self.suspended
-        if monotonic() < self.retry_at:
-            return False  # leased before the suspension began; only the next trial says more
+        if not new and not self._trial:
+            return False  # leased before the suspension began; only a trial says more
         self.reason = reason
-        self._left = 0
+        self._left, self._trial = 0, False
         self._pause_s = min(self._pause_s * 2 or FIRST_PAUSE_S, MAX_PAUSE_S)
         self.retry_at = monotonic() + self._pause_s
         return new

@@ -8,7 +8,7 @@ from functools import partial
 
 from windlass.app import Windlass
 from windlass.transport import Flow, Session
-from windlass.transport.session import Listener
+from windlass.transport.listeners import Listener
 from windlass.transport.subscription import Subscriber, follow
 from windlass.worker.reclaim import all_held
 

@@ -1,6 +1,7 @@
 """The runner's side of one queue: outcomes to settle, leases to run, and the time of the next poll.
 
-A turn settles outcomes and leases jobs in one round trip. A probe is a cheap read of an empty queue. A poll is either.
+A turn settles outcomes and leases jobs in one round trip. A probe is a cheap read of an empty queue. A poll is a
+probe, or a turn that asks for jobs.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class QueueConsumer:
         self.layout: Layout = app.layout(queue)
         self.weight = weight
         self.kinds = kinds
-        self.shares = dict.fromkeys(kinds, 1.0)  # recent share of each kind among the queue's jobs, rather too high
+        self.shares = dict.fromkeys(kinds, 1.0)  # recent share of each kind among the queue's jobs: an upper estimate
         self.outcomes: list[Outcome] = []
         self._delayed: dict[asyncio.TimerHandle, Outcome] = {}
         self._delays_here = Capability.RUN_TIME not in self.layout.can

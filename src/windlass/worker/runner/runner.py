@@ -360,17 +360,17 @@ class Runner:
                 log.warning("%s: lease lost; its outcome is ignored", title)
 
     def _level_shares(self) -> None:
-        """Raise the share of empty queues to the lowest of the others: an idle queue must not save up turns."""
-        least = min((consumer.served for consumer in self.consumers.values() if not consumer.is_empty), default=0.0)
-        for consumer in self.consumers.values():
-            if consumer.is_empty:
-                consumer.served = max(consumer.served, least)
+        """Raise the share of idle queues to the lowest of the others: an idle queue must not save up turns."""
+        idle = [each for each in self.consumers.values() if each.is_empty or each.guard.suspended]
+        least = min((each.served for each in self.consumers.values() if each not in idle), default=0.0)
+        for consumer in idle:
+            consumer.served = max(consumer.served, least)
 
     # -- attempts ------------------------------------------------------------------------------------
 
     def _admit_all(self, consumer: QueueConsumer, leases: Sequence[Lease]) -> None:
         kinds = [self._admit(lease) for lease in leases]
-        if self._undecodable or not consumer.guard.untouched:
+        if self._undecodable or not consumer.guard.all_decoded:
             self._sort_undecodable(consumer, leases, kinds)
         if len(consumer.kinds) == 1 or not any(kinds):
             return
@@ -420,11 +420,11 @@ class Runner:
     def _guard_queue(self, consumer: QueueConsumer, sent: list[Outcome], turn: Turn) -> None:
         """Suspend the queue if this worker cannot decode its jobs, or if it keeps too many broken ones."""
         guard = consumer.guard
-        if guard.untouched and not turn.returned:
+        if guard.all_decoded and not turn.returned:
             return
         if not turn.returned and any(isinstance(outcome, Broken) for outcome in sent) and guard.stored():
             self._log_resumed(consumer, "there is room for broken jobs again")
-        if guard.no_room() if turn.returned else guard.check_run():
+        if guard.broken_limit_reached() if turn.returned else guard.suspend_if_too_many():
             log.error(
                 "Queue %s suspended, this worker leases no more of its jobs: %s. Check the worker's code and keys. It "
                 "tries one job now and then and resumes when it can decode one. To see these jobs: "

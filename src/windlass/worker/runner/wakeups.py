@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.transport import Flow, Session
-from windlass.transport.session import Listener
+from windlass.transport.listeners import Listener
 from windlass.transport.subscription import RESUBSCRIBE_AFTER_S, Subscriber, follow
 from windlass.worker.runner.queue_consumer import QueueConsumer
 

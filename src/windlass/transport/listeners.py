@@ -1,0 +1,105 @@
+"""Connections that wait for published messages: wake-ups, cancellations, the events of a job.
+
+A queue's waiters use one listener after the other: the next waiter takes an idle one, with its subscription.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from windlass.transport.endpoint import Address
+from windlass.transport.errors import ConnectFailed, WireLost
+from windlass.transport.routing import Routing, refuse, text_of
+from windlass.transport.wire import AwaitMessage, Exchange, Flow, Wire, pack
+from windlass.values.ids import random_id
+
+
+@dataclass(slots=True, eq=False)
+class Listener:
+    """A connection that receives wake-ups, or other published messages."""
+
+    name: str
+    address: Address
+    wire: Wire
+    channels: tuple[str, ...]
+    peek: tuple[str, ...] | None = None  # a command that blocks until there may be work; replaces the channels
+
+
+class Listeners:
+    """Opens the listeners of a session, and keeps the idle ones."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._idle: deque[Listener] = deque()
+
+    def listen(
+        self, keys: tuple[str, ...], channel: Callable[[str], str], peek: tuple[str, ...] | None = None
+    ) -> Flow[Listener]:
+        """Return a listener for wake-ups, on the server that has this queue.
+
+        With `peek` it blocks on the queue itself, so it also notices jobs from programs that publish no wake-ups.
+        """
+        address = self._routing.known_address(keys) or (yield from self._routing.find_address())
+        for listener in list(self._idle):
+            channels = () if peek else (channel(listener.name),)
+            if (listener.address, listener.channels, listener.peek) == (address, channels, peek):
+                try:
+                    self._idle.remove(listener)
+                    return listener
+                except ValueError:  # another thread was faster
+                    pass
+        name = random_id()
+        if peek:
+            return Listener(name, address, (yield from self._routing.connect(address)), (), peek)
+        return (yield from self._subscribe(address, name, [channel(name)]))
+
+    def subscribe(self, keys: tuple[str, ...], channels: Sequence[str]) -> Flow[Listener]:
+        """Return a new listener for these channels. The code that asked for it closes it."""
+        address = self._routing.known_address(keys) or (yield from self._routing.find_address())
+        return (yield from self._subscribe(address, random_id(), channels))
+
+    def _subscribe(self, address: Address, name: str, channels: Sequence[str]) -> Flow[Listener]:
+        wire = yield from self._routing.connect(address)
+        try:
+            replies = yield Exchange(wire, pack("SUBSCRIBE", *channels), len(channels))
+        except BaseException:
+            wire.abort()
+            raise
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                wire.abort()
+                refuse(address, reply)
+        return Listener(name, address, wire, tuple(channels))
+
+    def next_message(self, listener: Listener, seconds: float) -> Flow[tuple[str, bytes] | None]:
+        """Wait up to `seconds` for a message. Returns its channel and payload, or `None`."""
+        if listener.peek:
+            return (yield from self._block_on(listener.wire, listener.peek, seconds))
+        message: Any = yield AwaitMessage(listener.wire, seconds)
+        if isinstance(message, RedisError):
+            raise WireLost(text_of(message))
+        return None if message is None else (message[1].decode(errors="replace"), message[2])
+
+    def _block_on(self, wire: Wire, peek: tuple[str, ...], seconds: float) -> Flow[tuple[str, bytes] | None]:
+        timeout = max(0.01, min(seconds, 0.8 * self._routing.options.call_timeout))
+        try:
+            (reply,) = yield Exchange(wire, pack(*peek, f"{timeout:.3f}"))
+        except ConnectFailed as error:  # the connection was closed since its last use
+            raise WireLost(str(error)) from None
+        if isinstance(reply, RedisError):
+            raise WireLost(text_of(reply))
+        return None if reply is None else ("", b"")
+
+    def keep(self, listener: Listener) -> None:
+        """Put a listener back, to be used by the next waiter."""
+        self._idle.append(listener)
+
+    def drop(self) -> None:
+        """Close the idle listeners."""
+        while self._idle:
+            self._idle.pop().wire.abort()
