@@ -429,14 +429,14 @@ MUTANTS = (
     Mutant(
         "a repeated call gets a new operation number",
         "transport/session.py",
-        "                if call.when_repeated:\n",
-        "                command = command.replace(caller.name.encode(), random_id().encode())\n"
-        "                if call.when_repeated:\n",
+        "        if call.when_repeated:\n",
+        "        self._command = self._command.replace(caller.name.encode(), random_id().encode())\n"
+        "        if call.when_repeated:\n",
     ),
     Mutant(
         "a call in doubt is reported as not applied",
         "transport/session.py",
-        "                may_have_happened = may_have_happened or call.writes\n",
+        "        self._in_doubt = self._in_doubt or call.writes\n",
         "",
     ),
     Mutant(
@@ -578,9 +578,23 @@ MUTANTS = (
     Mutant(
         "a program with wrong keys moves a whole queue to broken",
         "queue.py",
-        "            if guard.suspended or guard.check_run():\n",
+        "            if guard.suspended or guard.suspend_if_too_many():\n",
         "            if guard.suspended:\n",
         ("tests/security/test_sealed_queue.py",),
+    ),
+    Mutant(
+        "a stdio service with wrong keys moves a whole queue to broken",
+        "stdio/native.py",
+        "guard.undecodable(each) if isinstance(each, Broken) else each for each",
+        "each for each",
+        ("tests/stdio/test_native.py",),
+    ),
+    Mutant(
+        "jobs beyond a limit that has shrunk count as startable",
+        "worker/executors/base.py",
+        "return max(0, min(len(self._standby), self.limit - len(self.running)))",
+        "return min(len(self._standby), self.limit - len(self.running))",
+        ("tests/worker/test_starters.py",),
     ),
     # -- jobs prefetched by a child -----------------------------------------------------------------------
     Mutant(

@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 
 from chaos.nemesis.fault import Detail, Fault
 from windlass.worker import process_info
+from windlass.worker.ipc.slot_table import FILE_NAME
 
 Part = Literal["child", "runner", "forkserver", "supervisor", "worker"]
 """The part of a worker to hit; `worker` means all of it."""
@@ -78,7 +79,7 @@ def anatomy(worker: Victim) -> Anatomy:
 
 
 def _has_slot_table(pid: int) -> bool:
-    return any("windlass-slot_table" in path for path in (process_info.open_files(pid) or {}).values())
+    return any(FILE_NAME in path for path in (process_info.open_files(pid) or {}).values())
 
 
 def _signal(pids: Iterable[int], number: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 
 import pytest
@@ -11,10 +12,12 @@ import redis
 
 from tests.stdio.conftest import Service, Start
 from tests.support.queue_clock import pass_time
+from tests.support.server import Server
 from tests.support.waiting import wait_until
-from windlass import Queue, State, Windlass
+from windlass import Queue, RawJob, State, Windlass
 from windlass.stdio.native import NativeDispatcher
 from windlass.storage.native.keys import queue_key
+from windlass.values.decode_guard import MAX_RUN
 
 
 @pytest.fixture
@@ -175,3 +178,19 @@ async def _ticked(dispatcher: NativeDispatcher, expected: int) -> int:
         while (back := await dispatcher.tick("patience")) < expected:
             pass
     return back
+
+
+async def test_a_service_with_wrong_keys_leaves_the_queue_to_others(server: Server, client: redis.Redis) -> None:
+    right, wrong = os.urandom(32), os.urandom(32)
+    async with (
+        Windlass(server.url, signing_keys={"k": right}) as ours,
+        Windlass(server.url, signing_keys={"k": wrong}) as other,
+    ):
+        queue = ours.queue("stdio-guard")
+        await queue.aenqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(3 * MAX_RUN)])
+        dispatcher = NativeDispatcher(other)
+        assert await dispatcher.dispatch(queue.name, [f"w{n}" for n in range(2 * MAX_RUN)]) == []
+        assert await dispatcher.dispatch(queue.name, ["w1"]) == [], "the queue is suspended"
+        counts = await queue.acounts()
+        assert (counts.broken, counts.ready, counts.leased) == (MAX_RUN, 2 * MAX_RUN, 0)
+        await queue.apurge()

@@ -42,7 +42,7 @@ GROUPS = {
     "Measure": {
         "doctor": "Check whether the server is safe for jobs.",
         "bench": "Measure throughput and latency on this server.",
-        "demo": "Kill a worker with kill -9, and account for every job.",
+        "demo": "Kill a child, a runner and a worker, and account for every order.",
     },
 }
 SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}

@@ -49,7 +49,7 @@ def demo(
     as_json: bool,
     plain: bool,
 ) -> None:
-    """Kill a worker with kill -9, and account for every job.
+    """Kill a child, a runner and a worker, and account for every order.
 
     The demo runs a small shop, examples/shop/shop.py. Every order is a job that enqueues two more: a thumbnail, which
     runs in a child process, and an e-mail. The mail server is sometimes busy, and some addresses do not exist. A

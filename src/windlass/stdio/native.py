@@ -7,6 +7,7 @@ time, which counts as no stall. If the service dies, the leases end, which count
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from time import monotonic, time
 from typing import TypeVar
@@ -19,11 +20,13 @@ from windlass.stdio.dispatcher import Assignment
 from windlass.stdio.messages import JobList, KnownWorker, ListKind, QueuedJob, RunningJob, WorkerList, iso
 from windlass.storage.compat.processor import LOST_AFTER_S, TICK_S
 from windlass.storage.port import Call, Layout
+from windlass.values.decode_guard import DecodeGuard
 from windlass.values.ids import random_id
 from windlass.values.job import JobRecord, Lease, State, Status
-from windlass.values.outcome import Unhandled
+from windlass.values.outcome import Broken, Outcome, Unhandled
 from windlass.worker.reclaim import all_held
 
+log = logging.getLogger("windlass.stdio")
 T = TypeVar("T")
 _MAX_LISTED = 1000
 
@@ -41,6 +44,7 @@ class NativeDispatcher:
     def __init__(self, app: Windlass, accept_timeout: float = LOST_AFTER_S) -> None:
         self._app = app
         self._accept_timeout = accept_timeout
+        self._guards: dict[str, DecodeGuard] = {}
         self._waiters: dict[str, str] = {}
         self._pending: dict[tuple[str, str], _Pending] = {}  # by queue and uuid
         self._seen: dict[str, dict[str, float]] = {}  # by queue and worker, while it is idle
@@ -63,16 +67,26 @@ class NativeDispatcher:
 
     async def dispatch(self, queue: str, workers: Sequence[str]) -> list[Assignment]:
         layout, found = self.layout(queue), []
+        guard = self._guards.setdefault(queue, DecodeGuard())
+        if guard.suspended:
+            if monotonic() < guard.retry_at:
+                return []
+            guard.begin_trial()
+            workers = workers[:1]
         for worker in workers:
             # One tick longer than needed: a lease that ends before the tick releases it would count as a stall.
             call = layout.turn(want=1, seconds=self._accept_timeout + TICK_S, holder=worker, waiter=self.waiter(queue))
             turn = await self._perform(call)
             if turn.refused:  # jobs with a wrong signature or encryption
-                await self._perform(layout.turn(turn.refused))
+                await self._settle_refused(layout, guard, turn.refused)
+                if guard.suspended:
+                    break
                 continue
             if not turn.leases:
                 break
             (lease,) = turn.leases
+            if guard.decoded():
+                log.warning("Queue %s resumed: a job could be decoded", queue)
             if lease.is_failure_job:  # only a worker in Python has failure handlers
                 await self._perform(layout.turn([Unhandled(lease)]))
                 continue
@@ -80,6 +94,13 @@ class NativeDispatcher:
             self._seen.get(queue, {}).pop(worker, None)
             found.append(Assignment(worker, lease.id, lease.data, lease.priority, iso(time() * 1000)))
         return found
+
+    async def _settle_refused(self, layout: Layout, guard: DecodeGuard, refused: Sequence[Outcome]) -> None:
+        """Settle jobs that cannot be decoded. Too many in a row suspend the queue: this service may have wrong keys."""
+        settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in refused]
+        turn = await self._perform(layout.turn(settled))
+        if guard.broken_limit_reached() if turn.returned else guard.suspend_if_too_many():
+            log.error("Queue %s suspended: %s. Check this service's keys", layout.queue, guard.reason)
 
     async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:
         return await self.busy(queue, worker, ago, uuid, 0.0)

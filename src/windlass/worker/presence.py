@@ -1,4 +1,4 @@
-"""Publishes this worker's record to the server every few seconds, for `windlass status` and the web page."""
+"""Publishes this worker's record to the server every few seconds, for `windlass status` and `windlass workers`."""
 
 from __future__ import annotations
 

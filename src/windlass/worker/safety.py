@@ -8,7 +8,7 @@ import os
 
 from windlass.app import Windlass
 from windlass.doctor import Finding, dangers
-from windlass.errors import ServerMayEvict, ServerTooOld, ServerUnfit
+from windlass.errors import ServerFault, ServerMayEvict, ServerTooOld, ServerUnfit
 from windlass.transport.endpoint import Address
 from windlass.transport.errors import SERVER_UNAVAILABLE
 
@@ -41,6 +41,8 @@ async def _check_one(app: Windlass, server: Address, timeout: float | None) -> l
     try:
         async with asyncio.timeout(timeout):
             return await app.arun(dangers(server))
+    except ServerFault:
+        raise  # it answered, with an error that we do not know: not a passing outage
     except (*SERVER_UNAVAILABLE, TimeoutError) as error:
         why = str(error) or "no answer"
         log.warning("Cannot check the settings of the server at %s; starting without the check: %s", server, why)

@@ -122,8 +122,8 @@ class Executor:
         return was
 
     def _startable(self) -> int:
-        """How many waiting jobs can start now."""
-        return min(len(self._standby), self.limit - len(self.running))
+        """How many waiting jobs can start now. More jobs than the limit may run: the limit can shrink."""
+        return max(0, min(len(self._standby), self.limit - len(self.running)))
 
     def _start_next(self) -> Driving | None:
         """Take a slot for the next waiting job. Returns the coroutine that drives it; None if no job can start."""

@@ -326,8 +326,8 @@ class ProcessExecutor(Executor):
 
     def running_keys(self, queue: str, id: str | None = None) -> list[Key]:
         leases = [plan.lease for plan in self._prefetched_plans()]
-        unread_by_peer = [key_of(lease) for lease in leases if lease.queue == queue and id in (None, lease.id)]
-        return super().running_keys(queue, id) + unread_by_peer
+        prefetched_keys = [key_of(lease) for lease in leases if lease.queue == queue and id in (None, lease.id)]
+        return super().running_keys(queue, id) + prefetched_keys
 
     def stop(self, key: Key, why: Stop) -> bool:
         if super().stop(key, why):

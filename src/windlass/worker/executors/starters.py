@@ -55,12 +55,14 @@ if sys.version_info >= (3, 12):
 
         def _start_waiting(self) -> None:
             pause_at = monotonic() + MAX_LOOP_HOLD_S
-            while (driving := self._start_next()) is not None:
-                # Not loop.create_task: its factory is the application's to choose.
-                asyncio.Task(driving, loop=self._loop, context=self._context.copy(), eager_start=True)
-                if monotonic() > pause_at:
-                    break
-            self._scheduled = False
+            try:
+                while (driving := self._start_next()) is not None:
+                    # Not loop.create_task: its factory is the application's to choose.
+                    asyncio.Task(driving, loop=self._loop, context=self._context.copy(), eager_start=True)
+                    if monotonic() > pause_at:
+                        break
+            finally:
+                self._scheduled = False
             self.wake()
 
 

@@ -32,6 +32,7 @@ FIRST = 8
 WIDTH = 4
 FENCE, DEADLINE, STARTED = range(3)
 
+FILE_NAME = "windlass-slot-table"  # how the memory is called in /proc
 _MAGIC = int.from_bytes(b"wndlass1", "big")
 _MAX_ENTRIES = 65_536  # 2 MB of shared memory: far more slots than a worker can use
 
@@ -166,12 +167,12 @@ class SlotTable:
 
 def _shared_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("windlass-slot_table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         # Sealed: a job that truncated the file would kill every process that maps it with SIGBUS.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return fd
-    with tempfile.TemporaryFile(prefix="windlass-slot_table-") as file:
+    with tempfile.TemporaryFile(prefix=f"{FILE_NAME}-") as file:
         fd = os.dup(file.fileno())
     os.ftruncate(fd, size)
     return fd

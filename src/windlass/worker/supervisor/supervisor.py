@@ -95,7 +95,7 @@ class Supervisor:
             self._log_start()
             self._start_duty("the heartbeat", self._beat_loop())
             self._start_duty("the monitor", self._monitor())
-            self._start_duty("the fleet", self._keep_presence())
+            self._start_duty("presence", self._keep_presence())
             await self._stopping.wait()
             await self._drain()
             await self._end(self._background)
@@ -201,7 +201,7 @@ class Supervisor:
             for group in self._groups:
                 group.drain(0)
         else:
-            log.info("Exiting at once; running jobs come back when their leases expire")
+            log.info("Exiting at once; the runner returns its jobs, or they come back when their leases expire")
             os._exit(1)  # the forkserver and all its processes end with this process
 
     async def _drain(self) -> None:

@@ -2,7 +2,7 @@
 -- Counts the jobs of each state, all at one moment. A due job counts as ready, promoted or not.
 --
 -- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" if paused, broken, parked (part of scheduled),
---            outbox, schedules, dead jobs dropped since the queue's state was created }
+--            outbox, schedules, dead jobs dropped since the last purge of the dead }
 -- errors   FORMAT, WRONGTYPE
 
 read_state()

@@ -4,7 +4,7 @@
 -- holders, lease the next jobs. Each part may be empty.
 --
 -- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
---          [5] lease time in ms  [6] how many jobs are wanted  [7] bound of the dead set
+--          [5] lease time in ms  [6] how many jobs are wanted  [7] max_dead
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
 --          [10] n completed jobs, then n ids, each once, then the n fences (8 bytes each, big-endian) as one string
@@ -104,7 +104,7 @@ local changed = false
 -- Settle
 
 local flags = {}
-local settled_holders = {} -- their raw ones may hold nothing any more
+local settled_holders = {} -- raw holders among them may now be empty
 
 local done = {} -- ids of the completed jobs whose outcome was accepted
 if completed > 0 then

@@ -6,6 +6,8 @@ local UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, U
 local RESET_COUNTS, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 128, 256, 512, 1024, 2048
 local RUN_AT = 2 -- two bits: 0 leave, 1 replace, 2 if later, 3 if earlier
 local ALWAYS, IF_LATER, IF_EARLIER = 1, 2, 3
+-- A plain job sets every field: all UPDATE_… flags, RUN_AT as ALWAYS, and RESET_COUNTS. A constant holds numbers only,
+-- because scripts.py replaces no name inside another constant.
 local PLAIN_FLAGS = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256
 
 local function has(flags, flag)

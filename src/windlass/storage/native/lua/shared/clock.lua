@@ -1,11 +1,21 @@
--- The queue's clock. `now` (ms) is for leases: it never runs back, and without evidence from a caller it moves at most
--- MAX_STEP_MS a call. `due` (ms) is for run times: the server's wall clock, less a jump that is not believed yet.
+-- The queue's two clocks, in ms. `now` is for leases; it never runs back. `due` is for run times: the server's wall
+-- clock, minus a jump that is not believed yet.
 --
--- Both follow the evidence of the callers. A caller that read the queue's clock before adds the time its own monotonic clock
--- has counted since. The queue's clock must have reached that sum, however long the reply or the call took. The caller also
--- sends its machine id and uptime, so that other callers on this machine profit from its reading. If the wall clock moves
--- further than the evidence, that is a jump. A reading from another `frame` is no evidence for `now`, and one from another
--- `belief` is none for `due`.
+-- Evidence is what a caller knows about both clocks: the last reading that it got, plus the time that its own monotonic
+-- clock has counted since. The real time is at least that, however long the reply and this call took. The caller also
+-- sends its machine's id and uptime, so other callers on that machine can use its evidence.
+--
+-- If the wall clock moves further than the evidence, that is a jump. `now` then follows the wall clock by at most
+-- MAX_STEP_MS a call. `due` ignores the jump for BELIEVE_AFTER_MS, and then follows the wall clock again. Without any
+-- evidence a jump ahead looks like time that has passed: `due` follows it, until a caller with evidence takes it back.
+--
+-- Example. At the last call, `now`, `due` and the wall clock were 100,000. Two seconds later the wall clock has been
+-- set an hour ahead and shows 3,702,000.
+--   A caller that read 100,000 then sends 102,000 as evidence: `now` becomes 103,000 (MAX_STEP_MS more), `behind`
+--   3,599,000, `skew` 3,600,000 and `due` 102,000. When `now` has passed `skew_until` (403,000), the jump is believed:
+--   `skew` becomes 0, and `due` is the wall clock.
+--   A caller without evidence: `now` becomes 101,000, `leap` 3,602,000, and `due` 3,702,000. The next caller with
+--   evidence takes the leap back.
 
 local MAX_STEP_MS = 1000 -- how far the lease clock follows the wall clock in one call without evidence
 local CLOCK_ERROR_MS = 100 -- two correct clocks may differ by this much
@@ -15,11 +25,20 @@ local MAX_TRANSIT_MS = 60000 -- longest time that a call may take to reach the s
 local SILENCE_MS = 5000 -- after a longer silence of all callers, named holders get a grace of the same length
 
 local wall, wall_us, now, due
-local confirmed -- `now` without the part that only the wall clock supports; reported while nothing is written
+local confirmed -- `now` as far as evidence confirms it: a call that writes nothing reports this instead of `now`
 local state = { -- has all its fields from the start: Lua would resize a growing table six times
-  seq = 0, fence = 0, clock = false, wall = false, step = 0, epoch = 0, paused = false, failure_handler = false, witness = '',
-  last_witness = '', skew = 0, skew_until = 0, belief = 0, leap = 0, behind = 0, frame = 0, grace = 0, grace_from = 0,
-  jumped = false, silent = false, committed = false, newcomer = false,
+  seq = 0, fence = 0, step = 0, epoch = 0, paused = false, failure_handler = false,
+  clock = false, wall = false, -- `now` and the wall clock at the last step; false for a new queue
+  witness = '', -- the best evidence so far, which this call stores for the next one
+  last_witness = '', -- the evidence that an earlier call stored
+  skew = 0, skew_until = 0, -- a jump not believed yet (wall clock minus `due`), and the `now` that ends it
+  belief = 0, -- counts the changes of mind about `due`: a reading from another belief is no evidence for `due`
+  leap = 0, -- how far the wall clock moved ahead at the last step without evidence; may be taken back
+  behind = 0, -- how much less than the wall clock `now` has moved: a caller with evidence may make up for it
+  frame = 0, -- counts the restarts of `now`'s evidence: a reading from another frame is no evidence for `now`
+  grace = 0, grace_from = 0, -- until `grace`, named holders that were alive at `grace_from` are not declared lost
+  jumped = false, silent = false, -- whether this call changed the fields of DRIFT: by a jump, or by a silence
+  committed = false, newcomer = false, -- whether this call has written; whether its caller is new to this queue
 }
 local caller_field
 
@@ -119,8 +138,9 @@ local function advance_clock(evidence)
   end
 end
 
--- The end of a lease of `ms`. A clock that is behind may catch up at the next call with evidence, so the lease is longer by
--- that much, but at most twice as long. Beyond that the clock stays where it is and a new frame begins.
+-- Returns when a lease of `ms` ends. The next caller with evidence may move `now` ahead by up to `behind`, so the lease
+-- is longer by that much, but at most twice as long. If `behind` is more than `ms`, a new frame begins, and `now` never
+-- makes up for it. Example: 15,000 ms with `behind` 4,000 end at `now` + 19,000.
 local function lease_end(ms)
   if state.behind > ms then state.behind, state.frame, state.jumped = 0, state.frame + 1, true end
   return now + ms + state.behind
