@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . --group dev
 	@touch $@
 
-demo: $(READY) ## Watch a queue survive a kill -9, and account for every job
+demo: $(READY) ## Kill a child, a runner and a worker of a small shop, and account for every order
 	@$(BIN)/windlass demo $(ARGS)
 
 test: lint types ## Run everything that must hold: lint, types, tests (ARGS="-k lease" to choose)
