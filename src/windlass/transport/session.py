@@ -180,7 +180,7 @@ class Session:
 
     @property
     def known_primary(self) -> Address | None:
-        """A server that this session has a connection to, if there is one."""
+        """A server with an open connection, if there is one."""
         connected = (address for caller in list(self.callers) for address in list(caller.wires))
         return self._routing.primary or next(connected, None)
 
