@@ -27,7 +27,7 @@ class FlowRunner(Protocol):
 
 
 class Subscriber:
-    """What is done with a subscription. The loop is `follow`."""
+    """Callbacks for `follow`, which runs the loop."""
 
     about = "subscription"  # for the log
     log: Logger
@@ -39,7 +39,7 @@ class Subscriber:
     async def subscribed(self) -> None:
         """Called after each subscription: messages may have been published before it."""
 
-    def ready(self) -> Awaitable[object] | None:
+    def before_next(self) -> Awaitable[object] | None:
         """Something to wait for before each message; `None` to listen at once."""
         return None
 
@@ -65,8 +65,8 @@ async def follow(app: FlowRunner, subscriber: Subscriber) -> None:
 
 async def _receive(app: FlowRunner, listener: Listener, subscriber: Subscriber) -> None:
     while True:
-        if (ready := subscriber.ready()) is not None:
-            await ready
+        if (pause := subscriber.before_next()) is not None:
+            await pause
         message = await app.arun(lambda session: session.next_message(listener, LISTEN_TIMEOUT_S))
         if message is not None:
             await subscriber.received(*message)

@@ -85,7 +85,7 @@ class _Lists(Subscriber):
         layout = self._consumer.layout
         return session.listen(layout.counts().keys, layout.wake_channel, layout.peek)
 
-    def ready(self) -> Awaitable[object]:
+    def before_next(self) -> Awaitable[object]:
         return self._consumer.idle.wait()
 
     async def received(self, channel: str, message: bytes) -> None:

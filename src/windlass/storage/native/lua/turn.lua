@@ -3,7 +3,8 @@
 -- A turn settles and leases in one step: settle outcomes, take in the inbox, promote due jobs, take jobs back from lost
 -- holders, lease the next jobs. Each part may be empty.
 --
--- ARGV     [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+-- ARGV     [1] to [3]: see shared/keys.lua
+--          [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] max_dead
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
@@ -139,7 +140,7 @@ if completed > 0 then
 end
 
 ---------------------------------------------------------------------------------------------------
--- The rare parts, with their functions: the server creates each function at every call that reaches it
+-- Rare work. Its functions are defined inside the `if` below, because the server creates a function at each call
 
 local taken_back = 0
 local being_swept = false

@@ -62,7 +62,7 @@ local function keep_dead(id, dead_record, max_dead)
 end
 
 -- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
--- An undecodable job goes to `broken` and is never dropped, because it was never run. The caller checks `max_broken`.
+-- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
   local dead_record = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')

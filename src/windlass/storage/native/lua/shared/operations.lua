@@ -1,4 +1,4 @@
--- Operation ids. A caller is one connection that sends its calls one after the other. The state keeps the last
+-- Operation ids. A caller sends its calls one after the other, over one connection at a time. The state keeps the last
 -- operation of each caller with its answer. The same number again is a retry whose first reply was lost: it gets the
 -- first answer and changes nothing. A lower number comes from an abandoned connection and is refused.
 --
