@@ -590,26 +590,21 @@ class Queue:
 
         return flow
 
-    def clean(self, *, deep: bool = False) -> Cleaned:
-        """Put the jobs of lost holders back on the queue. `deep` also checks and repairs every index, like `audit`.
+    def clean(self) -> Cleaned:
+        """Put the jobs of lost holders back on the queue.
 
-        Workers recover lost jobs by themselves, so a healthy queue needs neither. Safe while workers run.
+        Workers do this by themselves, so a healthy queue does not need it. Safe while workers run. To check and repair
+        every index as well, call `audit(repair=True)`.
         """
-        return self._flow_runner.run(self._clean(deep))
+        return self._flow_runner.run(self._clean())
 
-    async def aclean(self, *, deep: bool = False) -> Cleaned:
+    async def aclean(self) -> Cleaned:
         """Awaitable `clean`."""
-        return await self._flow_runner.arun(self._clean(deep))
+        return await self._flow_runner.arun(self._clean())
 
-    def _clean(self, deep: bool) -> Callable[[Session], Flow[Cleaned]]:
-        parts = (*self._layout.audit_parts, *self._layout.leftover_parts) if deep else ()
-
+    def _clean(self) -> Callable[[Session], Flow[Cleaned]]:
         def flow(session: Session) -> Flow[Cleaned]:
-            mended = 0
-            for part in parts:
-                _, drift = yield from self._compare(session, part, repair=True)
-                mended += drift.mended
-            return Cleaned((yield from self._recover(session)), mended)
+            return Cleaned((yield from self._recover(session)))
 
         return flow
 
@@ -625,7 +620,7 @@ class Queue:
     def audit(self, *, repair: bool = False) -> Audit:
         """Compare every index with every job, and report what does not match. Without `repair` it writes nothing.
 
-        With `repair` it also repairs the queue and puts the jobs of lost holders back, as `clean(deep=True)` does. Each
+        With `repair` it also repairs the queue, drops expired entries, and puts the jobs of lost holders back. Each
         step is atomic, so it is safe while workers run.
         """
         return self._flow_runner.run(self._audit(repair))
@@ -640,7 +635,7 @@ class Queue:
         def flow(session: Session) -> Flow[Audit]:
             jobs = 0
             drifts: list[Drift] = []
-            for part in self._layout.audit_parts:
+            for part in (*self._layout.audit_parts, *(self._layout.leftover_parts if repair else ())):
                 checked, drift = yield from self._compare(session, part, repair=repair)
                 jobs += checked
                 if drift.amiss:

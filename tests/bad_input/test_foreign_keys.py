@@ -54,7 +54,7 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "purge": (lambda queue, _: queue.purge(), _ALL),
     "purge ready": (lambda queue, _: queue.purge("ready"), _ALL),
     "clean": (lambda queue, _: queue.clean(), _TURN),
-    "clean deep": (lambda queue, _: queue.clean(deep=True), _TURN),
+    "clean deep": (lambda queue, _: queue.audit(repair=True), _TURN),
     "counts": (
         lambda queue, _: queue.counts(),
         {"state", "ready", "scheduled", "leases", "blocked", "dead", "broken", "inbox", "holders", "parked", "outbox"}

@@ -267,7 +267,7 @@ def test_at_most_once_by_completing_right_after_leasing(queue: Queue, later: Lat
     assert queue.complete(take(queue, seconds=10))
     # … now it works, and dies
     later(11)
-    assert queue.clean(deep=True).recovered == 0
+    assert queue.audit(repair=True).recovered == 0
     assert queue.lease() is None
     assert queue.get("a") is None
 

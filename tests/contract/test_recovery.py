@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.conftest import SameFace
 from tests.contract.leasing import drain, take
+from tests.support.repairing import repaired
 from tests.support.server import Server
 from windlass import Cleaned, Counts, Queue, State, Windlass
 
@@ -114,8 +115,10 @@ def test_eight_peers_recover_it_once(raw_queue: Queue, later: Later) -> None:
         raw_queue.lease_many(10, seconds=10)
     later(11)
     with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(raw_queue.clean, deep=number % 2 == 0) for number in range(16)]
-        assert sum(each.result().recovered for each in found) == 200
+        found = [pool.submit(raw_queue.audit, repair=True) for _ in range(8)]
+        also = [pool.submit(raw_queue.clean) for _ in range(8)]
+        recovered = [each.result().recovered for each in found] + [each.result().recovered for each in also]
+    assert sum(recovered) == 200
     leases = raw_queue.lease_many(1000)
     assert [lease.id for lease in leases] == ids
     assert {lease.stalls for lease in leases} == {1}
@@ -198,8 +201,8 @@ def test_a_healthy_queue_needs_no_cleaning(queue: Queue) -> None:
     assert queue.fail(take(queue), "dead")
     assert queue.retry(take(queue), message="try again")
     before = queue.counts()
-    assert queue.clean() == Cleaned(0, 0)
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert queue.clean() == Cleaned(0)
+    assert repaired(queue) == (0, 0)
     assert queue.counts() == before
     assert queue.complete(lease)
 
@@ -218,8 +221,8 @@ def test_cleaning_beside_live_workers_disturbs_nobody(raw_queue: Queue) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         workers = [pool.submit(work, number) for number in range(3)]
-        cleaned = [raw_queue.clean(deep=True) for _ in range(20)]
+        cleaned = [repaired(raw_queue) for _ in range(20)]
         done = [id for worker in workers for id in worker.result()]
-    assert cleaned == [Cleaned(0, 0)] * 20
+    assert cleaned == [(0, 0)] * 20
     assert len(done) == 605
     assert ids <= set(done)

@@ -15,6 +15,7 @@ import redis
 
 from tests.contract.leasing import drain, take
 from tests.support.queue_clock import read_core
+from tests.support.repairing import repaired
 from windlass import Cleaned, Counts, Queue, RawJob, State
 from windlass.storage.native.keys import NAMES, queue_key
 
@@ -51,9 +52,9 @@ def keys(raw_queue: Queue, client: redis.Redis) -> Keys:
 
 def mend(queue: Queue, *, mended: int = 1, recovered: int = 0) -> None:
     """A light clean does not see it, a deep one mends it, and a second finds nothing."""
-    assert queue.clean() == Cleaned(0, 0)
-    assert queue.clean(deep=True) == Cleaned(recovered, mended)
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert queue.clean() == Cleaned(0)
+    assert repaired(queue) == (recovered, mended)
+    assert repaired(queue) == (0, 0)
 
 
 # -- data: a job in no index -----------------------------------------------------------------------
@@ -190,8 +191,8 @@ def test_a_lease_that_is_not_ours_returns_to_the_front(queue: Queue, client: red
     queue.enqueue(b"", id="a")
     take(queue, holder="worker-1")
     client.hset(keys.leases, "a", "scribble")
-    assert queue.clean(deep=True).mended >= 1
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert queue.audit(repair=True).mended >= 1
+    assert repaired(queue) == (0, 0)
     assert drain(queue) == ["a"]
 
 
@@ -209,7 +210,7 @@ def test_jobs_of_a_holder_that_is_not_known_come_back(queue: Queue, client: redi
     ids = [queue.enqueue(b"").id for _ in range(3)]
     queue.lease_many(2, holder="worker-1")
     client.zrem(keys.holders, "worker-1")
-    assert queue.clean(deep=True) == Cleaned(recovered=2, mended=1)
+    assert repaired(queue) == (2, 1)
     assert [(lease.id, lease.stalls) for lease in queue.lease_many(5)] == [(ids[0], 1), (ids[1], 1), (ids[2], 0)]
 
 
@@ -293,7 +294,7 @@ def test_a_caller_record_that_is_not_ours_does_not_stop_a_clean(queue: Queue, cl
     queue.enqueue(b"", id="a")
     client.hset(keys.state, "caller:scribble", "not a record")
     client.zadd(keys.ready, {"ghost": 1})
-    assert queue.clean(deep=True).mended >= 1
+    assert queue.audit(repair=True).mended >= 1
     assert drain(queue) == ["a"]
 
 
@@ -314,7 +315,7 @@ def test_a_light_clean_touches_expired_leases_only(queue: Queue, client: redis.R
     later(11)
     same = ("scheduled", "data", "blocked", "progress", "last_errors", "dead", "dead_records", "inbox", "idle")
     before = {name: client.dump(getattr(keys, name)) for name in same}
-    assert queue.clean() == Cleaned(recovered=1, mended=0)
+    assert queue.clean() == Cleaned(recovered=1)
     assert {name: client.dump(getattr(keys, name)) for name in same} == before
     assert [member for member, _ in client.zscan_iter(keys.ready)] == [b"expired", b"ready", b"ghost"]
     assert client.hkeys(keys.leases) == [b"held"]
@@ -338,12 +339,12 @@ def test_a_deep_clean_beside_live_workers_mends_and_disturbs_nobody(
     assert client.zrem(keys.ready, *lost) == len(lost)
     client.zadd(keys.ready, {f"ghost-{number}": 2**50 + number for number in range(20)})
     with ThreadPoolExecutor(5) as pool:
-        cleaning = [pool.submit(raw_queue.clean, deep=True) for _ in range(3)]
+        cleaning = [pool.submit(repaired, raw_queue) for _ in range(3)]
         done = [id for part in pool.map(work, range(2)) for id in part]
         cleaned = [each.result() for each in cleaning]
     done += work(0)  # what was mended after the workers had gone
     assert sorted(done) == sorted(jobs), "each once"
-    assert sum(clean.recovered for clean in cleaned) == 0
-    assert sum(clean.mended for clean in cleaned) >= len(lost)
-    assert raw_queue.clean(deep=True) == Cleaned(0, 0)
+    assert sum(recovered for recovered, _ in cleaned) == 0
+    assert sum(mended for _, mended in cleaned) >= len(lost)
+    assert repaired(raw_queue) == (0, 0)
     assert raw_queue.counts() == NOTHING

@@ -13,7 +13,8 @@ import redis
 
 from tests.support.faces import FACES, Blocking
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
+from tests.support.repairing import repaired
+from windlass import Lease, Queue, Receipt, State, Status, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
 from windlass.storage.native import scripts
 from windlass.storage.native.keys import queue_keys
@@ -66,7 +67,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any]
     "resume": (lambda q: q.pause(), lambda q, _: q.resume(), True),
     "purge": (lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge(), 3),
     "purge ready": (lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge("ready"), 3),
-    "clean": (lambda q: q.enqueue(b"x"), lambda q, _: q.clean(deep=True), Cleaned(0, 0)),
+    "clean": (lambda q: q.enqueue(b"x"), lambda q, _: repaired(q), (0, 0)),
 }  # fmt: skip
 
 

@@ -258,7 +258,9 @@ def _all_kinds(app: Windlass, queue: Queue, number: int) -> None:
         app.run(lambda session: session.perform(presence.beat(WorkerRecord(name=f"worker-{number}"))))
         app.run(lambda session: session.perform(presence.forget(f"worker-{number}")))
         app.workers()
-    queue.clean(deep=number == 0)
+    queue.clean()
+    if number == 0:
+        queue.audit(repair=True)
     queue.purge()
 
 

@@ -110,7 +110,7 @@ QUEUE_VERBS: dict[str, tuple[Verb, tuple[str, ...]]] = {
     "cancel": (lambda s: s.queue.cancel("ready"), WORKS),
     "revive": (lambda s: s.queue.revive("dead"), WORKS),
     "purge": (lambda s: s.queue.purge(), WORKS),
-    "clean": (lambda s: s.queue.clean(deep=True), WORKS),
+    "clean": (lambda s: s.queue.audit(repair=True), WORKS),
     "audit": (lambda s: s.queue.audit(), READS),
     "counts": (lambda s: s.queue.counts(), READS),
     "get": (lambda s: s.queue.get("ready"), READS),

@@ -703,7 +703,7 @@ class Life:
         self.say("deep" * deep)
         began = self.now()
         with self.maybe_lossy() as lossy:
-            found = self.queue().clean(deep=deep)
+            found = self.queue().audit(repair=True) if deep else self.queue().clean()
         self.check()
         self.say(found)
         if not lossy:

@@ -240,7 +240,7 @@ VERBS: dict[str, Verb] = {
     "pause": lambda queue, _: queue.pause(),
     "resume": lambda queue, _: queue.resume(),
     "clean": lambda queue, _: queue.clean(),
-    "deep clean": lambda queue, _: queue.clean(deep=True),
+    "deep clean": lambda queue, _: queue.audit(repair=True),
     "purge": lambda queue, _: queue.purge(),
     "purge blocked": lambda queue, _: queue.purge(State.BLOCKED),
     "purge ready": lambda queue, _: queue.purge(State.READY),
@@ -357,7 +357,7 @@ def test_a_worker_may_do_everything(server: Server, master: Queue) -> None:
             assert len(page.jobs) == 1
             if page.cursor:
                 queue.jobs(state, cursor=page.cursor)
-        assert queue.clean(deep=True).mended == 1
+        assert queue.audit(repair=True).mended == 1
     assert_no_breach(server)
 
 

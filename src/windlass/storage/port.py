@@ -291,7 +291,7 @@ class Layout(Protocol):
         ...
 
     audit_parts: tuple[str, ...]  # in the order in which they must be repaired
-    leftover_parts: tuple[str, ...]  # parts without inconsistencies, in which a deep clean drops expired entries
+    leftover_parts: tuple[str, ...]  # parts without inconsistencies, in which a repair drops expired entries
 
     def probe(self) -> Call[float | None] | None:
         """Ask cheaply in how many seconds a turn may find work: 0 now, `None` unknown.

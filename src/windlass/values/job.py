@@ -245,7 +245,6 @@ class Result(Redacted, frozen=True):
 
 
 class Cleaned(Struct, frozen=True):
-    """The result of a clean: jobs put back from lost holders, and mismatches mended by a deep clean."""
+    """The result of a clean: how many jobs were put back from lost holders."""
 
     recovered: int
-    mended: int = 0

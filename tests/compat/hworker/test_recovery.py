@@ -13,8 +13,9 @@ import pytest
 from tests.compat.hworker.conftest import Lose
 from tests.compat.hworker.peer import Peer
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth
+from tests.support.repairing import repaired
 from tests.support.server import Server
-from windlass import Cleaned, Lease, Queue, State, Windlass
+from windlass import Lease, Queue, State, Windlass
 
 ABC = ('["a",1]', '["b",2]', '["c",3]')
 
@@ -196,7 +197,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any,
     "beat": (lambda q: q.beat("w", register=True), lambda q, _: q.beat("w"), True, (0, 0, 0)),
     "revive": (dead, lambda q, id: q.revive([id, id]), [True, False], (2, 0, 0)),
     "purge": (waiting, lambda q, _: q.purge("ready"), 2, (0, 0, 0)),
-    "clean": (waiting, lambda q, _: q.clean(deep=True), Cleaned(0, 0), (2, 0, 0)),
+    "clean": (waiting, lambda q, _: repaired(q), (0, 0), (2, 0, 0)),
 }  # fmt: skip
 
 

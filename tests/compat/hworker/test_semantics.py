@@ -10,8 +10,9 @@ import pytest
 import redis
 
 from tests.compat.hworker.peer import Peer, moment
+from tests.support.repairing import repaired
 from tests.support.server import Server
-from windlass import Cleaned, Lease, Queue, State, Windlass
+from windlass import Lease, Queue, State, Windlass
 from windlass.errors import InvalidPayload, UnsupportedByLayout
 from windlass.storage.compat.hworker import HworkerLayout
 from windlass.values.outcome import Crashed
@@ -96,7 +97,7 @@ def test_several_that_crashed_come_back_in_their_order(
 @pytest.mark.speaks("hworker", "H3")
 def test_a_deep_clean_is_the_monitors_work(mail: Queue, client: redis.Redis, peer: Peer) -> None:
     client.hset(peer.progress, mapping={'["a",1]': moment(500), '["b",2]': moment(), '["c",3]': "some day"})
-    assert mail.clean(deep=True) == Cleaned(recovered=1, mended=0)
+    assert repaired(mail) == (1, 0)
     assert peer.waiting() == [b'["a",1]']
     assert all(value.startswith(b'"20') for value in peer.running().values())
 

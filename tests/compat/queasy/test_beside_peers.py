@@ -16,6 +16,7 @@ import redis
 from tests.compat.queasy.conftest import NAME, Later, Look
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import drain, take
+from tests.support.repairing import repaired
 from tests.support.server import Server
 from windlass import Cleaned, Queue, Windlass
 
@@ -93,7 +94,7 @@ def test_odd_ids_go_through_every_step(emails: Queue, peer: Peer, later: Later, 
     assert sorted(job.id for job in emails.jobs("leased").jobs) == sorted(ODD_IDS)
     later(11)
     assert emails.clean() == Cleaned(recovered=len(ODD_IDS))
-    assert emails.clean(deep=True) == Cleaned(recovered=0)
+    assert repaired(emails) == (0, 0)
     assert all(emails.complete_many(emails.lease_many(100)))
     assert look() == {}
 
@@ -140,7 +141,7 @@ def test_all_recover_a_dead_worker_at_once_and_it_is_recovered_once(
     def ours(_: int) -> int:
         with Windlass(server.url) as app:
             start.wait()
-            return app.queue(NAME, layout="queasy").clean(deep=True).recovered
+            return app.queue(NAME, layout="queasy").audit(repair=True).recovered
 
     def theirs(_: int) -> int:
         with server.client() as connection:
@@ -163,13 +164,13 @@ def test_a_deep_clean_finds_what_was_dropped_half_way(emails: Queue, client: red
     leases = {lease.id: lease for lease in emails.lease_many(30)}
     emails.enqueue(b"2", id="behind")
     before = look()
-    assert emails.clean(deep=True) == Cleaned(recovered=0)
+    assert repaired(emails) == (0, 0)
     assert look() == before
     client.zrem("{emails}:waiting", "waits")  # in no index
     client.zrem("{emails}:active", f"runs:.{leases['runs'].fence}")
     client.delete("{emails}:active_job:behind")  # blocked by nobody
     client.zrem("{emails}:active", f"behind:.{leases['behind'].fence}")
-    assert emails.clean(deep=True) == Cleaned(recovered=0, mended=3)
+    assert repaired(emails) == (0, 3)
     assert look()[":waiting"] == {
         "waits": before[":waiting"]["waits"],
         "behind": 0,

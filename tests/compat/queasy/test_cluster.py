@@ -13,7 +13,8 @@ from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import take
 from tests.contract.performing import perform
 from tests.support.cluster import Cluster
-from windlass import Cleaned, Limits, Queue, Status, Windlass
+from tests.support.repairing import repaired
+from windlass import Limits, Queue, Status, Windlass
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_a_queue_lives_in_one_slot(cluster: Cluster, queue: Queue) -> None:
     failure = take(queue, holder="worker-1")
     assert queue._layout.failure(failure).data == b"2"
     queue.enqueue(b"1", id="later", delay=60)
-    assert queue.clean(deep=True) == Cleaned(recovered=0)
+    assert repaired(queue) == (0, 0)
     keys = {key for key in client.keys("*", target_nodes="all") if queue.name.encode() in key}
     assert {key_slot(key) for key in keys} == {key_slot(queue.name.encode())}
     kinds = {key.partition(b"_job:")[0] for key in keys}

@@ -13,7 +13,8 @@ from tests.compat.queasy.conftest import NAME
 from tests.contract.leasing import take
 from tests.contract.performing import perform
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from windlass import Cleaned, Lease, Limits, Queue, Receipt, Status, Windlass
+from tests.support.repairing import repaired
+from windlass import Lease, Limits, Queue, Receipt, Status, Windlass
 
 SCRIPT_CALLS = {"EVALSHA"}
 
@@ -54,7 +55,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any]
     "beat": (nothing, lambda q, _: q.beat("w", register=True), False),
     "cancel": (waiting, lambda q, _: q.cancel("a"), True),
     "purge": (lambda q: q.enqueue_many([b"1"] * 3), lambda q, _: q.purge(), 3),
-    "clean": (waiting, lambda q, _: q.clean(deep=True), Cleaned(recovered=0)),
+    "clean": (waiting, lambda q, _: repaired(q), (0, 0)),
 }
 
 

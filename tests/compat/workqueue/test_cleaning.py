@@ -13,6 +13,7 @@ import redis
 from tests.compat.workqueue.conftest import CLEANING, PREFIX, PROCESSING, QUEUE, Look, add, lease_keys, names
 from tests.contract.leasing import drain, take
 from tests.support.layouts import pass_time
+from tests.support.repairing import repaired
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Cleaned, Queue, RawJob, Windlass
@@ -48,7 +49,7 @@ def test_eight_cleaners_take_back_each_item_once(server: Server, queue: Queue, c
     pass_time(client, "workqueue", PREFIX, 61)
     apps = [Windlass(server.url) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
-        cleaned = list(threads.map(lambda app: app.queue(PREFIX, layout="workqueue").clean(deep=True), apps))
+        cleaned = list(threads.map(lambda app: app.queue(PREFIX, layout="workqueue").audit(repair=True), apps))
     for app in apps:
         app.close()
     assert sum(each.recovered for each in cleaned) == 90
@@ -66,7 +67,7 @@ def test_cleaning_leaves_leased_items_alone(queue: Queue, client: redis.Redis, l
     lease = take(queue)
     before = look()
     for _ in range(2):
-        assert queue.clean(deep=True) == Cleaned(0, 0)
+        assert repaired(queue) == (0, 0)
     assert look() == before
     assert queue.complete(lease)
 
@@ -91,7 +92,7 @@ def test_an_item_that_a_peer_works_on_is_put_where_it_can_be_completed(queue: Qu
     add(client, "a")
     client.set(lease_keys("a")[1], "f" * 32, ex=60)
     assert queue.lease() is None
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert repaired(queue) == (0, 0)
     assert client.lrange(PROCESSING, 0, -1) == [b"a"]
     client.delete(lease_keys("a")[1])
     assert queue.clean() == Cleaned(recovered=1)
@@ -104,7 +105,7 @@ def test_an_abandoned_item_that_waits_already_is_not_put_on_the_queue_again(
 ) -> None:
     add(client, "a")
     client.lpush(PROCESSING, "a", "a")
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert repaired(queue) == (0, 0)
     assert look() == {"item:a": b"x", "queue": [b"a"]}
 
 
@@ -115,9 +116,9 @@ def test_a_deep_clean_finds_items_that_are_in_no_list(queue: Queue, client: redi
     client.set(f"{PREFIX}:lease:lost 7", "f" * 32, ex=60)
     client.set(f"{PREFIX}x:item:other", "of another queue", ex=60)
     queue.enqueue(b"", id="fine")
-    assert queue.clean() == Cleaned(0, 0)
-    assert queue.clean(deep=True) == Cleaned(recovered=0, mended=2499)
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert queue.clean() == Cleaned(0)
+    assert repaired(queue) == (0, 2499)
+    assert repaired(queue) == (0, 0)
     assert sorted(drain(queue)) == sorted({*ids, "fine"} - {"lost 7"})
     assert set(look()) == {"item:lost 7", "lease:lost 7"}
     client.delete(f"{PREFIX}:item:lost 7")
@@ -128,7 +129,7 @@ def test_a_prefix_is_taken_as_it_is_and_not_as_a_pattern(app: Windlass, client: 
     queue, other = (app.queue(name, layout="workqueue") for name in ("par*[ab]?\\", "parcel-ab"))
     for each in (queue, other):
         client.set(f"{each.name}:item:lost", "x")
-    assert queue.clean(deep=True) == Cleaned(recovered=0, mended=1)
+    assert repaired(queue) == (0, 1)
     assert drain(other) == []
     assert drain(queue) == ["lost"]
     client.delete("parcel-ab:item:lost")
@@ -141,7 +142,7 @@ def test_what_a_dead_cleaner_had_in_its_hands_is_mended(queue: Queue, client: re
         add(client, id)
     client.lrem(QUEUE, 0, "nowhere")
     client.lpush(CLEANING, "nowhere", "back", "done")
-    assert queue.clean(deep=True) == Cleaned(0, 0), "that cleaner may be alive"
+    assert repaired(queue) == (0, 0), "that cleaner may be alive"
     assert look()["cleaning"] == [b"back", b"nowhere"]
     assert [wait_until(lambda: queue.lease(), "an item", timeout=5).id for _ in range(2)] == ["back", "nowhere"]
     assert "cleaning" not in look()
@@ -215,7 +216,7 @@ def test_many_that_a_dead_cleaner_had_come_back(queue: Queue, client: redis.Redi
     client.lpush(PROCESSING, *ids[20:40])
     client.mset({lease_keys(id)[1]: "f" * 32 for id in ids[20:40]})
     client.delete(*(f"{PREFIX}:item:{id}" for id in ids[40:60]))
-    assert queue.clean() == Cleaned(0, 0)
+    assert queue.clean() == Cleaned(0)
     assert wait_until(lambda: queue.clean().recovered, "the rest", timeout=5) == 40
     assert client.llen(CLEANING) == 0
     assert sorted(drain(queue)) == sorted(ids[:20] + ids[60:])
@@ -255,7 +256,7 @@ def test_what_was_taken_back_can_be_settled_only_by_who_has_it_next(
     if QUEUE in lists:
         client.lpush(PROCESSING, "a")
         client.lpush(QUEUE, "a")
-    queue.clean(deep=True)
+    queue.audit(repair=True)
     ledger = f"windlass:{{{PREFIX}}}:workqueue"
     assert not client.exists(f"{ledger}:runs", f"{ledger}:held")
     assert len(names(client, f"{ledger}:holders")) == (1 if holder else 0)

@@ -10,6 +10,7 @@ import redis
 
 from tests.compat.workqueue.conftest import PREFIX, Look, lease_keys, names
 from tests.contract.leasing import take
+from tests.support.repairing import repaired
 from windlass import Cleaned, Lease, Queue, RawJob, Status
 from windlass.errors import KeyConflict
 
@@ -199,7 +200,7 @@ def test_a_key_of_another_type_is_named_and_nothing_changes(
         lambda: queue.enqueue(b"2", id="b"),
         lambda: queue.lease(),
         lambda: queue.complete(lease),
-        lambda: queue.clean(deep=True),
+        lambda: queue.audit(repair=True),
         lambda: queue.counts(),
         lambda: queue.purge(),
     ):
@@ -217,6 +218,6 @@ def test_an_item_that_is_no_string_is_no_item(queue: Queue, client: redis.Redis,
     assert look() == {"item:a": [b"mine"], "item:b": b"2", "queue": [b"b"]}, "neither was added"
     client.rpush(f"{PREFIX}:queue", "a")
     assert [lease.id for lease in queue.lease_many(5)] == ["b"]
-    assert queue.clean(deep=True) == Cleaned(0, 0)
+    assert repaired(queue) == (0, 0)
     assert look()["processing"] == [b"b"]
     client.delete(f"{PREFIX}:item:a")

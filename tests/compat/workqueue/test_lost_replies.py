@@ -14,6 +14,7 @@ import redis
 from tests.compat.workqueue.conftest import PREFIX, Look, lease_keys
 from tests.support.faces import FACES, Blocking
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
+from tests.support.repairing import repaired
 from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
 
 SCRIPT_CALLS = {"EVALSHA"}
@@ -61,7 +62,7 @@ VERBS: dict[str, Verb] = {
     "cancel running": (leased, lambda q, _: q.cancel("a"), False, LEASED),
     "purge": (leased, lambda q, _: q.purge(), 1, set()),
     "purge ready": (waiting, lambda q, _: q.purge("ready"), 1, set()),
-    "clean": (leased, lambda q, _: q.clean(deep=True), Cleaned(0, 0), LEASED),
+    "clean": (leased, lambda q, _: repaired(q), (0, 0), LEASED),
 }
 
 

@@ -28,6 +28,7 @@ from tests.compat.workqueue.conftest import (
 )
 from tests.compat.workqueue.mixed_workers import Kind, MixedWorkers
 from tests.contract.leasing import drain, take
+from tests.support.repairing import repaired
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Cleaned, Queue, RawJob, State, Status
@@ -188,7 +189,7 @@ def test_neither_cleaner_takes_what_the_other_has_leased(
     before = look()
     for _ in range(3):
         theirs.light_clean(client)
-        assert queue.clean(deep=True) == Cleaned(0, 0)
+        assert repaired(queue) == (0, 0)
     assert look() == before
     assert queue.complete_many(leases) == [True, True]
     assert [theirs.complete(client, item) for item in items] == [True, True]
@@ -242,7 +243,7 @@ def work_off(
             return False
         left = names(client, f"{PREFIX}:item:*")
         if left:  # somebody died while it was in no list
-            queue.clean(deep=True)
+            queue.audit(repair=True)
         return not left
 
     wait_until(is_over, "all items to be completed", timeout=60, interval=0.05)

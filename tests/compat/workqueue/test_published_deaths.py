@@ -80,7 +80,7 @@ def test_at_whatever_command_they_die_the_item_is_worked_off(
     with pytest.raises(Died):
         act(theirs, client, dying)
     client.delete(lease_keys("a")[1])  # time passes
-    queue.clean(deep=True)
+    queue.audit(repair=True)
     lease = queue.lease(wait=5)
     assert lease is not None, look()
     assert (lease.id, lease.data) == ("a", b"x")

@@ -29,7 +29,7 @@ def test_a_key_of_another_kind_is_named_and_nothing_is_written(client: redis.Red
         lambda: queue.lease(),
         lambda: queue.beat("w1", register=True),
         lambda: queue.cancel("T0", running=True),
-        lambda: queue.clean(deep=True),
+        lambda: queue.audit(repair=True),
         lambda: queue.counts(),
         lambda: queue.jobs(State.LEASED),
         lambda: queue.get("T0"),
@@ -54,7 +54,7 @@ def test_a_process_that_is_no_list_is_nobodys(client: redis.Redis, queue: Queue)
     assert queue.get("T0") is None
     client.delete("worqr:workerTimers:w1")
     assert queue.clean().recovered == 0
-    assert queue.clean(deep=True).recovered == 0
+    assert queue.audit(repair=True).recovered == 0
     assert client.get(key) == b"odd"
     client.delete(key)
     assert queue.complete(take(queue))
@@ -70,7 +70,7 @@ def test_members_that_lead_nowhere_are_harmless(client: redis.Redis, queue: Queu
     assert queue.cancel("T0", running=True)
     assert [job.data for job in queue.jobs(State.LEASED).jobs] == [b"T0"]
     assert queue.complete(lease)
-    assert queue.clean(deep=True).mended == 3
+    assert queue.audit(repair=True).mended == 3
 
 
 @pytest.mark.parametrize("name", ["", "a b", "{a}", "a\n", "x" * 129, 5])

@@ -12,7 +12,8 @@ import redis
 
 from tests.compat.worqr.conftest import NAME, contents
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
-from windlass import Cleaned, Lease, Queue, Status, Windlass
+from tests.support.repairing import repaired
+from windlass import Lease, Queue, Status, Windlass
 
 SCRIPT_CALLS = {"EVALSHA"}
 
@@ -63,7 +64,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any,
     "cancel": (lambda q: q.enqueue_many([b"T0"] * 3), lambda q, _: q.cancel("T0"), True, 0),
     "cancel running": (leased, lambda q, _: q.cancel("T0", running=True), True, 1),
     "purge": (lambda q: q.enqueue_many([b"T0"] * 3), lambda q, _: q.purge(), 3, 0),
-    "clean": (recoverable, lambda q, _: q.clean(deep=True), Cleaned(2, 0), 3),
+    "clean": (recoverable, lambda q, _: repaired(q), (2, 0), 3),
 }  # fmt: skip
 
 

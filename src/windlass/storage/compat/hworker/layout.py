@@ -27,8 +27,8 @@ Decisions where the document is open:
 * A dead or broken job is revived by the id in its array (all jobs with that id); a job without a readable id, by
   `sha1:` and the SHA-1 of its text.
 * Running and broken jobs are listed by time; more than 10,000 of them in the order of the server.
-* `clean(deep=True)` does the same as `clean()` and repairs the ledger. A job is one text in one place, so nothing else
-  can be inconsistent, and the monitor handles every other problem.
+* `audit(repair=True)` does the same as `clean()` and repairs the ledger. A job is one text in one place, so nothing
+  else can be inconsistent, and the monitor handles every other problem.
 """
 
 from __future__ import annotations

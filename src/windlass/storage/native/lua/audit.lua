@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- uses operations meta leases changes watching wake waiting endings drift
--- One step of a deep clean: compares a bounded part of one key with the other keys and repairs the problems that
+-- One step of an audit with repair: compares a bounded part of one key with the other keys and repairs the problems that
 -- shared/drift.lua lists. Each step is atomic, so it is safe beside live workers.
 --
 --   idle, state   expired waiters and callers → dropped

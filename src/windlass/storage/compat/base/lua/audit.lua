@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- One step of a deep clean: compares a bounded part of the queue with the other keys and repairs the problems it finds.
+-- One step of an audit with repair: compares a bounded part of the queue with the other keys and repairs the problems it finds.
 --
 -- ARGV     [4] the part: of drift.lua here or of the layout's drift.lua  [5] cursor, "0" to begin
 -- returns  { next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }
