@@ -23,7 +23,6 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, Windlass
 from windlass.cli import main
-from windlass.cli.worker import worker
 from windlass.worker.settings import Settings
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -499,7 +498,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
         monkeypatch.delenv(name)
 
     def invoke(*words: str) -> Settings:
-        result = CliRunner().invoke(worker, ["shop:app", *words])
+        result = CliRunner().invoke(main, ["worker", "shop:app", *words])
         assert result.exit_code == 0, result.output
         target, settings = seen.pop()
         assert target == "shop:app"

@@ -17,7 +17,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from windlass.cli.server import server as command
+from windlass.cli import main
 from windlass.embedded import EmbeddedServer
 
 
@@ -35,7 +35,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def run(*arguments: str | Path, home: Path, answer: str | None = None) -> Result:
     words = [str(word) for word in arguments]
-    return CliRunner().invoke(command, [words[0], "--home", str(home), *words[1:]], input=answer)
+    return CliRunner().invoke(main, ["server", words[0], "--home", str(home), *words[1:]], input=answer)
 
 
 def complaint(result: Result) -> str:
@@ -188,13 +188,13 @@ def test_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("path", "--socket", home=home).stdout == f"{home / 'windlass.sock'}\n"
     assert not home.exists()
     monkeypatch.setenv("WINDLASS_HOME", str(home))
-    assert CliRunner().invoke(command, ["path"]).stdout == f"{home}\n"
+    assert CliRunner().invoke(main, ["server", "path"]).stdout == f"{home}\n"
 
 
 def test_wrong_usage(home: Path) -> None:
     assert run("logs", "--lines", "-1", home=home).exit_code == 2
     assert run("stop", "--timeout", "0", home=home).exit_code == 2
-    assert CliRunner().invoke(command, ["explode"]).exit_code == 2
+    assert CliRunner().invoke(main, ["server", "explode"]).exit_code == 2
 
 
 def test_an_unsafe_home_is_a_failure(home: Path) -> None:
@@ -209,6 +209,6 @@ def test_an_unsafe_home_is_a_failure(home: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["status", "start", "stop", "restart", "logs", "path"])
 def test_each_command_explains_itself(verb: str) -> None:
-    result = CliRunner().invoke(command, [verb, "--help"])
+    result = CliRunner().invoke(main, ["server", verb, "--help"])
     assert result.exit_code == 0
     assert "WINDLASS_HOME" in result.stdout
