@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic_ns
@@ -37,6 +36,7 @@ from chaos.log import (
     digest,
 )
 from windlass.errors import OutcomeUnknown, WindlassError
+from windlass.storage.formats import CHANGE, META
 from windlass.storage.native.layout import NativeLayout
 from windlass.storage.port import Beat, Call, Parcel, Turn
 from windlass.tasks.context import Job
@@ -57,8 +57,6 @@ _SLOW_NS = 100_000_000  # ns after which an answer may belong to a repeated call
 _UNKNOWN_STATUS = ""  # statuses of an enqueue whose step wrote nothing: its step number is not its own
 
 # Same formats as in lua/shared/meta.lua and changes.lua, decoded here by other code than the worker's own.
-_META = struct.Struct(">BBBIIIIQQQ")
-_CHANGE = struct.Struct(">BBQIIQQH")
 _CAUGHT = 2
 _CHECKSUM_BYTES = 5  # bytes of the checksum that follows every stored payload
 
@@ -428,7 +426,7 @@ def _asked_of_parcel(parcel: Parcel) -> EnqueueAsked:
     check = digest(parcel.data[:-_CHECKSUM_BYTES])
     if not parcel.change:
         return EnqueueAsked(parcel.id, check)
-    priority, kind, ms, max_failures, max_stalls, *_ = _CHANGE.unpack(parcel.change)
+    priority, kind, ms, max_failures, max_stalls, *_ = CHANGE.unpack_from(parcel.change)
     return EnqueueAsked(
         parcel.id,
         check,
@@ -459,8 +457,8 @@ def _is_plain(outcome: Outcome) -> bool:
 
 def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, priority: int) -> Claim:
     marks = failures = stalls = 0
-    if meta and len(meta) == _META.size:
-        _, marks, _, _, _, failures, stalls, *_ = _META.unpack(meta)
+    if meta:
+        _, marks, _, _, _, failures, stalls, *_ = META.unpack_from(meta)
     return Claim(id.decode(), fence, digest(data[:-_CHECKSUM_BYTES]), priority, failures, stalls, bool(marks & _CAUGHT))
 
 

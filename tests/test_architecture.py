@@ -32,8 +32,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 # The same inside a group: each part imports only from those before it.
 PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "storage": (("storage.port",), ("storage.capabilities", "storage.packing"), ("storage.native", "storage.compat"),
-                ("storage.layouts",)),
+    "storage": (("storage.port",), ("storage.capabilities", "storage.formats"), ("storage.lua",),
+                ("storage.native", "storage.compat"), ("storage.layouts",)),
     "worker": (
         ("worker.process_info", "worker.output", "worker.app_loading", "worker.safety", "worker.presence"),
         ("worker.app_facts", "worker.logs", "worker.settings", "worker.reclaim", "worker.attempt"),

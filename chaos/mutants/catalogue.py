@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant(
         "completing does not compare the fence",
         f"{LUA}/turn.lua",
-        "if text and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i) then",
+        "if text and sub(text, FENCE_AT, FENCE_AT + 7) == sub(fences, 8 * i - 7, 8 * i) then",
         "if text then",
     ),
     Mutant(
@@ -221,8 +221,8 @@ MUTANTS = (
     Mutant(
         "payloads go to the next job of the batch",
         f"{LUA}/enqueue.lua",
-        "    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]\n  end",
-        "    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]\n"
+        "    adds[i], adds[i + 1] = IMPLIED_PRIORITY * PRIORITY_STEP + seq, payloads[i]\n  end",
+        "    adds[i], adds[i + 1] = IMPLIED_PRIORITY * PRIORITY_STEP + seq, payloads[i]\n"
         "    if i > 1 then payloads[i + 1] = ARGV[3 + i] end\n  end",
     ),
     Mutant(
@@ -278,8 +278,8 @@ MUTANTS = (
     Mutant(
         "an unblocked job is not placed in the queue",
         f"{LUA}/shared/endings.lua",
-        "    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }\n  place(id, m, c.run_at)",
-        "    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }",
+        "LIMITED or 0\n  place(id, c, c.run_at)",
+        "LIMITED or 0",
     ),
     Mutant(
         "an update loses the new payload",

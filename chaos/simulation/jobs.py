@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,9 +12,6 @@ UPDATE_DATA, RESET, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 1, 128, 25
 UPDATE_LIMITS = (8, 16, 32, 64)
 UNDECODABLE = "undecodable"  # why a job is broken
 RUN_AT_MODES = ("never", "always", "later", "earlier")
-
-CHANGE = struct.Struct(">BBQIIQQH")
-META = struct.Struct(">BBBIIIIQQQ")
 
 _NAMED = re.compile(rb"payload \d+;")
 

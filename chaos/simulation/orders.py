@@ -7,7 +7,6 @@ from typing import Any
 
 from chaos.simulation.commands import ScriptCall
 from chaos.simulation.jobs import (
-    CHANGE,
     KEEP,
     MUST_EXIST,
     NOW,
@@ -21,6 +20,7 @@ from chaos.simulation.jobs import (
 )
 from chaos.simulation.moves import Moves
 from chaos.simulation.violation import Violation
+from windlass.storage.formats import CHANGE
 
 
 class Orders(Moves):
@@ -56,9 +56,9 @@ class Orders(Moves):
         return f"enqueue {' '.join(ids)} {letters}"
 
     def _asked(self, data: bytes, text: bytes) -> Asked:
-        if len(text) != CHANGE.size:
+        if not text:
             return Asked(data)
-        priority, kind, ms, *limits, flags = CHANGE.unpack(text)
+        priority, kind, ms, *limits, flags, _ = CHANGE.unpack_from(text)
         when = NOW
         if kind == 1:
             when = When(ms)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.simulation.commands import ScriptCall
-from chaos.simulation.jobs import LIMITED, META, NOW, PLAIN_LIMITS, SUSPECT, UNDECODABLE, Answer, Hold, Job, When
+from chaos.simulation.jobs import LIMITED, NOW, PLAIN_LIMITS, SUSPECT, UNDECODABLE, Answer, Hold, Job, When
 from chaos.simulation.moves import Moves
 from chaos.simulation.violation import Violation
+from windlass.storage.formats import META
 
 ROUNDING_MS = 4.0  # ms of rounding error
 MAX_JUMP_MS = 1_000.0  # ms that the queue's clock may follow a jump of the server's clock
@@ -193,8 +194,9 @@ class Turns(Moves):
     def _compare_lease(self, job: Job, payload: bytes, meta: bytes | None, priority: int) -> None:
         if payload != job.data:
             raise Violation("I2", f"{job.id} was leased with {payload!r}, but enqueued with {job.data!r}", job.id)
-        _, marks, _, *limits = META.unpack(meta) if meta else (0, 0, 0, *PLAIN_LIMITS[:2], 0, 0, *PLAIN_LIMITS[2:], 0)
-        max_failures, max_stalls, failures, stalls, least, most, _ = limits
+        plain = (0, 0, 0, *PLAIN_LIMITS[:2], 0, 0, *PLAIN_LIMITS[2:], 0, 0)
+        _, marks, _, *limits = META.unpack_from(meta) if meta else plain
+        max_failures, max_stalls, failures, stalls, least, most, _, _ = limits
         found = (priority, marks, failures, stalls, (max_failures, max_stalls, least, most))
         expected = (job.priority, job.marks, job.failures, job.stalls, job.limits)
         if found != expected:

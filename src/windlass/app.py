@@ -22,6 +22,7 @@ from windlass.handle import JobHandle
 from windlass.queue import Queue
 from windlass.schedules import Schedules, schedule_of
 from windlass.storage.capabilities import need
+from windlass.storage.formats import CALLER_TTL_MS
 from windlass.storage.layouts import check_layout, make_layout
 from windlass.storage.native import scripts as native_scripts
 from windlass.storage.native.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, UNSEALED, Seal, read_keys
@@ -58,7 +59,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
-MAX_RETRY_S = 300.0  # half of the time that a queue remembers the last reply to a silent caller
+MAX_RETRY_S = CALLER_TTL_MS / 2000  # a queue has not yet forgotten the last answer to a caller that retries
 
 
 class AppConfig(Redacted, frozen=True):

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from msgspec import structs
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable, TooManyUndecodable
+from windlass.storage.formats import MAX_ITEMS, MAX_REPLY_BYTES
 from windlass.storage.port import Call, Capability, Layout, Turn
 from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
@@ -48,8 +49,6 @@ from windlass.values.validation import (
 T = TypeVar("T")
 Shortfall = tuple[Durability, Durability]  # the level reached, and the level asked for
 
-MAX_BATCH_JOBS = 1000  # in one call: keeps every script at a few milliseconds
-MAX_BATCH_BYTES = 8 * 1024 * 1024  # the same, for large payloads
 MAX_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
 
 
@@ -282,7 +281,7 @@ class Queue:
     def _lease(
         self, n: int, seconds: Duration, wait: Duration, holder: str | None
     ) -> Callable[[Session], Flow[list[Lease]]]:
-        check_whole(n, "n", 1, MAX_BATCH_JOBS)
+        check_whole(n, "n", 1, MAX_ITEMS)
         length = _lease_seconds(seconds)
         wait_s = milliseconds(wait, "wait") / 1000
         if holder is not None:
@@ -425,8 +424,8 @@ class Queue:
 
         def flow(session: Session) -> Flow[list[bool]]:
             settled: list[bool] = []
-            for start in range(0, len(outcomes), MAX_BATCH_JOBS):
-                batch = outcomes[start : start + MAX_BATCH_JOBS]
+            for start in range(0, len(outcomes), MAX_ITEMS):
+                batch = outcomes[start : start + MAX_ITEMS]
                 turn = yield from session.perform(self._layout.turn(batch))
                 settled += turn.settled
             return settled
@@ -541,8 +540,8 @@ class Queue:
 
         def flow(session: Session) -> Flow[list[bool]]:
             back: list[bool] = []
-            for start in range(0, len(chosen), MAX_BATCH_JOBS):
-                back += yield from session.perform(self._layout.revive(chosen[start : start + MAX_BATCH_JOBS]))
+            for start in range(0, len(chosen), MAX_ITEMS):
+                back += yield from session.perform(self._layout.revive(chosen[start : start + MAX_ITEMS]))
             return back
 
         return flow
@@ -692,7 +691,7 @@ class Queue:
 
     def _jobs(self, state: State | str, cursor: str | None, limit: int) -> Callable[[Session], Flow[Page]]:
         chosen = _state(state)
-        check_whole(limit, "limit", 1, MAX_BATCH_JOBS)
+        check_whole(limit, "limit", 1, MAX_ITEMS)
         return self._call(lambda: self._layout.page(chosen, cursor, limit))
 
     def all_jobs(self, state: State | str) -> Iterator[JobRecord]:
@@ -724,7 +723,7 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
     ids: set[str] = set()
     size = 0
     for job in jobs:
-        if batch and (len(batch) == MAX_BATCH_JOBS or size + len(job.data) > MAX_BATCH_BYTES or job.id in ids):
+        if batch and (len(batch) == MAX_ITEMS or size + len(job.data) > MAX_REPLY_BYTES or job.id in ids):
             yield batch
             batch, ids, size = [], set(), 0
         batch.append(job)

@@ -15,6 +15,7 @@ from tests.contract.performing import perform, settle
 from tests.support.bad_input import dump, restore
 from windlass import Lease, Limits, Queue, RawJob
 from windlass.errors import KeyConflict
+from windlass.storage.formats import VERSION
 from windlass.storage.native.keys import NAMES, queue_key, result_key
 from windlass.storage.port import Parcel
 from windlass.values.job import NewJob
@@ -223,6 +224,6 @@ def test_a_queue_of_another_version_is_refused_and_left_as_it_is(
 
 def test_earlier_versions_find_that_a_queue_is_not_theirs(raw_queue: Queue, client: redis.Redis) -> None:
     raw_queue.enqueue(b"")
-    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"6"
+    assert client.hget(queue_key(raw_queue.name, "state"), "format") == str(VERSION).encode()
     raw_queue.purge()
-    assert client.hget(queue_key(raw_queue.name, "state"), "format") == b"6"
+    assert client.hget(queue_key(raw_queue.name, "state"), "format") == str(VERSION).encode()

@@ -65,7 +65,7 @@ def test_another_seed_is_another_history() -> None:
     ("script", "wrong", "invariants"),
     [
         # An outcome is accepted with any fence: a worker that slept overwrites its successor.
-        ("TURN", (" and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i)", ""), {"I7"}),
+        ("TURN", (" and sub(text, 2, 2 + 7) == sub(fences, 8 * i - 7, 8 * i)", ""), {"I7"}),
         # A repeated call is executed again.
         ("ENQUEUE", ("local replayed = begin_op()", "begin_op() local replayed = nil"), {"I3", "I12"}),
         # A lost holder stays in the index of holders.

@@ -69,7 +69,7 @@ for i = first, last do
     add('ZADD', READY, whole(place), id)
   elseif kind == 'scheduled' then
     add('ZADD', SCHEDULED, whole(clock + ahead + i), struct.pack('>I8', seq) .. id)
-    add('HSET', META, id, struct.pack('>BBBI4I4I4I4I8I8I8', 2, 0, 5, 10, 3, 0, 0, 2000, 300000, seq))
+    add('HSET', META, id, struct.pack('>BBBI4I4I4I4I8I8I8I2', 3, 0, 5, 10, 3, 0, 0, 2000, 300000, seq, 0))
   else
     local holder = 'holder-' .. i % 100
     fence = fence + 1

@@ -97,6 +97,7 @@ class Declaration(Generic[P, R]):
         self.run: Run = choose_run(function, options.get("run"))
         self.timeout = check_timeout(options.get("timeout"), self.run)
         self.limits = read_limits({**defaults, **options})
+        self.given_limits = given_limits({**defaults, **options})
         self.on_exception = check_on_exception(options.get("on_exception", on_exception))
         self.failure_handler: FailureHandler | None = None
 
@@ -184,14 +185,18 @@ def check_timeout(timeout: Duration | None, run: Run) -> float | None:
 
 def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limits:
     """The limits from these options."""
-    numbers = check_numbers({name: options[name] for name in LIMITS if name in options})
-    changes = {name: value / 1000 if name.endswith("backoff") else value for name, value in numbers.items()}
-    limits = structs.replace(plain or Limits(), **changes)
+    limits = structs.replace(plain or Limits(), **given_limits(options))
     if "min_backoff" in options and limits.min_backoff > limits.max_backoff:
         raise InvalidOption(
             f"min_backoff ({limits.min_backoff:g} s) is longer than max_backoff ({limits.max_backoff:g} s): raise both"
         )
     return limits
+
+
+def given_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Limits` that these options give."""
+    numbers = check_numbers({name: options[name] for name in LIMITS if name in options})
+    return {name: value / 1000 if name.endswith("backoff") else value for name, value in numbers.items()}
 
 
 def check_on_exception(given: object) -> OnException:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from windlass.errors import CrashError, InvalidPayload, JobFailed, StallError
+from windlass.values import defaults
 from windlass.values.durability import Durability
 from windlass.values.redacted import Redacted
 
@@ -44,7 +45,10 @@ def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
     return _ERRORS.get(reason, JobFailed)(queue, id, message)
 
 
-SUSPECT, FAILURE_JOB, LIMITED = 1, 2, 4  # bits of Lease.marks, as in the server
+# Bits of Lease.marks, as in the server.
+SUSPECT = 1  # the job ran in a process that died, and may have killed it
+FAILURE_JOB = 2  # a job for the failure handler; its data is the record of the failed job
+LIMITED = 4  # the job has limits of its own, which override those of its task
 
 
 class State(StrEnum):
@@ -67,20 +71,30 @@ class Status(StrEnum):
     BLOCKED = "blocked"
 
 
+class Extras(Struct, frozen=True):
+    """The options that few jobs have. They cost nothing while none is given."""
+
+
+NO_EXTRAS = Extras()
+
+
 class Change(Struct, frozen=True):
     """The options of a job, and how to treat an existing job of the same id. Times are in milliseconds.
 
+    `extras` has the given fields of `Extras`; with `replace_extras` they replace those of an existing job.
     `when` is `None` (now), ("at", ms since 1970) or ("in", ms from the server's now). `update_run_at` is "never",
     "always", "later" or "earlier". With `limits_given` the job's limits override those of its task, even if they equal
     the defaults.
     """
 
     when: tuple[str, int] | None = None
-    priority: int = 5
-    max_failures: int = 10
-    max_stalls: int = 3
-    min_backoff: int = 2_000
-    max_backoff: int = 300_000
+    priority: int = defaults.PRIORITY
+    max_failures: int = defaults.MAX_FAILURES
+    max_stalls: int = defaults.MAX_STALLS
+    min_backoff: int = defaults.MIN_BACKOFF_MS
+    max_backoff: int = defaults.MAX_BACKOFF_MS
+    extras: dict[str, Any] = {}
+    replace_extras: bool = True
     update_data: bool = True
     update_run_at: str = "always"
     update_priority: bool = True
@@ -122,10 +136,10 @@ class Receipt(Struct, frozen=True, gc=False):
 class Limits(Struct, frozen=True):
     """How often a job may fail or stall, and how long it waits between attempts (seconds)."""
 
-    max_failures: int = 10
-    max_stalls: int = 3
-    min_backoff: float = 2.0
-    max_backoff: float = 300.0
+    max_failures: int = defaults.MAX_FAILURES
+    max_stalls: int = defaults.MAX_STALLS
+    min_backoff: float = defaults.MIN_BACKOFF_MS / 1000
+    max_backoff: float = defaults.MAX_BACKOFF_MS / 1000
 
 
 class Lease(Redacted, frozen=True, gc=False):
@@ -139,12 +153,13 @@ class Lease(Redacted, frozen=True, gc=False):
     id: str
     data: bytes
     fence: int
-    priority: int = 5
+    priority: int = defaults.PRIORITY
     failures: int = 0
     stalls: int = 0
     limits: Limits = Limits()
     holder: str | None = None
     marks: int = 0
+    extras: Extras = NO_EXTRAS
 
     def json(self) -> Any:
         """The payload, read as JSON."""
@@ -178,11 +193,12 @@ class JobRecord(Redacted, frozen=True):
     id: str
     state: State
     data: bytes
-    priority: int = 5
+    priority: int = defaults.PRIORITY
     run_at: float | None = None
     failures: int = 0
     stalls: int = 0
     limits: Limits = Limits()
+    extras: Extras = NO_EXTRAS
     progress: float | None = None
     holder: str | None = None
     fence: int | None = None

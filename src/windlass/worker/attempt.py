@@ -86,8 +86,10 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
 def _plan(
     lease: Lease, declared: Declaration[..., Any], task: str | None, keep: float, call: Callable[[Job], Any]
 ) -> Plan:
-    # A job without limits of its own, such as one pushed by hand, uses its task's limits.
-    limits = lease.limits if lease.marks and lease.limited else declared.limits
+    limits = lease.limits
+    # A job without limits of its own, such as one pushed by hand, uses the limits that its task gives.
+    if declared.given_limits and not (lease.marks and lease.limited):
+        limits = msgspec.structs.replace(limits, **declared.given_limits)
     keep_ms = round(keep * 1000) if keep else 0
     return Plan(lease, task, declared.run, declared.timeout, limits, declared.on_exception, keep_ms, call)
 

@@ -16,6 +16,8 @@ from tests.support.bad_input import dump
 from windlass import Queue, State
 from windlass.errors import InvalidPayload, KeyConflict
 from windlass.storage.compat.hworker import HworkerLayout
+from windlass.storage.formats import SHARED_CONSTANTS
+from windlass.storage.lua import add_records, put_in
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 
@@ -180,7 +182,8 @@ def calendar() -> list[datetime]:
 def test_the_calendar_is_that_of_everybody_else(client: redis.Redis) -> None:
     layout = files("windlass.storage.compat")
     parts = [layout / "base/lua/ledger.lua", layout / "hworker/hworker.lua"]
-    script = "\n".join(part.read_text("utf-8") for part in parts) + (
+    text = add_records("\n".join(part.read_text("utf-8") for part in parts))
+    script = put_in(SHARED_CONSTANTS, text) + (
         "local text = write_time(tonumber(ARGV[1])) return { text, string.format('%.3f', read_time(text)) }"
     )
     run = client.register_script(script)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 from time import monotonic
 from typing import NamedTuple
 
+from windlass.storage.formats import WITNESS
 from windlass.values.machine import MACHINE, uptime_ms
-
-_WITNESS = Struct(">QIQIQ")  # as in clock.lua
 
 
 class _Reading(NamedTuple):
@@ -60,4 +58,4 @@ class ClockView:
         """Pack the lower bounds of the clock and this machine's uptime for the script."""
         now, frame, due, belief, _ = known = self._reading
         elapsed = known.elapsed_ms(monotonic())
-        return _WITNESS.pack(now + elapsed, frame, due + elapsed, belief, uptime_ms()) + MACHINE.encode()
+        return WITNESS.pack(now + elapsed, frame, due + elapsed, belief, uptime_ms()) + MACHINE.encode()

@@ -1,8 +1,7 @@
 """The keys of a native queue: the only place that spells them.
 
 Every key of queue `q` is `windlass:{q}:<name>`. The braces make the server hash only the queue's name, so all keys of a
-queue are in one cluster slot and a script may use any of them. The prefixes of the channels also stand in the scripts
-(wake, cancel, watching), because script texts are constant.
+queue are in one cluster slot and a script may use any of them.
 """
 
 from __future__ import annotations
@@ -68,16 +67,24 @@ def result_key(queue: str, id: str) -> str:
     return f"{PREFIX}:{{{queue}}}:result:{id}"
 
 
+# The scripts name these in capitals, like keys.
+CHANNEL_PREFIXES = {
+    "WAKE_CHANNEL": f"{PREFIX}:wake:",
+    "CANCEL_CHANNEL": f"{PREFIX}:cancel:",
+    "EVENT_CHANNEL": f"{PREFIX}:event:",
+}
+
+
 def event_channel(queue: str, id: str) -> str:
     """The channel with the events of a watched job."""
-    return f"{PREFIX}:event:{queue}:{id}"
+    return f"{CHANNEL_PREFIXES['EVENT_CHANNEL']}{queue}:{id}"
 
 
 def wake_channel(waiter: str) -> str:
     """The channel on which an idle waiter is woken."""
-    return f"{PREFIX}:wake:{waiter}"
+    return CHANNEL_PREFIXES["WAKE_CHANNEL"] + waiter
 
 
 def cancel_channel(holder: str) -> str:
     """The channel with the cancelled running jobs of a holder."""
-    return f"{PREFIX}:cancel:{holder}"
+    return CHANNEL_PREFIXES["CANCEL_CHANNEL"] + holder

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from windlass.errors import Undecodable
 from windlass.storage.capabilities import CAPABILITIES
+from windlass.storage.formats import NEEDS_NO_RECORD, pack_change, pack_limits, pack_when, read_meta
 from windlass.storage.native import keys, scripts
 from windlass.storage.native.clock_view import ClockView
 from windlass.storage.native.records import (
@@ -24,9 +25,8 @@ from windlass.storage.native.records import (
     write_cursor,
 )
 from windlass.storage.native.schedules import NativeSchedules
-from windlass.storage.packing import pack_change, pack_limits, pack_when, read_meta
 from windlass.storage.port import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
-from windlass.values.job import PLAIN, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 
@@ -92,7 +92,7 @@ class NativeLayout:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         args: list[Argument]
-        if all(job.fresh and job.change is PLAIN for job in jobs):
+        if all(job.fresh and job.change is NEEDS_NO_RECORD for job in jobs):
             args = [2]
             for job in jobs:
                 args += (job.id, add_sum(job.data))
@@ -314,17 +314,19 @@ class NativeLayout:
             fence += 1
             if stored is None:
                 continue  # the answer to a retry: this lease was lost meanwhile
-            marks, _, failures, stalls, limits = read_meta(meta) if meta else _NO_META
+            marks, _, failures, stalls, limits, extras = read_meta(meta) if meta else _NO_META
             # An id that is not UTF-8 was not written by Windlass. Decoded with replacements it can run but not be
             # settled, so it stalls and ends as dead.
             name = str(id, "utf-8", "replace")
             try:
                 payload = payload_of(marks, stored) if marks else take_sum(stored)
             except Undecodable as error:
-                lease = Lease(queue, name, b"", fence, priority, failures, stalls, limits, holder, marks)
+                lease = Lease(queue, name, b"", fence, priority, failures, stalls, limits, holder, marks, extras)
                 refused.append(Broken(lease, error.reason))
             else:
-                leases.append(Lease(queue, name, payload, fence, priority, failures, stalls, limits, holder, marks))
+                leases.append(
+                    Lease(queue, name, payload, fence, priority, failures, stalls, limits, holder, marks, extras)
+                )
         return Turn(
             _in_order(flags, plain),
             tuple(leases),

@@ -12,22 +12,27 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from windlass.errors import InvalidOption, Undecodable
-from windlass.storage.packing import CHANGE, META, read_meta
+from windlass.storage.formats import (
+    CHANGE,
+    CORE,
+    DEAD_RECORD,
+    LEASE,
+    PARCEL,
+    PRIORITY_STEP,
+    REASONS,
+    meta_length,
+    read_meta,
+    unpack_change,
+)
 from windlass.storage.port import Parcel
-from windlass.values.job import FAILURE_JOB, JobRecord, Limits, State
+from windlass.values.job import FAILURE_JOB, JobRecord, State
 
-_CORE = struct.Struct(">BBQQQQQQ")
-_LEASE = struct.Struct(">BQQB")
-_DEAD_RECORD = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
 _SHORT_LENGTH = struct.Struct(">H")
-_PARCEL = struct.Struct(">QBHB")
 
-PRIORITY_STEP = 2**49
 _CRC, _SHA1 = b"c", b"s"  # the letter of each kind of checksum
 _WITH_CRC = struct.Struct(">Ic")
 _SUM = _WITH_CRC.size
-_REASONS = {1: "failed", 2: "stalled", 3: "broken", 4: "crashed"}
 
 
 class Core(NamedTuple):
@@ -44,12 +49,12 @@ class Core(NamedTuple):
 
     def pack(self) -> bytes:
         """Pack the record as the server stores it."""
-        return _CORE.pack(*self)
+        return CORE.pack(*self)
 
 
 def read_core(packed: bytes) -> Core:
     """Unpack the field `core`."""
-    return Core(*_CORE.unpack(packed))
+    return Core(*CORE.unpack_from(packed))
 
 
 def pack_fences(fences: Collection[int]) -> bytes:
@@ -124,16 +129,16 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
     if name is State.BLOCKED:
         return _read_blocked(queue, id.decode(), data)
     meta, score, run_at, lease, progress, note = row[3:]
-    marks, priority, failures, stalls, limits = read_meta(meta)
+    marks, priority, failures, stalls, limits, extras = read_meta(meta)
     holder = fence = None
     cancelled = False
     if score is not None:
         priority = priority_of(score)
-    if lease is not None and len(lease) >= _LEASE.size:
-        flag, fence, place, length = _LEASE.unpack_from(lease)
+    if lease is not None and len(lease) >= LEASE.size:
+        flag, fence, place, length = LEASE.unpack_from(lease)
         cancelled = flag == 1
         priority = place // PRIORITY_STEP
-        holder = lease[_LEASE.size : _LEASE.size + length].decode()
+        holder = lease[LEASE.size : LEASE.size + length].decode()
     data, damage = _try_payload(marks, data) if data is not None else (b"", None)
     return JobRecord(
         queue=queue,
@@ -145,6 +150,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         failures=failures,
         stalls=stalls,
         limits=limits,
+        extras=extras,
         progress=_fraction(progress),
         holder=None if holder is None or holder.startswith(".") else holder,
         fence=fence,
@@ -191,7 +197,8 @@ def failure_data_at(record: bytes) -> tuple[str, int] | None:
         return None
     (length,) = _SHORT_LENGTH.unpack_from(record)
     dead_record = _SHORT_LENGTH.size + length
-    message = dead_record + _DEAD_RECORD.size + META.size
+    meta = dead_record + DEAD_RECORD.size
+    message = meta + (meta_length(record, meta) or len(record))
     if len(record) < message + _LENGTH.size:
         return None
     (size,) = _LENGTH.unpack_from(record, message)
@@ -201,19 +208,20 @@ def failure_data_at(record: bytes) -> tuple[str, int] | None:
 
 def read_parcel(record: bytes) -> Parcel:
     """Read a record of the outbox."""
-    seq, queue, id, change = _PARCEL.unpack_from(record)
-    ends = list(accumulate((_PARCEL.size, queue, id, change)))
+    seq, queue, id, change = PARCEL.unpack_from(record)
+    ends = list(accumulate((PARCEL.size, queue, id, change)))
     parts = [record[start:end] for start, end in pairwise(ends)]
     return Parcel(seq, parts[0].decode(), parts[1].decode(), record[ends[-1] :], parts[2])
 
 
 def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, stored: bool = True) -> JobRecord:
-    if len(dead_record) < _DEAD_RECORD.size + META.size + _LENGTH.size:  # not written by Windlass
+    at = DEAD_RECORD.size
+    size = meta_length(dead_record, at)
+    if size is None or len(dead_record) < at + size + _LENGTH.size:  # not written by Windlass
         return JobRecord(queue=queue, id=id, state=state, data=dead_record)
-    reason, died_at = _DEAD_RECORD.unpack_from(dead_record)
-    at = _DEAD_RECORD.size
-    marks, priority, failures, stalls, limits = read_meta(dead_record[at : at + META.size])
-    at += META.size
+    reason, died_at = DEAD_RECORD.unpack_from(dead_record)
+    marks, priority, failures, stalls, limits, extras = read_meta(dead_record[at : at + size])
+    at += size
     (length,) = _LENGTH.unpack_from(dead_record, at)
     at += _LENGTH.size
     data, damage = _try_payload(marks, dead_record[at + length :]) if stored else (dead_record[at + length :], None)
@@ -226,7 +234,8 @@ def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, 
         failures=failures,
         stalls=stalls,
         limits=limits,
-        reason=_REASONS.get(reason),
+        extras=extras,
+        reason=REASONS.get(reason),
         message=_join_messages(dead_record[at : at + length].decode(errors="replace"), damage),
         died_at=died_at / 1000,
         failed=_failed_job(queue, marks, data) if stored else None,
@@ -236,8 +245,8 @@ def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, 
 def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
     if len(record) < CHANGE.size:  # not written by Windlass
         return JobRecord(queue=queue, id=id, state=State.BLOCKED, data=record)
-    priority, kind, ms, max_failures, max_stalls, min_backoff, max_backoff, _ = CHANGE.unpack_from(record)
-    data, damage = _try_payload(0, record[CHANGE.size :])
+    priority, run_at, limits, extras, end = unpack_change(record)
+    data, damage = _try_payload(0, record[end:])
     return JobRecord(
         queue=queue,
         id=id,
@@ -245,6 +254,7 @@ def _read_blocked(queue: str, id: str, record: bytes) -> JobRecord:
         data=data,
         message=damage,
         priority=priority,
-        run_at=ms / 1000 if kind else None,
-        limits=Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000),
+        run_at=run_at,
+        limits=limits,
+        extras=extras,
     )

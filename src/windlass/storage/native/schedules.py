@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any, Protocol, TypeVar
 
+from windlass.storage.formats import pack_change
 from windlass.storage.native import scripts
 from windlass.storage.native.records import add_sum
-from windlass.storage.packing import pack_change
 from windlass.storage.port import Argument, Call, Script
 from windlass.values.job import Change
 from windlass.values.schedule import Fired, FireResult, StoredSchedule, StoredSchedules

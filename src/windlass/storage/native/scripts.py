@@ -4,8 +4,9 @@ The second line of a script names the shared parts that it uses (`-- uses …`);
 A line `-- uses here …` inserts parts inside a branch that only some calls take.
 
 The server creates every function of a script again at each call that reaches it, so the functions that few calls need
-are inside such branches. Names in capitals, keys and constants, are replaced by their values: looking up variables that
-functions share took more time than everything else.
+are inside such branches. Names in capitals are replaced by their values: keys, the constants of storage/formats.py, and
+constants that the script itself defines. Looking up variables that functions share took more time than everything else.
+A line `-- record META` becomes the functions that pack and unpack that record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
-from windlass.storage.native.keys import NAMES
+from windlass.storage.formats import CONSTANTS
+from windlass.storage.lua import add_records, put_in, refuse_redefinition, tokens_of
+from windlass.storage.native.keys import CHANNEL_PREFIXES, NAMES
 from windlass.storage.port import Script
 
 _FOLDER = files("windlass.storage.native") / "lua"
@@ -30,7 +33,7 @@ def _load(name: str) -> Script:
     uses = re.match(r"-- uses (.*)\n", body)
     head = _shared(_ALWAYS) + _shared(uses[1].split() if uses else ())
     body = re.sub(r"^ *-- uses here (.*)$", lambda here: _shared(here[1].split()), body, flags=re.MULTILINE)
-    text, keys = _substitute(head + body)
+    text, keys = _substitute(name, head + body)
     return Script(f"native/{name}", f"{shebang}\n{text}", keys)
 
 
@@ -41,30 +44,30 @@ def _shared(parts: Sequence[str]) -> str:
 
 
 _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ((?:'[^'\n]*'|[\d^*+. ,])+?) *(?:--.*)?$\n", re.MULTILINE)
-_TOKEN = re.compile(r"'(?:[^'\\\n]|\\.)*'|--[^\n]*|(?<![.\w])[A-Z][A-Z_]*(?!\w)")
+_SHARED = {**CONSTANTS, **{name: f"'{prefix}'" for name, prefix in CHANNEL_PREFIXES.items()}}
 
 
-def _substitute(text: str) -> tuple[str, tuple[str, ...]]:
+def _substitute(name: str, text: str) -> tuple[str, tuple[str, ...]]:
     """Replace constants and key names by their values and drop comments. Returns the text and the names of its keys.
 
     A script gets only the keys that it names, because each key of a call costs the server about a microsecond.
     """
-    tokens = {found[0] for found in _TOKEN.finditer(text)}
+    refuse_redefinition(name, text, _SHARED)
+    text = add_records(text)
+    tokens = tokens_of(text)
     keys = tuple(name for name in NAMES if name.upper() in tokens)
-    values = {name.upper(): f"KEYS[{number}]" for number, name in enumerate(keys, 1)}
+    values = _SHARED | {name.upper(): f"KEYS[{number}]" for number, name in enumerate(keys, 1)}
     values["KEYS_OF_QUEUE"] = str(len(keys))
     for names, given in _CONSTANTS.findall(text):
         values.update(zip(names.split(", "), given.split(", "), strict=True))
-
-    def token(found: re.Match[str]) -> str:
-        return "" if found[0].startswith("--") else values.get(found[0], found[0])
-
-    return _TOKEN.sub(token, _CONSTANTS.sub("", text)), keys
+    return put_in(values, _CONSTANTS.sub("", text)), keys
 
 
 def _load_alone(name: str) -> Script:
-    """Load a script that uses no shared parts."""
-    return Script(f"native/{name}", (_FOLDER / f"{name}.lua").read_text("utf-8"))
+    """Load a script that uses no shared parts and names its own keys."""
+    text = (_FOLDER / f"{name}.lua").read_text("utf-8")
+    refuse_redefinition(name, text, _SHARED)
+    return Script(f"native/{name}", put_in(_SHARED, text, comments=True))
 
 
 ENQUEUE = _load("enqueue")

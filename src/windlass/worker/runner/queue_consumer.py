@@ -13,6 +13,7 @@ from random import uniform
 from time import monotonic, time
 
 from windlass.app import Windlass
+from windlass.storage.formats import MAX_POLL_MS, MAX_PROBING_MS
 from windlass.storage.port import Call, Capability, Layout, Turn
 from windlass.transport import Flow, Session
 from windlass.values.decode_guard import DecodeGuard
@@ -24,9 +25,9 @@ from windlass.worker.settings import lease_on
 
 MIN_POLL_S = 1.0  # with few waiting workers, a lost wake-up delays a job by at most this
 SOLO_WORKERS = 4  # with more waiting workers, each polls less often, so that all together poll about as often as four
-MAX_POLL_S = 15.0  # with any number of workers, because some may have died; slightly below SOON_MS in wake.lua
+MAX_POLL_S = MAX_POLL_MS / 1000
 MIN_SHARED_POLL_S = 0.2  # lower bound of the random pause when many workers poll: keeps a lucky worker from spinning
-MAX_PROBING_S = 28.0  # then a probe becomes a turn, which renews the wake-up registration long before its 60 s end
+MAX_PROBING_S = MAX_PROBING_MS / 1000
 MAX_CHILDREN_PER_TURN = 1000  # keeps the script of one turn at a few milliseconds
 MAX_TURN_BYTES = 8 * 1024 * 1024  # children and results in one turn: larger requests delay other clients of the server
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.2, 3.0  # pause after a failed turn: short for a blip, bounded so work resumes soon

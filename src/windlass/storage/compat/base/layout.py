@@ -16,7 +16,7 @@ from windlass.errors import InvalidName, InvalidOption
 from windlass.storage.capabilities import CAPABILITIES, unsupported
 from windlass.storage.compat.base import keys
 from windlass.storage.compat.base.scripts import script
-from windlass.storage.packing import pack_change, pack_limits, pack_when, read_meta
+from windlass.storage.formats import IMPLIED, pack_change, pack_limits, pack_when, read_meta
 from windlass.storage.port import Argument, AuditStep, Beat, Call, Capability, Parcel, ScheduleBook, Turn
 from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
@@ -115,7 +115,7 @@ class ForeignLayout:
             self._need(Capability.UPDATE, "enqueue that updates an existing job")
         if change.when is not None:
             self._need(Capability.RUN_TIME, "enqueue with a run time")
-        if change.priority != 5:
+        if change.priority != IMPLIED.priority:
             self._need(Capability.PRIORITY, "enqueue with a priority")
         if change.limits_given:
             self._need(Capability.LIMITS, "enqueue with limits")
@@ -178,7 +178,7 @@ class ForeignLayout:
         return Turn(settled, leases, None if wait < 0 else wait / 1000, recovered, lost=lost == 1)
 
     def _read_lease(self, fence: int, id: bytes, data: bytes, meta: bytes, holder: str | None) -> Lease:
-        marks, priority, failures, stalls, limits = read_meta(meta)
+        marks, priority, failures, stalls, limits, _ = read_meta(meta)
         name = id.decode(errors="replace")
         payload = data if marks & FAILURE_JOB else self.decode(data)
         return Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
@@ -261,7 +261,7 @@ class ForeignLayout:
 
     def _read_row(self, row: list[Any]) -> JobRecord:
         state, id, data, meta, run_at, holder, fence, progress, message, died_at, cancelled = row
-        marks, priority, failures, stalls, limits = read_meta(meta)
+        marks, priority, failures, stalls, limits, _ = read_meta(meta)
         dead = State(state.decode()) in (State.DEAD, State.BROKEN)
         return JobRecord(
             queue=self.queue,

@@ -1,6 +1,7 @@
 """The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs.
 
-The verbs `audit` and `inspect` also have the drift.lua of the ledger and of the layout, which compare the keys.
+The verbs `audit` and `inspect` also have the drift.lua of the ledger and of the layout, which compare the keys. The
+names of the constants of storage/formats.py are replaced by their values.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
+from windlass.storage.formats import SHARED_CONSTANTS
+from windlass.storage.lua import add_records, put_in, refuse_redefinition
 from windlass.storage.port import Script
 
 _FOLDER = files("windlass.storage.compat.base") / "lua"
@@ -24,4 +27,6 @@ def script(layout: str, verb: str) -> Script:
     own = (folder / f"{layout}.lua").read_text("utf-8")
     parts = [place / "drift.lua" for place in (_FOLDER, folder)] if verb in _AUDITS else []
     drift = [part.read_text("utf-8") for part in parts if part.is_file()]
-    return Script(f"{layout}/{verb}", "\n".join([shebang, ledger, own, *drift, body]))
+    text = "\n".join([ledger, own, *drift, body])
+    refuse_redefinition(layout, text, SHARED_CONSTANTS)
+    return Script(f"{layout}/{verb}", f"{shebang}\n{put_in(SHARED_CONSTANTS, add_records(text), comments=True)}")

@@ -2,7 +2,6 @@
 
 local JOBS, PROGRESS, BROKEN, FAILED = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local TIMEOUT_MS = 120000 -- a job that is longer in progress counts as abandoned; as in layout.py
-local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
 local MAX_PAGES = 10 -- pages of running jobs that one sweep checks
 local MAX_SORTED = 10000 -- more running or broken jobs than this are listed unsorted
 local MAX_ID_BYTES = 512

@@ -6,7 +6,6 @@
 -- returns  for each job: { worker, uuid, JSON text, when it was dispatched, priority }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
-local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
 
 local function reply(worker, id, text)
   return { worker, id, field(id, 'json'), text, priority_of(id) }

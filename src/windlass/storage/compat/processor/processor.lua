@@ -9,7 +9,6 @@ local LAST_SEEN, IDLE, BUSY = KEYS[9], KEYS[10], KEYS[11]
 local LISTS = { KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], QUEUED, KEYS[17], KEYS[18], KEYS[19], KEYS[20] }
 local PLAIN = 5
 local TICK_MS, LOST_AFTER_MS = 3000, 9000 -- as its document says
-local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
 local MAX_SINGLE_LOOKUPS = 5 -- more uuids than this are searched in one read of the list
 local MAX_SCANNED = 100000 -- a longer list is not searched: that would block the server for too long
 expect('list', unpack(LISTS))
@@ -52,7 +51,7 @@ end
 local function meta_of(id)
   local priority = priority_of(id)
   if priority == PLAIN then return '' end
-  return struct.pack('>BBBI4I4I4I4I8I8I8', 2, 0, priority, 10, 3, 0, 0, 2000, 300000, 0)
+  return limits_record(0, priority)
 end
 
 -- Lets the keys about workers expire; live workers renew them every few seconds.

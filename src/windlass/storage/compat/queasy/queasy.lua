@@ -4,11 +4,9 @@
 local JOBS = { waiting = KEYS[4], active = KEYS[5], mark = 'j', prefix = '' }
 local FAILURES = { waiting = KEYS[6], active = KEYS[7], mark = 'f', prefix = 'failure-' }
 local QUEUES = { FAILURES, JOBS } -- in the order in which jobs are taken from them
-local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
 local POLL_MS = 1000 -- a waiter polls at least that often, so only run times within it need a wake-up
 local PARK_MS = 300000 -- 5 min until a job that could not run here is tried again
 local PLACEHOLDER_SCORE = '-9007199254740991' -- lower than the score of any blocked job
-local LIMITED, FAILURE_JOB = 4, 2
 expect('zset', JOBS.waiting, JOBS.active, FAILURES.waiting, FAILURES.active)
 layout.sweep_every = 1000
 
@@ -40,7 +38,10 @@ local function number(text, default, maximum)
 end
 
 local COUNTS = { 'maxFailures', 'maxStalls', 'minBackoff', 'maxBackoff', 'failureCount', 'stallCount' }
-local PLAIN = { maxFailures = 10, maxStalls = 3, minBackoff = 2000, maxBackoff = 300000, failureCount = 0, stallCount = 0 }
+local PLAIN = {
+  maxFailures = IMPLIED_MAX_FAILURES, maxStalls = IMPLIED_MAX_STALLS, minBackoff = IMPLIED_MIN_BACKOFF,
+  maxBackoff = IMPLIED_MAX_BACKOFF, failureCount = 0, stallCount = 0,
+}
 
 local function read_counts(key)
   local found, counts = call('HMGET', key, unpack(COUNTS)), {}
@@ -52,8 +53,9 @@ local function read_counts(key)
 end
 
 local function pack_counts(c, marks)
-  return struct.pack('>BBBI4I4I4I4I8I8I8', 2, marks, 5, c.maxFailures, c.maxStalls, c.failureCount, c.stallCount,
-    c.minBackoff, c.maxBackoff, 0)
+  return pack_meta({ version = META_VERSION, marks = marks, priority = IMPLIED_PRIORITY, max_failures = c.maxFailures,
+    max_stalls = c.maxStalls, failures = c.failureCount, stalls = c.stallCount, min_backoff = c.minBackoff,
+    max_backoff = c.maxBackoff, seq = 0, extras_length = 0 })
 end
 
 -- The META record of a job. Limits other than the plain ones were given with the job and override those of its task: a
@@ -210,8 +212,8 @@ end
 local function failure_limits()
   local text = call('HGET', STATE, 'failure_handler')
   if not text then return 100, 3, 2000, 3600000 end
-  local _, _, _, max_failures, max_stalls, _, _, min_backoff, max_backoff = struct.unpack('>BBBI4I4I4I4I8I8I8', text)
-  return max_failures, max_stalls, min_backoff, max_backoff
+  local m = unpack_meta(text)
+  return m.max_failures, m.max_stalls, m.min_backoff, m.max_backoff
 end
 
 local function on_failure(queue, id, reason, message)
@@ -247,11 +249,11 @@ end
 ---------------------------------------------------------------------------------------------------
 -- Adding, taking, settling
 
+-- record CHANGE
 local CHANGES = {
-  updateData = 1, updateMaxFailures = 8, updateMaxStalls = 16, updateMinBackoff = 32, updateMaxBackoff = 64,
-  resetCounts = 128,
+  updateData = UPDATE_DATA, updateMaxFailures = UPDATE_MAX_FAILURES, updateMaxStalls = UPDATE_MAX_STALLS,
+  updateMinBackoff = UPDATE_MIN_BACKOFF, updateMaxBackoff = UPDATE_MAX_BACKOFF, resetCounts = RESET_COUNTS,
 }
-local KEEP, MUST_EXIST, LIMITS_GIVEN, PLAIN_FLAGS = 512, 1024, 2048, 507
 local MODES = { [0] = 'false', 'true', 'ifLater', 'ifEarlier' }
 
 local function has(flags, flag)
@@ -259,15 +261,18 @@ local function has(flags, flag)
 end
 
 local function read_change(data, text)
-  local c, kind, ms, flags, _ = { data = data }, 0, 0, PLAIN_FLAGS, nil
+  local c, kind, ms, flags = { data = data }, 0, 0, PLAIN_FLAGS
   if text == '' then
     for field, plain in pairs(PLAIN) do c[field] = plain end
   else
-    _, kind, ms, c.maxFailures, c.maxStalls, c.minBackoff, c.maxBackoff, flags = struct.unpack('>BBI8I4I4I8I8I2', text)
+    local given = unpack_change(text)
+    kind, ms, flags = given.when, given.ms, given.flags
+    c.maxFailures, c.maxStalls = given.max_failures, given.max_stalls
+    c.minBackoff, c.maxBackoff = given.min_backoff, given.max_backoff
   end
   c.runAt = (kind == 0 and 0) or (kind == 1 and ms) or now + ms
   for name, flag in pairs(CHANGES) do c[name] = has(flags, flag) and 'true' or 'false' end
-  c.updateRunAt = MODES[math.floor(flags / 2) % 4]
+  c.updateRunAt = MODES[math.floor(flags / RUN_AT) % 4]
   c.limited = has(flags, LIMITS_GIVEN) or nil
   return c, flags
 end

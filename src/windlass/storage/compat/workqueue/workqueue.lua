@@ -2,7 +2,6 @@
 
 local QUEUE, PROCESSING, CLEANING = KEYS[4], KEYS[5], KEYS[6]
 local PREFIX = string.sub(QUEUE, 1, -6)
-local MAX_ITEMS = 1000 -- items that one call moves: keeps it at a few milliseconds
 local MAX_SINGLE_LOOKUPS = 20 -- more ids than this are searched in one walk through the list
 expect('list', QUEUE, PROCESSING, CLEANING)
 layout.sweep_every = 1000

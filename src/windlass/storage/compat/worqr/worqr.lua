@@ -9,7 +9,6 @@ local PREFIX = string.match(WORKERS, '^(.*):workers$')
 local NAME = string.sub(QUEUE, #PREFIX + #':queues:' + 1)
 local room = 1000 -- tasks that this call may still take back: keeps it at a few milliseconds
 local MAX_ID_BYTES = 512
-local MAX_ITEMS = 1000
 local ECHO_TTL_MS = 3000 -- a published cancellation reaches our own workers within this time
 expect('list', QUEUE)
 expect('set', PROCESSES, WORKERS, EXPIRING, PERMANENT)

@@ -25,7 +25,7 @@ for i = 5, #ARGV do
     local lease = read_lease(text)
     if ARGV[4] == '1' and not lease.cancelled then
       call('HSET', LEASES, id, write_lease(1, lease.fence, lease.score, lease.holder))
-      call('PUBLISH', 'windlass:cancel:' .. lease.holder, string.match(STATE, '{(.-)}') .. ' ' .. id)
+      call('PUBLISH', CANCEL_CHANNEL .. lease.holder, string.match(STATE, '{(.-)}') .. ' ' .. id)
       flag = flag + 2
     end
   else

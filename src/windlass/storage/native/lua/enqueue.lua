@@ -42,7 +42,7 @@ if crowded or not plain then
     local id, data, text = ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i]
     local here = scores[i] or (metas[i] and read_meta(metas[i]).seq > 0)
     if text == '' and not here and not leases[i] then
-      adds[#adds + 1] = 5 * PRIORITY_STEP + next_seq()
+      adds[#adds + 1] = IMPLIED_PRIORITY * PRIORITY_STEP + next_seq()
       adds[#adds + 1] = id
       answer[i] = 'a'
     else
@@ -59,7 +59,7 @@ if plain then
   local seq = state.seq
   for i = 1, #payloads, 2 do
     seq = seq + 1
-    adds[i], adds[i + 1] = 5 * PRIORITY_STEP + seq, payloads[i]
+    adds[i], adds[i + 1] = IMPLIED_PRIORITY * PRIORITY_STEP + seq, payloads[i]
   end
   state.seq = seq
   answer[1] = string.rep('a', #payloads / 2)

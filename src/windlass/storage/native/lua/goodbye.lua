@@ -14,7 +14,6 @@ measure('HLEN', LEASES, DATA, BLOCKED, SCHEDULES)
 measure('LLEN', INBOX)
 read_state()
 
-local SOURCE_TTL_MS, CALLER_TTL_MS = 86400000, 600000 -- as in operations.lua
 
 local at = 1
 local function names()

@@ -8,7 +8,6 @@
 -- errors   WRONGTYPE; nothing is written then.
 
 local call = redis.call
-local MAX_ITEMS = 1000 -- entries that one call drops: keeps it short
 local seen, about = KEYS[1], KEYS[2]
 local name, description, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 

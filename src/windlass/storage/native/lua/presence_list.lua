@@ -8,13 +8,13 @@
 -- errors   WRONGTYPE
 
 local call = redis.call
-local MAX_ITEMS = 5000 -- workers in one reply: keeps it within a few milliseconds
+local MAX_WORKERS = 5000 -- workers in one reply: keeps it within a few milliseconds
 local seen, about, ms = KEYS[1], KEYS[2], tonumber(ARGV[1])
 
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local from, to = string.format('%.0f', now - ms), string.format('%.0f', now + ms)
-local found = call('ZRANGE', seen, from, to, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS, 'WITHSCORES')
+local found = call('ZRANGE', seen, from, to, 'BYSCORE', 'LIMIT', 0, MAX_WORKERS, 'WITHSCORES')
 local names, times = {}, {}
 for i = 1, #found, 2 do
   names[#names + 1] = found[i]

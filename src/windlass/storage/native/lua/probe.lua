@@ -7,8 +7,6 @@
 -- returns  0 if there is work now, else ms until the first run time, tick or end of a lease; -1 if there is none
 -- errors   WRONGTYPE
 
-local CLOCK_AT = 19 -- position of the lease clock in CORE (see clock.lua)
-
 local call = redis.call
 if call('EXISTS', unpack(KEYS, 1, 6)) == 0 then return -1 end
 if call('EXISTS', unpack(KEYS, 1, 3)) > 0 then return 0 end

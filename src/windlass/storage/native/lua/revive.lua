@@ -13,19 +13,26 @@ end
 measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
 measure('HLEN', DATA, META, DEAD_RECORDS)
 
-local HEAD = 9 -- bytes of reason and time
+-- The META record of a dead record, and the position of its data. Nil if Windlass did not write it.
+local function read_dead_record(text)
+  local at = DEAD_RECORD_SIZE + 1
+  local length = meta_length(text, at)
+  if not length or #text < at + length + 3 then return nil end
+  local message = struct.unpack('>I4', text, at + length)
+  return read_meta(string.sub(text, at, at + length - 1)), at + length + 4 + message
+end
+
 local flags = {}
 for i = 4, #ARGV do
   local id = ARGV[i]
   local dead_record = call('HGET', DEAD_RECORDS, id)
-  local ours = dead_record and #dead_record >= HEAD + META_SIZE + 4 and call('HEXISTS', DATA, id) == 0
-  flags[#flags + 1] = ours and '1' or '0'
-  if ours then
-    local m = read_meta(string.sub(dead_record, HEAD + 1, HEAD + META_SIZE))
-    local length = struct.unpack('>I4', string.sub(dead_record, HEAD + META_SIZE + 1, HEAD + META_SIZE + 4))
+  local m, data_at
+  if dead_record and call('HEXISTS', DATA, id) == 0 then m, data_at = read_dead_record(dead_record) end
+  flags[#flags + 1] = m and '1' or '0'
+  if m then
     m.failures, m.stalls = 0, 0
     set_mark(m, SUSPECT, false)
-    call('HSET', DATA, id, string.sub(dead_record, HEAD + META_SIZE + 5 + length))
+    call('HSET', DATA, id, string.sub(dead_record, data_at))
     call('HDEL', DEAD_RECORDS, id)
     call('ZREM', DEAD, id)
     call('ZREM', BROKEN, id)

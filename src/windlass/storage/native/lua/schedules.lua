@@ -11,7 +11,7 @@
 --            the first tick after now or "" }
 -- errors   FORMAT, WRONGTYPE
 
-local MAX_ROWS, MAX_REPLY_BYTES = 100, 4 * 1024 * 1024
+local MAX_ROWS = 100
 local DECLARED = '{"version":1,"declared":true,'
 
 read_state()
@@ -64,7 +64,7 @@ local cursor = #found == 2 * MAX_ITEMS and from + MAX_ITEMS or ''
 for i = 1, #found, 2 do
   local s = mine(found[i])
   if s then add(found[i], s, found[i + 1]) end
-  if #rows == MAX_ROWS or bytes > MAX_REPLY_BYTES then
+  if #rows == MAX_ROWS or bytes > MAX_REPLY_BYTES / 2 then
     cursor = from + (i + 1) / 2
     break
   end

@@ -32,7 +32,6 @@
 --            and only if not 0: how many of the oldest dead jobs were dropped }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
 local FIRST_BATCH = 16 -- jobs that are read before their size is known
 
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
@@ -115,8 +114,8 @@ if completed > 0 then
   local sub = string.sub
   for i, text in ipairs(call('HMGET', LEASES, unpack(done))) do
     -- Compares the fences packed, without decoding the record: this is the hottest loop.
-    if text and sub(text, 2, 9) == sub(fences, 8 * i - 7, 8 * i) then
-      local id, owner = done[i], sub(text, LEASE_HEAD + 1, LEASE_HEAD + string.byte(text, LEASE_HEAD))
+    if text and sub(text, FENCE_AT, FENCE_AT + 7) == sub(fences, 8 * i - 7, 8 * i) then
+      local id, owner = done[i], sub(text, LEASE_SIZE + 1, LEASE_SIZE + string.byte(text, LEASE_SIZE))
       count = count + 1
       flags[i], settled_holders[owner] = '1', true
       done[count], members[count] = id, owner .. '\0' .. id
@@ -155,7 +154,6 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
   end
 
   if others > 0 then
-    local PARK_MS = 300000 -- 5 min until a parked job is tried again, if no worker asks for its task before
     local settle = {}
     local kept = KEYS_OF_QUEUE -- index of the last used result key, behind the queue's own keys
 
@@ -274,7 +272,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         -- created again.
         local seq = math.max(state.fence, wall_us) + 1
         state.fence = seq
-        call('ZADD', OUTBOX, seq, struct.pack('>I8BI2B', seq, #target, #id, #text) .. target .. id .. text .. data)
+        call('ZADD', OUTBOX, seq, struct.pack(PARCEL_FORMAT, seq, #target, #id, #text) .. target .. id .. text .. data)
         size[OUTBOX] = size[OUTBOX] + 1
       end
     end
@@ -296,7 +294,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       local id
       repeat id = 'inbox-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, id) == 0
       call('HSET', DATA, id, add_sum(data))
-      call('ZADD', READY, 5 * PRIORITY_STEP + state.seq, id)
+      call('ZADD', READY, IMPLIED_PRIORITY * PRIORITY_STEP + state.seq, id)
       made_ready = made_ready + 1
     end
   end
@@ -411,10 +409,10 @@ if waiter ~= '' then
     if size[IDLE] > 0 then call('ZREM', IDLE, waiter) end
   else
     local until_ms = tonumber(size[IDLE] > 0 and call('ZSCORE', IDLE, waiter) or 0) or 0
-    if until_ms < now + 45000 then -- a worker polls at least every 28 s, so its registration of 60 s never ends
+    if until_ms < now + RENEW_BELOW_MS then -- a worker makes a turn before that, so its registration never ends
       call('ZREMRANGEBYSCORE', IDLE, '-inf', '(' .. string.format('%.0f', now))
-      call('ZADD', IDLE, now + 60000, waiter)
-      call('PEXPIRE', IDLE, 120000) -- the key goes two minutes after the last waiter died
+      call('ZADD', IDLE, now + REGISTERED_MS, waiter)
+      call('PEXPIRE', IDLE, 2 * REGISTERED_MS) -- the key goes soon after the last waiter died
     end
     if not state.paused then
       local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]

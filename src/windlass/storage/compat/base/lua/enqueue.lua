@@ -1,7 +1,7 @@
 #!lua
 -- Adds jobs. Has no `allow-oom`: a full server refuses new jobs and still settles the old ones.
 --
--- ARGV     [4…] for each job: id, data, change (see storage/packing.py). Ids are distinct within one call.
+-- ARGV     [4…] for each job: id, data, change (see storage/formats.py). Ids are distinct within one call.
 -- layout   add(id, data, change) → a added, u updated, k kept, b blocked, m missing (update of no job)
 --          check(id), if a job has keys of its own: refuses keys of a wrong type before anything is written
 -- returns  one letter for each job

@@ -6,7 +6,6 @@
 -- returns  { the last fence if there may be more, or "", rows }
 -- errors   WRONGTYPE
 
-local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
 
 SETTING = ARGV[1]
 local rows, bytes, last = {}, 0, ''

@@ -21,7 +21,6 @@ local layout = {}
 local made_ready = 0 -- jobs that became ready in this call
 local SETTING = '' -- a setting of the layout, see its own part
 local DAY_MS = 86400000
-local CALLER_TTL_MS = 600000 -- 10 min: a caller retries for seconds, so its last answer may go
 
 local clock = call('TIME')
 local now_us = clock[1] * 1000000 + clock[2]
@@ -211,9 +210,18 @@ local function keep_alive(holder, ends)
   end
 end
 
--- A META record with the mark SUSPECT, so that the worker runs the job alone (see storage/packing.py).
+-- record META
+
+-- A META record with the implied limits.
+local function limits_record(marks, priority)
+  return pack_meta({ version = META_VERSION, marks = marks, priority = priority, max_failures = IMPLIED_MAX_FAILURES,
+    max_stalls = IMPLIED_MAX_STALLS, failures = 0, stalls = 0, min_backoff = IMPLIED_MIN_BACKOFF,
+    max_backoff = IMPLIED_MAX_BACKOFF, seq = 0, extras_length = 0 })
+end
+
+-- A META record with the mark SUSPECT, so that the worker runs the job alone.
 local function as_suspect(meta)
-  if meta == '' then return struct.pack('>BBBI4I4I4I4I8I8I8', 2, 1, 5, 10, 3, 0, 0, 2000, 300000, 0) end
+  if meta == '' then return limits_record(SUSPECT, IMPLIED_PRIORITY) end
   local marks = string.byte(meta, 2)
   return string.sub(meta, 1, 1) .. string.char(marks % 2 == 0 and marks + 1 or marks) .. string.sub(meta, 3)
 end

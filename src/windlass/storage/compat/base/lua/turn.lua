@@ -15,9 +15,7 @@
 --            META records, ms until the next run time or end of a lease or -1, jobs taken back, 1 if the holder is not known }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
-local MAX_REPLY_BYTES = 8 * 1024 * 1024 -- payloads in one reply: keeps the server's output buffer small
 local SUSPECT_TTL_MS = 3600000 -- 1 h: a job stays a suspect that long if no Windlass worker sees its end
-local MAX_ITEMS = 1000 -- jobs that one turn takes back from lost holders: keeps it at a few milliseconds
 
 local holder = ARGV[4]
 local lease_ms, wanted = tonumber(ARGV[5]), tonumber(ARGV[6])

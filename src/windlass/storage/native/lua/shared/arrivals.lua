@@ -7,6 +7,7 @@ local function update(id, data, c, score, meta_text)
   local member = m.seq > 0 and scheduled_member(m.seq, id)
   local run_at = member and tonumber(call('ZSCORE', SCHEDULED, member)) or 0
   local new_run_at = merge(m, run_at, c)
+  drop_empty_extras(m)
   if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, data) end
   if member and new_run_at == run_at then
     keep_meta(id, m, true)
@@ -36,7 +37,8 @@ local function block(id, data, c)
   local b = read_blocked(text)
   local old_mode, new_mode = run_at_mode(b.flags), run_at_mode(c.flags)
   local flags = 0
-  for _, flag in ipairs({ UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF, RESET_COUNTS, UPDATE_PRIORITY, LIMITS_GIVEN }) do
+  for _, flag in ipairs({ UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF, RESET_COUNTS, UPDATE_PRIORITY,
+    LIMITS_GIVEN, REPLACE_EXTRAS }) do
     if has(b.flags, flag) or has(c.flags, flag) then flags = flags + flag end
   end
   local mode = (new_mode == 0 and old_mode) or (old_mode == ALWAYS and ALWAYS) or new_mode
@@ -59,6 +61,7 @@ local function upsert(id, data, text, score, lease, meta)
     return 'u'
   end
   if has(c.flags, MUST_EXIST) then return 'm' end
+  drop_empty_extras(c)
   c.failures, c.stalls, c.seq, c.marks = 0, 0, 0, has(c.flags, LIMITS_GIVEN) and LIMITED or 0
   place(id, c, c.run_at)
   return 'a'

@@ -1,14 +1,6 @@
--- CHANGE, the options of one enqueue: priority, kind of time (0 now, 1 absolute, 2 from now), ms, max_failures,
--- max_stalls, min_backoff, max_backoff, flags. An empty CHANGE means a plain job. BLOCKED: a CHANGE, then the data.
-local CHANGE_FORMAT = '>BBI8I4I4I8I8I2'
-local CHANGE_SIZE = 36
-local UPDATE_DATA, UPDATE_MAX_FAILURES, UPDATE_MAX_STALLS, UPDATE_MIN_BACKOFF, UPDATE_MAX_BACKOFF = 1, 8, 16, 32, 64
-local RESET_COUNTS, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 128, 256, 512, 1024, 2048
-local RUN_AT = 2 -- two bits: 0 leave, 1 replace, 2 if later, 3 if earlier
-local ALWAYS, IF_LATER, IF_EARLIER = 1, 2, 3
--- A plain job sets every field: all UPDATE_… flags, RUN_AT as ALWAYS, and RESET_COUNTS. A constant holds numbers only,
--- because scripts.py replaces no name inside another constant.
-local PLAIN_FLAGS = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256
+-- CHANGE records: the options of one enqueue (see storage/formats.py). An empty one means a plain job. Needs `meta`.
+-- BLOCKED: a CHANGE, then the data.
+-- record CHANGE
 
 local function has(flags, flag)
   return math.floor(flags / flag) % 2 == 1
@@ -19,23 +11,25 @@ local function run_at_mode(flags)
 end
 
 local function read_change(text)
-  if #text ~= CHANGE_SIZE then
-    return { priority = 5, run_at = 0, max_failures = 10, max_stalls = 3, min_backoff = 2000, max_backoff = 300000, flags = PLAIN_FLAGS }
+  if #text < CHANGE_SIZE then
+    return { priority = IMPLIED_PRIORITY, run_at = 0, max_failures = IMPLIED_MAX_FAILURES, max_stalls = IMPLIED_MAX_STALLS,
+      min_backoff = IMPLIED_MIN_BACKOFF, max_backoff = IMPLIED_MAX_BACKOFF, flags = PLAIN_FLAGS }
   end
-  local c, kind, ms = {}, nil, nil
-  c.priority, kind, ms, c.max_failures, c.max_stalls, c.min_backoff, c.max_backoff, c.flags = struct.unpack(CHANGE_FORMAT, text)
-  c.run_at = (kind == 0 and 0) or (kind == 1 and ms) or from_now(ms)
+  local c = unpack_change(text)
+  c.run_at = (c.when == 0 and 0) or (c.when == 1 and c.ms) or from_now(c.ms)
+  if c.extras_length > 0 then c.extras = read_extras(string.sub(text, CHANGE_SIZE + 1, CHANGE_SIZE + c.extras_length)) end
   return c
 end
 
 local function write_blocked(c)
-  return struct.pack(CHANGE_FORMAT, c.priority, c.run_at == 0 and 0 or 1, c.run_at, c.max_failures, c.max_stalls,
-    c.min_backoff, c.max_backoff, c.flags) .. c.data
+  local extras = pack_extras(c.extras)
+  c.when, c.ms, c.extras_length = c.run_at == 0 and 0 or 1, c.run_at, #extras
+  return pack_change(c) .. extras .. c.data
 end
 
 local function read_blocked(text)
-  local c = read_change(string.sub(text, 1, CHANGE_SIZE))
-  c.data = string.sub(text, CHANGE_SIZE + 1)
+  local c = read_change(text)
+  c.data = string.sub(text, CHANGE_SIZE + (c.extras_length or 0) + 1)
   return c
 end
 
@@ -46,7 +40,24 @@ local function change_run_at(old, new, mode)
   return old
 end
 
--- Applies a change to the counters and limits of a job. Returns the new run time (0 is now).
+-- Replaces the extras of a job, or only the given ones. An empty one stays here, so that it still removes the job's own
+-- when a blocked change is applied; drop_empty_extras drops it.
+local function merge_extras(m, c)
+  if has(c.flags, REPLACE_EXTRAS) then
+    m.extras = c.extras
+  elseif c.extras then
+    m.extras = m.extras or {}
+    for name, value in pairs(c.extras) do m.extras[name] = value end
+  end
+end
+
+local function drop_empty_extras(m)
+  for name, value in pairs(m.extras or {}) do
+    if value == 0 or (type(value) == 'table' and not next(value)) then m.extras[name] = nil end
+  end
+end
+
+-- Applies a change to the options and counters of a job. Returns the new run time (0 is now).
 local function merge(m, run_at, c)
   if has(c.flags, UPDATE_MAX_FAILURES) then m.max_failures = c.max_failures end
   if has(c.flags, UPDATE_MAX_STALLS) then m.max_stalls = c.max_stalls end
@@ -58,5 +69,6 @@ local function merge(m, run_at, c)
     m.failures, m.stalls = 0, 0
     set_mark(m, SUSPECT, false)
   end
+  merge_extras(m, c)
   return change_run_at(run_at, c.run_at, run_at_mode(c.flags))
 end

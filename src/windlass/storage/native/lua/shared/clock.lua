@@ -49,11 +49,9 @@ local function wall_clock()
 end
 
 -- WITNESS, the evidence of one caller: now and its frame, due and its belief, the uptime of its machine, the machine's id.
-local WITNESS_FORMAT = '>I8I4I8I4I8'
-local WITNESS_HEAD = 32
 
 local function read_evidence(evidence)
-  local machine = string.sub(evidence, WITNESS_HEAD + 1)
+  local machine = string.sub(evidence, WITNESS_SIZE + 1)
   if machine == '' or machine == '-' then return { now = 0, due = 0, uptime = 0 } end
   local heard_now, frame, heard_due, belief, uptime = struct.unpack(WITNESS_FORMAT, evidence)
   return {
@@ -165,12 +163,7 @@ local function write_drift()
     state.behind, state.frame, state.grace, state.grace_from)
 end
 
--- CORE: format, marks, seq, fence, clock, wall, step, epoch. One field, because every call reads and writes all of it. At most
--- 64 bytes: a longer value makes the server store the whole hash in its larger encoding. Clock 0: the queue counts as new.
-local CORE_FORMAT = '>BBI8I8I8I8I8I8'
-local CORE_SIZE = 50
-local VERSION = 6
-local PAUSED_MARK, FAILURE_HANDLER_MARK = 1, 2
+-- CORE: see storage/formats.py. One field, because every call reads and writes all of it. Clock 0: the queue counts as new.
 
 local function write_core(clock)
   return struct.pack(CORE_FORMAT, VERSION, (state.paused and PAUSED_MARK or 0) + (state.failure_handler and FAILURE_HANDLER_MARK or 0),

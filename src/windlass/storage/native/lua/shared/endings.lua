@@ -5,9 +5,9 @@ local function release_blocked(id, text)
   local c = read_blocked(text)
   call('HDEL', BLOCKED, id)
   call('HSET', DATA, id, c.data)
-  local m = { marks = has(c.flags, LIMITS_GIVEN) and LIMITED or 0, priority = c.priority, max_failures = c.max_failures, max_stalls = c.max_stalls, failures = 0, stalls = 0,
-    min_backoff = c.min_backoff, max_backoff = c.max_backoff, seq = 0 }
-  place(id, m, c.run_at)
+  drop_empty_extras(c)
+  c.failures, c.stalls, c.seq, c.marks = 0, 0, 0, has(c.flags, LIMITS_GIVEN) and LIMITED or 0
+  place(id, c, c.run_at)
 end
 
 -- Puts a job that was leased back into `ready` or `scheduled`, merged with the change that is blocked behind it.
@@ -18,6 +18,7 @@ local function put_back(id, m, run_at, score)
     call('HDEL', BLOCKED, id)
     if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, c.data) end
     run_at = merge(m, run_at, c)
+    drop_empty_extras(m)
   end
   place(id, m, run_at, score)
 end
@@ -33,7 +34,6 @@ end
 
 -- DEAD_RECORDS: reason, time, META record, length of the message, message, data.
 -- FAILURE, the data of a failure job: length of the id, id, then the dead record.
-local FAILED, STALLED, UNDECODABLE, CRASHED = 1, 2, 3, 4
 local deaths = 0 -- in this call: added to the time, so that they keep their order
 
 local function add_dead_record(key, id, dead_record)
@@ -64,7 +64,7 @@ end
 -- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
 -- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
-  local dead_record = struct.pack('>BI8', reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
+  local dead_record = struct.pack(DEAD_RECORD_FORMAT, reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
   local event = reason == UNDECODABLE and 'broken' or 'dead'
   if reason == UNDECODABLE then

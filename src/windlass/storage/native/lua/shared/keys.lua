@@ -2,6 +2,7 @@
 --
 -- KEYS   the keys of one queue that the script names, in the order of keys.py. A script names a key by its name in keys.py
 --        in capitals. scripts.py replaces key names and constants when it loads a script. KEYS_OF_QUEUE is their number.
+--        Constants that no script defines are those of storage/formats.py, which Python uses, too.
 -- ARGV   of a script that writes: [1] caller  [2] operation number of that caller  [3] the caller's clock evidence (WITNESS
 --        in clock.lua), then the script's own arguments. A script that only reads has only its own.
 --
@@ -9,8 +10,6 @@
 -- first, so a key of a wrong type stops the script before it writes anything.
 
 local call = redis.call
-local PRIORITY_STEP = 2 ^ 49 -- a ready score is priority * PRIORITY_STEP + sequence: exact in a double
-local MAX_ITEMS = 1000 -- items that one call moves: keeps every script at a few milliseconds
 local size = setmetatable({}, { __index = function() return 0 end }) -- key → size, 0 if the script did not measure it
 
 -- Calls a command. A key of a wrong type becomes an error that names the key.

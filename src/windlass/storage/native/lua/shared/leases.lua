@@ -1,21 +1,18 @@
--- LEASES: cancelled (0 or 1), fence, ready score to return to, length of the holder's name; then the name and optional
--- padding. The server stores a small hash as one flat list and scans it for every field: leasing 700 jobs would cost
+-- LEASES: a LEASE record (see storage/formats.py), then the holder's name and optional padding. The server stores a small hash as one flat list and scans it for every field: leasing 700 jobs would cost
 -- 700 × 700 steps. It switches to a hash table at the first value above 64 bytes, so a large batch pads one record.
-local LEASE_FORMAT = '>BI8I8B'
-local LEASE_HEAD = 18
 local LARGE_BATCH = 64
 local PADDING = string.rep('\0', 65)
 
 local function write_lease(cancelled, fence, score, holder)
-  return struct.pack('>BI8I8Bc0', cancelled, fence, score, #holder, holder)
+  return struct.pack(LEASE_FORMAT, cancelled, fence, score, #holder) .. holder
 end
 
 local function read_lease(text)
-  if #text < LEASE_HEAD then -- not written by Windlass: no holder has this fence
-    return { cancelled = false, fence = -1, score = 5 * PRIORITY_STEP, holder = '' }
+  if #text < LEASE_SIZE then -- not written by Windlass: no holder has this fence
+    return { cancelled = false, fence = -1, score = IMPLIED_PRIORITY * PRIORITY_STEP, holder = '' }
   end
   local cancelled, fence, score, length = struct.unpack(LEASE_FORMAT, text)
-  return { cancelled = cancelled == 1, fence = fence, score = score, holder = string.sub(text, LEASE_HEAD + 1, LEASE_HEAD + length) }
+  return { cancelled = cancelled == 1, fence = fence, score = score, holder = string.sub(text, LEASE_SIZE + 1, LEASE_SIZE + length) }
 end
 
 local function priority_of(score)

@@ -1,35 +1,46 @@
--- Records are packed by `struct`, big-endian; records.py reads and writes the same formats.
---
--- META: version, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, sequence.
--- Only scheduled jobs use priority and sequence: a ready or leased job has both in its score.
--- Marks: SUSPECT ran in a process that died and may have killed it; FAILURE_JOB is a job for the failure handler (see
--- endings.lua); LIMITED was enqueued with its own limits, which override those of its task.
-local META_FORMAT = '>BBBI4I4I4I4I8I8I8'
-local META_SIZE = 43
-local SUSPECT, FAILURE_JOB, LIMITED = 1, 2, 4
-local PLAIN = { marks = 0, priority = 5, max_failures = 10, max_stalls = 3, failures = 0, stalls = 0, min_backoff = 2000, max_backoff = 300000, seq = 0 }
+-- META records: the options, counters and marks of a job (see storage/formats.py). Absent while all are as implied.
+-- record META
 
--- A record of another length was not written by Windlass: it reads as the plain values.
+-- Extras are the options that few jobs have: { tags = { … }, expires_at = ms }. Nil without any.
+local function read_extras(packed)
+  if packed == '' then return nil end
+  local fine, extras = pcall(cmsgpack.unpack, packed)
+  return fine and type(extras) == 'table' and extras or nil -- else not written by Windlass
+end
+
+local function pack_extras(extras)
+  return extras and next(extras) and cmsgpack.pack(extras) or ''
+end
+
+-- The length of the META record at a position of a text; nil if there is no whole record.
+local function meta_length(text, at)
+  if #text < at - 1 + META_SIZE then return nil end
+  local length = META_SIZE + unpack_meta(text, at).extras_length
+  return #text >= at - 1 + length and length or nil
+end
+
+-- A record of another length was not written by Windlass: it reads as the implied values.
 local function read_meta(text)
-  local m = {}
-  if not text or #text ~= META_SIZE then
-    for k, v in pairs(PLAIN) do m[k] = v end
-    return m
+  if not text or meta_length(text, 1) ~= #text then
+    return { marks = 0, priority = IMPLIED_PRIORITY, max_failures = IMPLIED_MAX_FAILURES, max_stalls = IMPLIED_MAX_STALLS,
+      failures = 0, stalls = 0, min_backoff = IMPLIED_MIN_BACKOFF, max_backoff = IMPLIED_MAX_BACKOFF, seq = 0 }
   end
-  local _
-  _, m.marks, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq =
-    struct.unpack(META_FORMAT, text)
+  local m = unpack_meta(text)
+  if m.extras_length > 0 then m.extras = read_extras(string.sub(text, META_SIZE + 1)) end
   return m
 end
 
 local function write_meta(m)
-  return struct.pack(META_FORMAT, 2, m.marks, m.priority, m.max_failures, m.max_stalls, m.failures, m.stalls, m.min_backoff, m.max_backoff, m.seq)
+  local extras = pack_extras(m.extras)
+  m.version, m.extras_length = META_VERSION, #extras
+  return pack_meta(m) .. extras
 end
 
--- Whether a ready or leased job needs no META record: everything but its priority has the plain value.
+-- Whether a ready or leased job needs no META record: everything but its priority is as implied.
 local function is_plain(m)
-  return m.marks == 0 and m.max_failures == 10 and m.max_stalls == 3 and m.failures == 0 and m.stalls == 0
-    and m.min_backoff == 2000 and m.max_backoff == 300000
+  return m.marks == 0 and m.max_failures == IMPLIED_MAX_FAILURES and m.max_stalls == IMPLIED_MAX_STALLS and m.failures == 0
+    and m.stalls == 0 and m.min_backoff == IMPLIED_MIN_BACKOFF and m.max_backoff == IMPLIED_MAX_BACKOFF
+    and not (m.extras and next(m.extras))
 end
 
 local function scheduled_member(seq, id)

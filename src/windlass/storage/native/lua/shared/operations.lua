@@ -6,8 +6,6 @@
 -- (epoch, step) orders everything that ever happened to a queue. A step lower than one reported before means that the
 -- server has lost writes: a backup was restored, or a replica took over that was behind.
 
-local CALLER_TTL_MS = 600000 -- 10 min: a caller retries for seconds, so its last answer may go
-local SOURCE_TTL_MS = 86400000 -- 1 day, for another queue's outbox: all its workers may be away for that long
 
 local function is_forgotten(field, heard)
   return now - tonumber(heard) > (string.sub(field, 1, 12) == 'caller:from:' and SOURCE_TTL_MS or CALLER_TTL_MS)

@@ -1,7 +1,6 @@
 -- Waking idle workers.
 
 local made_ready = 0 -- jobs that became ready in this call
-local SOON_MS = 15500 -- a little above the longest poll pause of a waiter, 15 s
 local MAX_SOON_WAKES = 8 -- wake-ups for such run times: where more waiters exist, one of them polls soon anyway
 local soon_count = 0 -- jobs scheduled in this call that are due before the next poll of a waiter
 
@@ -14,7 +13,7 @@ local function wake(count)
   while count > 0 do
     local waiter = call('ZPOPMIN', IDLE)[1]
     if not waiter then return end
-    if call('PUBLISH', 'windlass:wake:' .. waiter, '') > 0 then
+    if call('PUBLISH', WAKE_CHANNEL .. waiter, '') > 0 then
       count = count - 1
     end
   end

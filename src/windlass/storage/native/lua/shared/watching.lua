@@ -2,5 +2,5 @@
 
 local function publish_event(id, event)
   if size[WATCHED] == 0 or not call('ZSCORE', WATCHED, id) then return end
-  call('PUBLISH', 'windlass:event:' .. string.match(STATE, '{(.-)}') .. ':' .. id, event)
+  call('PUBLISH', EVENT_CHANNEL .. string.match(STATE, '{(.-)}') .. ':' .. id, event)
 end
