@@ -35,7 +35,7 @@ from windlass.tasks.signature import Signature, parameters_of, takes_current
 from windlass.transport.subscription import FlowRunner
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
-from windlass.values.options import JobOptions, new_job
+from windlass.values.options import SENT, JobOptions, SentOptions, new_job
 from windlass.values.validation import check_known, check_priority
 
 P = ParamSpec("P")
@@ -51,15 +51,13 @@ _OTHER_NAMES = {  # the names of other job queues, for a helpful AttributeError
     "send_with_options": _WITH_OPTIONS,
     "s": ".call(…)",
 }
-_SENT = ("priority", "max_failures", "max_stalls", "min_backoff", "max_backoff")  # options of a task for its jobs
 
 
-class TaskOptions(HandlerOptions, total=False):
+class TaskOptions(HandlerOptions, SentOptions, total=False):
     """The options of `app.task`."""
 
     queue: str
     name: str
-    priority: int
     keep_result: Duration
 
 
@@ -163,7 +161,7 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         self.keep_result = check_keep(options.get("keep_result", 0))
         if self.keep_result:
             need(layout, Capability.RESULTS, f"task {name!r} with keep_result")
-        self.sent = {option: value for option, value in options.items() if option in _SENT}
+        self.sent = {option: value for option, value in options.items() if option in SENT}
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 

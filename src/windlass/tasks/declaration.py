@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct, structs
 
@@ -18,7 +18,7 @@ from windlass.storage.port import Capability, Layout
 from windlass.tasks.signature import parameters_of
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Limits
-from windlass.values.options import LIMITS, check_numbers
+from windlass.values.options import LIMITS, LimitOptions, SentOptions, check_numbers
 from windlass.values.validation import check_choice, check_known, check_name, check_priority
 
 P = ParamSpec("P")
@@ -36,25 +36,15 @@ _FACTS = frozenset({"data", "job", "error"})
 FAILURE_LIMITS = Limits(max_failures=100, min_backoff=2.0, max_backoff=3600.0)
 
 
-class QueueOptions(TypedDict, total=False):
+class QueueOptions(SentOptions, total=False):
     """The defaults for the tasks of one queue."""
 
-    priority: int
-    max_failures: int
-    max_stalls: int
-    min_backoff: Duration
-    max_backoff: Duration
 
-
-class FailureOptions(TypedDict, total=False):
+class FailureOptions(LimitOptions, total=False):
     """The options of a failure handler."""
 
     run: Run
     timeout: Duration | None
-    max_failures: int
-    max_stalls: int
-    min_backoff: Duration
-    max_backoff: Duration
 
 
 class HandlerOptions(FailureOptions, total=False):

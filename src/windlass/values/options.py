@@ -24,21 +24,30 @@ from windlass.values.validation import (
 )
 
 UpdateRunAt = bool | Literal["later", "earlier"]
-LIMITS = ("max_failures", "max_stalls", "min_backoff", "max_backoff")
 _RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "earlier"}
 
 
-class JobOptions(TypedDict, total=False):
-    """The options of `enqueue`."""
+class LimitOptions(TypedDict, total=False):
+    """The limits of a job."""
 
-    id: str
-    priority: int
-    run_at: Moment | None
-    delay: Duration | None
     max_failures: int
     max_stalls: int
     min_backoff: Duration
     max_backoff: Duration
+
+
+class SentOptions(LimitOptions, total=False):
+    """The options that a task, or a queue's defaults, can give to its jobs."""
+
+    priority: int
+
+
+class JobOptions(SentOptions, total=False):
+    """The options of `enqueue`."""
+
+    id: str
+    run_at: Moment | None
+    delay: Duration | None
     if_exists: Literal["update", "keep"]
     update_data: bool
     update_run_at: UpdateRunAt
@@ -51,19 +60,18 @@ class JobOptions(TypedDict, total=False):
     durability: str
 
 
-class UpdateOptions(TypedDict, total=False):
+class UpdateOptions(SentOptions, total=False):
     """The changes of `update`."""
 
     data: bytes
     run_at: Moment | None
     delay: Duration | None
     when: Literal["always", "later", "earlier"]
-    priority: int
-    max_failures: int
-    max_stalls: int
-    min_backoff: Duration
-    max_backoff: Duration
     reset_counts: bool
+
+
+LIMITS = tuple(LimitOptions.__annotations__)
+SENT = tuple(SentOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
