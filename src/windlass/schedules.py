@@ -288,6 +288,7 @@ def job_change(schedule: Schedule, tick: int | None) -> Change:
     return structs.replace(
         plain,
         update_data=False,
+        replace_extras=False,
         update_run_at="never",
         update_priority=False,
         update_max_failures=False,

@@ -36,7 +36,7 @@ from windlass.transport.subscription import FlowRunner
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
 from windlass.values.options import SENT, JobOptions, SentOptions, new_job
-from windlass.values.validation import check_known, check_priority
+from windlass.values.validation import check_known
 
 P = ParamSpec("P")
 R = TypeVar("R")  # what the function returns: for an `async def` a coroutine
@@ -155,13 +155,11 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         layout = home.layout(self.queue)
         defaults = home.queue_defaults(self.queue)
         super().__init__(f"task {name!r}", function, options, layout, defaults, home.on_exception)
-        if "priority" in options:
-            check_priority(options["priority"])
-            need(layout, Capability.PRIORITY, f"task {name!r} with a priority")
+        self.sent = {option: value for option, value in options.items() if option in SENT}
+        layout.check(new_job(b"", cast(JobOptions, self.sent), 0, spare_id="-"))
         self.keep_result = check_keep(options.get("keep_result", 0))
         if self.keep_result:
             need(layout, Capability.RESULTS, f"task {name!r} with keep_result")
-        self.sent = {option: value for option, value in options.items() if option in SENT}
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 

@@ -18,8 +18,8 @@ from windlass.storage.port import Capability, Layout
 from windlass.tasks.signature import parameters_of
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Limits
-from windlass.values.options import LIMITS, LimitOptions, SentOptions, check_numbers
-from windlass.values.validation import check_choice, check_known, check_name, check_priority
+from windlass.values.options import LIMITS, JobOptions, LimitOptions, SentOptions, check_numbers, new_job
+from windlass.values.validation import check_choice, check_known, check_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,7 +204,7 @@ def check_queue_options(given: Mapping[str, QueueOptions]) -> dict[str, QueueOpt
         try:
             check_known(options, QueueOptions)
             read_limits(options)
-            check_priority(options.get("priority", 5))
+            new_job(b"", cast(JobOptions, options), 0, spare_id="-")  # checks the other options
         except InvalidOption as error:
             raise InvalidOption(f"queue_options of {name!r}: {error}") from None
         checked[name] = options.copy()

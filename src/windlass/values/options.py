@@ -111,7 +111,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         update_min_backoff=_flag(options, "update_min_backoff", True),
         update_max_backoff=_flag(options, "update_max_backoff", True),
         reset_counts=_flag(options, "reset_counts", update_data),
-        extras=_given_extras(options),
+        extras=given_extras(options),
         replace_extras=update_data,
         keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         limits_given=_gives_limits(options),
@@ -149,7 +149,7 @@ def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
         update_max_backoff="max_backoff" in changes,
         reset_counts=_flag(changes, "reset_counts", False),
         must_exist=True,
-        extras=_given_extras(changes),
+        extras=given_extras(changes),
         replace_extras=False,
         limits_given=_gives_limits(changes),
     )
@@ -170,7 +170,7 @@ def check_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
     return numbers
 
 
-def _given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `Extras` that the options give."""
     return {}
 

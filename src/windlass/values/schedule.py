@@ -21,8 +21,9 @@ from cronsim import CronSim, CronSimError
 from msgspec import Meta, Struct, structs
 
 from windlass.errors import InvalidInput, InvalidOption
+from windlass.values import defaults
 from windlass.values.durations import LATEST_MS, Duration, Moment, milliseconds, run_time, seconds
-from windlass.values.options import check_numbers
+from windlass.values.options import SENT, check_numbers, given_extras
 from windlass.values.redacted import Redacted
 from windlass.values.validation import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
 
@@ -203,11 +204,12 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The job options of a schedule. Times are in milliseconds."""
 
-    priority: Annotated[int, Meta(ge=0, le=9)] = 5
-    max_failures: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 10
-    max_stalls: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 3
-    min_backoff: _Milliseconds = 2_000
-    max_backoff: _Milliseconds = 300_000
+    priority: Annotated[int, Meta(ge=0, le=9)] = defaults.PRIORITY
+    max_failures: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = defaults.MAX_FAILURES
+    max_stalls: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = defaults.MAX_STALLS
+    min_backoff: _Milliseconds = defaults.MIN_BACKOFF_MS
+    max_backoff: _Milliseconds = defaults.MAX_BACKOFF_MS
+    extras: dict[str, Any] = {}
 
 
 class Schedule(Redacted, frozen=True, kw_only=True):
@@ -303,12 +305,12 @@ def _timing(options: TimingOptions) -> Timing:
 
 def _job_settings(options: Mapping[str, Any]) -> JobSettings:
     for name in options:
-        if name not in JobSettings.__struct_fields__:
+        if name not in SENT:
             raise InvalidOption(
                 f"the jobs of a schedule cannot have the option {name!r}: their ids and run times come from the "
-                f"schedule. Use {', '.join(JobSettings.__struct_fields__)}"
+                f"schedule. Use {', '.join(SENT)}"
             )
-    return JobSettings(**check_numbers(options))
+    return JobSettings(**check_numbers(options), extras=given_extras(options))
 
 
 # -- schedules in the server -----------------------------------------------------------------------

@@ -119,6 +119,8 @@ class ForeignLayout:
             self._need(Capability.PRIORITY, "enqueue with a priority")
         if change.limits_given:
             self._need(Capability.LIMITS, "enqueue with limits")
+        for name in change.extras:
+            self._need(Capability[name.upper()], f"enqueue with {name}")
 
     # -- one turn --------------------------------------------------------------------------------
 
