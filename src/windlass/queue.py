@@ -107,6 +107,7 @@ class Queue:
                         in docs/tasks.md.
           min_backoff, max_backoff
                         the wait after the first failure, 2 s; it doubles up to 5 min.
+          tags          up to 10 short strings to find the job by: see `jobs`.
           if_exists     "keep" leaves an existing job of this id as it is; "update" is the default.
           update_data, update_priority, update_max_failures, update_max_stalls, update_min_backoff, update_max_backoff
                         False keeps this part of an existing job.
@@ -228,7 +229,8 @@ class Queue:
         """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
 
         Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`,
-        `reset_counts`. With `when="later"` or `"earlier"` the run time changes only in that direction.
+        `tags` (an empty list removes them), `reset_counts`. With `when="later"` or `"earlier"` the run time changes
+        only in that direction.
         """
         return self._flow_runner.run(self._update(id, changes))
 

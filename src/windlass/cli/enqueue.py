@@ -31,6 +31,7 @@ _option = option_of("enqueue")
 @_option("--id", metavar="ID", help="The job's id. If a job with this id waits, it is updated.")
 @_option("--delay", type=duration(), metavar="DURATION", help="Delay the job, like 90s or 1h30m.")
 @_option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="0 runs first, 9 last. The default is 5.")
+@_option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the job. Repeat it for several tags.")
 @_option("--queue", metavar="NAME", help="Use this queue instead of the task's queue.")
 @_option("--durability", metavar="LEVEL", help="Required durability: memory, everysec, fsync, or replicated(n).")
 @app_option("The app of the task. Its signature checks the arguments, and its server gets the job.")
@@ -44,6 +45,7 @@ def enqueue(
     id: str | None,
     delay: float | None,
     priority: int | None,
+    tags: tuple[str, ...],
     queue: str | None,
     durability: str | None,
     app_name: str | None,
@@ -65,7 +67,7 @@ def enqueue(
       windlass enqueue --raw thumbs 'any bytes'
       windlass enqueue --raw thumbs - < picture.png
     """
-    given = {"id": id, "delay": delay, "priority": priority, "durability": durability}
+    given = {"id": id, "delay": delay, "priority": priority, "tags": tags or None, "durability": durability}
     options = cast(JobOptions, {name: value for name, value in given.items() if value is not None})
     if raw:
         if queue:

@@ -121,6 +121,7 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
             ("handles", None if job.failed is None else f"the failure of {job.failed.id}"),
             ("state", job.state.value),
             ("priority", job.priority),
+            ("tags", " ".join(job.tags) or None),
             ("runs at", format_time(job.run_at)),
             ("failures", f"{job.failures} (max_failures {limits.max_failures})"),
             ("stalls", f"{job.stalls} (max_stalls {limits.max_stalls})"),
@@ -144,8 +145,9 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
 def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
     """A job as a JSON object."""
     failed = job.failed
-    facts = structs.asdict(job) | {"task": task_of(job), "failed": None if failed is None else failed.id}
-    del facts["data"]
+    facts = structs.asdict(job) | structs.asdict(job.extras)
+    facts |= {"task": task_of(job), "failed": None if failed is None else failed.id}
+    del facts["data"], facts["extras"]
     return facts | ({"data": payload(job.data)} if with_data else {})
 
 

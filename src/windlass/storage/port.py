@@ -79,6 +79,7 @@ class Capability(StrEnum):
     BROKEN = "keeping jobs that cannot be decoded"
     FAILURE_HANDLERS = "failure handlers"
     RESULTS = "results and events"
+    TAGS = "tags"
     HAND_OVER = "jobs handed over on completion"
     SCHEDULES = "schedules"
     PAUSE = "pausing"

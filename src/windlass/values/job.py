@@ -71,8 +71,10 @@ class Status(StrEnum):
     BLOCKED = "blocked"
 
 
-class Extras(Struct, frozen=True):
+class Extras(Struct, frozen=True, omit_defaults=True):
     """The options that few jobs have. They cost nothing while none is given."""
+
+    tags: tuple[str, ...] = ()
 
 
 NO_EXTRAS = Extras()
@@ -166,6 +168,11 @@ class Lease(Redacted, frozen=True, gc=False):
         return read_json(self.data)
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The job's tags."""
+        return self.extras.tags
+
+    @property
     def suspect(self) -> bool:
         """Whether the job ran in a process that died, and may have killed it: it is run alone."""
         return bool(self.marks & SUSPECT)
@@ -207,6 +214,11 @@ class JobRecord(Redacted, frozen=True):
     message: str | None = None
     died_at: float | None = None
     failed: JobRecord | None = None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The job's tags."""
+        return self.extras.tags
 
     def json(self) -> Any:
         """The payload, read as JSON."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -23,6 +23,8 @@ from windlass.values.validation import (
     listed,
 )
 
+MAX_TAGS = 10  # of one job: they are read with every lease
+MAX_TAG_BYTES = 64
 UpdateRunAt = bool | Literal["later", "earlier"]
 _RUN_AT_MODES = {True: "always", False: "never", "later": "later", "earlier": "earlier"}
 
@@ -40,6 +42,7 @@ class SentOptions(LimitOptions, total=False):
     """The options that a task, or a queue's defaults, can give to its jobs."""
 
     priority: int
+    tags: Iterable[str]
 
 
 class JobOptions(SentOptions, total=False):
@@ -111,7 +114,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         update_min_backoff=_flag(options, "update_min_backoff", True),
         update_max_backoff=_flag(options, "update_max_backoff", True),
         reset_counts=_flag(options, "reset_counts", update_data),
-        extras=given_extras(options),
+        extras={name: value for name, value in given_extras(options).items() if value},
         replace_extras=update_data,
         keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         limits_given=_gives_limits(options),
@@ -171,8 +174,29 @@ def check_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `Extras` that the options give."""
-    return {}
+    """The fields of `Extras` that the options give, checked."""
+    extras: dict[str, Any] = {}
+    if "tags" in options:
+        extras["tags"] = check_tags(options["tags"])
+    return extras
+
+
+def check_tags(tags: object) -> tuple[str, ...]:
+    """Check the tags of a job: a few short strings. Repeated ones count once."""
+    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+        raise InvalidOption(f'tags must be a list of strings, like ["invoice", "eu"], not {tags!r}')
+    found = tuple(dict.fromkeys(check_tag(tag) for tag in tags))
+    if len(found) > MAX_TAGS:
+        raise InvalidOption(f"a job has at most {MAX_TAGS} tags, not {len(found)}: put other facts into its payload")
+    return found
+
+
+def check_tag(tag: object) -> str:
+    """Check one tag: short text without spaces, so that it can be typed in a filter."""
+    if not isinstance(tag, str) or not tag.isprintable() or " " in tag or not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
+        shown = repr(tag)[:80]
+        raise InvalidOption(f"{shown} is not a tag: use 1 to {MAX_TAG_BYTES} bytes of printable text without spaces")
+    return tag
 
 
 def _gives_limits(options: Mapping[str, object]) -> bool:
