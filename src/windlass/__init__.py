@@ -11,7 +11,7 @@ from windlass.tasks.context import Job
 from windlass.tasks.control import Failure, Retry
 from windlass.tasks.signature import current
 from windlass.values.audit import Audit
-from windlass.values.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status
+from windlass.values.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status, TagCounts
 from windlass.values.options import RawJob
 from windlass.values.worker_record import WorkerRecord
 
@@ -35,6 +35,7 @@ __all__ = [
     "Retry",
     "State",
     "Status",
+    "TagCounts",
     "Task",
     "TaskCall",
     "Windlass",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from inspect import iscoroutine
 from time import monotonic
@@ -32,8 +32,20 @@ from windlass.values.decode_guard import DecodeGuard
 from windlass.values.durability import Durability
 from windlass.values.durations import Duration, Moment, milliseconds, run_time
 from windlass.values.ids import random_ids
-from windlass.values.job import Cleaned, Counts, JobRecord, Lease, NewJob, Page, Receipt, State, Status, write_json
-from windlass.values.options import JobOptions, RawJob, UpdateOptions, changed_job, new_job
+from windlass.values.job import (
+    Cleaned,
+    Counts,
+    JobRecord,
+    Lease,
+    NewJob,
+    Page,
+    Receipt,
+    State,
+    Status,
+    TagCounts,
+    write_json,
+)
+from windlass.values.options import JobOptions, RawJob, UpdateOptions, changed_job, check_tag, new_job
 from windlass.values.outcome import Broken, Completed, Failed, Outcome, Released, Retried
 from windlass.values.validation import (
     MAX_PAYLOAD,
@@ -49,6 +61,7 @@ from windlass.values.validation import (
 T = TypeVar("T")
 Shortfall = tuple[Durability, Durability]  # the level reached, and the level asked for
 
+MAX_TAG_STEPS = 20  # of `tags`, each over about 1,000 jobs
 MAX_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
 
 
@@ -680,39 +693,64 @@ class Queue:
         check_id(id)
         return self._call(lambda: self._layout.get(id))
 
-    def jobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
+    def jobs(self, state: State | str, *, tag: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
         """Return one page of the jobs in a state, in queue order. Pass `page.cursor` to get the next page.
 
-        A scheduled job that has just become due is still listed under "scheduled", with `state` ready.
+        With a `tag`, only jobs that have it. Such a page searches the next 1,000 jobs: it may have no jobs and still a
+        cursor. A scheduled job that has just become due is still listed under "scheduled", with `state` ready.
         """
-        return self._flow_runner.run(self._jobs(state, cursor, limit))
+        return self._flow_runner.run(self._jobs(state, tag, cursor, limit))
 
-    async def ajobs(self, state: State | str, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def ajobs(
+        self, state: State | str, *, tag: str | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
         """Awaitable `jobs`."""
-        return await self._flow_runner.arun(self._jobs(state, cursor, limit))
+        return await self._flow_runner.arun(self._jobs(state, tag, cursor, limit))
 
-    def _jobs(self, state: State | str, cursor: str | None, limit: int) -> Callable[[Session], Flow[Page]]:
+    def _jobs(
+        self, state: State | str, tag: str | None, cursor: str | None, limit: int
+    ) -> Callable[[Session], Flow[Page]]:
         chosen = _state(state)
         check_whole(limit, "limit", 1, MAX_ITEMS)
-        return self._call(lambda: self._layout.page(chosen, cursor, limit))
+        if tag is not None:
+            check_tag(tag)
+        return self._call(lambda: self._layout.page(chosen, cursor, limit, tag))
 
-    def all_jobs(self, state: State | str) -> Iterator[JobRecord]:
-        """Iterate over all jobs in a state, page by page."""
-        page = self.jobs(state)
+    def all_jobs(self, state: State | str, *, tag: str | None = None) -> Iterator[JobRecord]:
+        """Iterate over all jobs in a state, page by page. With a `tag`, only over jobs that have it."""
+        page = self.jobs(state, tag=tag)
         yield from page.jobs
         while page.cursor:
-            page = self.jobs(state, cursor=page.cursor)
+            page = self.jobs(state, tag=tag, cursor=page.cursor)
             yield from page.jobs
 
-    async def aall_jobs(self, state: State | str) -> AsyncIterator[JobRecord]:
+    async def aall_jobs(self, state: State | str, *, tag: str | None = None) -> AsyncIterator[JobRecord]:
         """`all_jobs` for `async for`."""
-        page = await self.ajobs(state)
+        page = await self.ajobs(state, tag=tag)
         while True:
             for job in page.jobs:
                 yield job
             if not page.cursor:
                 return
-            page = await self.ajobs(state, cursor=page.cursor)
+            page = await self.ajobs(state, tag=tag, cursor=page.cursor)
+
+    def tags(self) -> TagCounts:
+        """Count the waiting and running jobs of each tag. Searches at most about 20,000 jobs that have options."""
+        return self._flow_runner.run(self._tags)
+
+    async def atags(self) -> TagCounts:
+        """Awaitable `tags`."""
+        return await self._flow_runner.arun(self._tags)
+
+    def _tags(self, session: Session) -> Flow[TagCounts]:
+        found: Counter[str] = Counter()
+        cursor = b"0"
+        for _ in range(MAX_TAG_STEPS):
+            cursor, jobs = yield from session.perform(self._layout.tags(cursor))
+            found.update(jobs)
+            if cursor == b"0":
+                break
+        return TagCounts(dict(found.most_common()), cursor == b"0")
 
     @staticmethod
     def _call(make: Callable[[], Call[T]]) -> Callable[[Session], Flow[T]]:

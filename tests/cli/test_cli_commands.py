@@ -589,3 +589,33 @@ def test_lengths_sizes_and_lines() -> None:
     assert first_line("one\n") == "one"
     assert first_line("x" * 300, 10) == "x" * 9 + "…"
     assert printable("a\nb\x1b\udc80é漢") == "a\\nb\\x1b\\udc80é漢"
+
+
+def test_jobs_are_found_by_their_tags_and_status_counts_them(run: Run, queue: Queue) -> None:
+    run("enqueue", "--raw", NAME, "data", "--id", "a", "--tag", "eu", "--tag", "import")
+    queue.enqueue(b"data", id="b", tags=["us"], delay=60)
+    queue.enqueue(b"data", id="c")
+    assert [(job["id"], job["tags"]) for job in told(run("jobs", NAME, "--tag", "eu", "--json"))["jobs"]] == [
+        ("a", ["eu", "import"])
+    ]
+    assert told(run("jobs", NAME, "a", "--json"))["tags"] == ["eu", "import"]
+    assert "eu import" in run("jobs", NAME, "a").stdout
+    listed = run("jobs", NAME).stdout
+    assert "tags" in listed.splitlines()[0]
+    assert "eu import" in listed
+    assert "tags" not in run("jobs", NAME, "--state", "dead").stdout
+    assert run("jobs", NAME, "--tag", "none", "--state", "ready").stderr == f"No ready on {NAME} with the tag none.\n"
+    refused(run("jobs", NAME, "--tag", "two words"), 2, "is not a tag")
+    refused(run("jobs", NAME, "a", "--tag", "eu"), 2, "--tag")
+    (status,) = told(run("status", NAME, "--json"))["queues"]
+    assert (status["tags"], status["tags_complete"]) == ({"eu": 1, "import": 1, "us": 1}, True)
+
+
+def test_a_search_for_a_tag_ends_and_tells_where_to_go_on(run: Run, queue: Queue) -> None:
+    queue.enqueue_many([b""] * 21_000)
+    queue.enqueue(b"", id="last", tags=["rare"])
+    result = run("jobs", NAME, "--tag", "rare", "--state", "ready")
+    assert result.stdout == ""
+    cursor = result.stderr.split()[-1]
+    found = told(run("jobs", NAME, "--tag", "rare", "--state", "ready", "--cursor", cursor, "--json"))
+    assert ([job["id"] for job in found["jobs"]], found["cursors"]) == (["last"], {})

@@ -35,7 +35,7 @@ def test_the_server_accepts_every_script_and_knows_it_by_its_sha(client: redis.R
 
 
 def test_every_script_of_the_native_layout_is_listed() -> None:
-    known = (*native.ALL, *native.PRESENCE, native.INSPECT, native.RIGHTS)
+    known = (*native.ALL, *native.PRESENCE, native.INSPECT, native.TAGS, native.RIGHTS)
     assert {row["sha1"] for row in listed() if row["layout"] == "native"} == {script.sha for script in known}
 
 

@@ -98,6 +98,19 @@ def test_concurrency_adapts_here_too(shop: Workshop) -> None:
     assert "up to 50 coroutines" in worker.log
 
 
+def test_a_layout_without_tags_refuses_them_wherever_they_are_used(layout: str, server: Server) -> None:
+    with Windlass(server.url) as app:
+        queue = app.queue("tagged")
+        for use in (
+            lambda: queue.enqueue(b"1", tags=["eu"]),
+            lambda: queue.jobs("ready", tag="eu"),
+            queue.tags,
+        ):
+            with pytest.raises(UnsupportedByLayout, match=f"{layout}.*tag"):
+                use()
+        assert list(queue.all_jobs("ready")) == []
+
+
 def test_what_a_layout_cannot_do_is_refused_when_it_is_declared(layout: str, server: Server) -> None:
     with Windlass(server.url) as app:
         with pytest.raises(UnsupportedByLayout, match=f"{layout}.*results and events.*native"):

@@ -22,9 +22,9 @@ from windlass.cli.output import (
     printable,
 )
 from windlass.errors import Undecodable
-from windlass.queue import Queue
+from windlass.queue import MAX_TAG_STEPS, Queue
 from windlass.tasks.envelope import read_envelope
-from windlass.values.job import JobRecord, State
+from windlass.values.job import JobRecord, Page, State
 
 STATES = [state.value for state in State]
 COLUMNS = ("state", "id", "task", "priority", "when", "failures", "stalls", "holder", "progress", "message")
@@ -57,13 +57,19 @@ def listing_options(command: str) -> Command:
 
 
 def list_jobs(
-    queue: Queue, states: Sequence[State], limit: int, cursor: str | None, with_data: bool, as_json: bool
+    queue: Queue,
+    states: Sequence[State],
+    limit: int,
+    cursor: str | None,
+    with_data: bool,
+    as_json: bool,
+    tag: str | None = None,
 ) -> None:
     """Print one page of each state, and the cursors of the next pages."""
     found: list[JobRecord] = []
     cursors: dict[str, str] = {}
     for state in states:
-        page = queue.jobs(state, cursor=cursor, limit=limit)
+        page = _read_page(queue, state, cursor, limit, tag)
         found += page.jobs
         if page.cursor:
             cursors[state.value] = page.cursor
@@ -71,9 +77,12 @@ def list_jobs(
         print_json({"queue": queue.name, "jobs": [job_facts(job, with_data) for job in found], "cursors": cursors})
         return
     all_dead = set(states) <= {State.DEAD, State.BROKEN}
-    rows = [(*(_dead_row(job) if all_dead else _row(job)), *([_shown(job.data)] if with_data else [])) for job in found]
-    columns = (*(DEAD_COLUMNS if all_dead else COLUMNS), *(["data"] if with_data else []))
-    print_table(columns, rows, f"No {' or '.join(states) if len(states) < len(State) else 'jobs'} on {queue.name}.")
+    columns = list(DEAD_COLUMNS if all_dead else COLUMNS)
+    rows = [list(_dead_row(job) if all_dead else _row(job)) for job in found]
+    _add_column("tags", columns, rows, [" ".join(job.tags) for job in found])
+    _add_column("data", columns, rows, [_shown(job.data) if with_data else "" for job in found])
+    named = " or ".join(states) if len(states) < len(State) else "jobs"
+    print_table(columns, rows, f"No {named} on {queue.name}" + (f" with the tag {tag}." if tag else "."))
     for name, following in cursors.items():
         click.echo(
             f"More jobs: --cursor {following}"
@@ -81,6 +90,25 @@ def list_jobs(
             else f"More {name} jobs: --state {name} --cursor {following}",
             err=True,
         )
+
+
+def _read_page(queue: Queue, state: State, cursor: str | None, limit: int, tag: str | None) -> Page:
+    """One page of jobs. With a tag, the first jobs that have it among a bounded number of jobs."""
+    page = queue.jobs(state, tag=tag, cursor=cursor, limit=limit)
+    for _ in range(MAX_TAG_STEPS - 1):
+        if tag is None or page.cursor is None or len(page.jobs) == limit:
+            break
+        following = queue.jobs(state, tag=tag, cursor=page.cursor, limit=limit - len(page.jobs))
+        page = Page(page.jobs + following.jobs, following.cursor)
+    return page
+
+
+def _add_column(name: str, columns: list[str], rows: list[list[object]], values: Sequence[str]) -> None:
+    """Add a column to a table, if any of its values is not empty."""
+    if any(values):
+        columns.append(name)
+        for row, value in zip(rows, values, strict=True):
+            row.append(value)
 
 
 def list_dead_jobs(queues: Sequence[Queue], state: State, limit: int, with_data: bool, as_json: bool) -> None:

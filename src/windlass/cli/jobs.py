@@ -18,6 +18,7 @@ from windlass.values.job import State
 @option_of("jobs")(
     "--state", type=click.Choice(STATES), metavar="STATE", help=f"Only jobs of this state: {', '.join(STATES)}."
 )
+@option_of("jobs")("--tag", metavar="TAG", help="Only jobs with this tag.")
 @listing_options("jobs")
 @json_option
 @with_server
@@ -26,6 +27,7 @@ def jobs(
     queue: str,
     id: str | None,
     state: str | None,
+    tag: str | None,
     limit: int,
     cursor: str | None,
     with_data: bool,
@@ -36,16 +38,19 @@ def jobs(
     Ready and scheduled jobs are listed in the order in which they will run; the latest dead job comes first. With an
     id, the command shows all about that job, and exits with 3 if there is none. Payloads need --data.
 
+    --tag searches the first 20,000 jobs of each state. If there are more, it prints the cursor from which to go on.
+
     \b
     Examples:
       windlass jobs emails                      the first jobs of every state
       windlass jobs emails --state dead         dead jobs
+      windlass jobs emails --tag newsletter     jobs with this tag
       windlass jobs emails welcome-42 --data    one job, with its payload
       windlass jobs emails --json | jq '.jobs[].id'
     """
     if id is not None:
-        if state or cursor:
-            raise click.UsageError("--state and --cursor are for lists: omit them, or omit the id")
+        if state or cursor or tag:
+            raise click.UsageError("--state, --tag and --cursor are for lists: omit them, or omit the id")
         job = app.queue(queue).get(id)
         if job is None:
             raise NotFound(f"job {id!r} is not on queue {queue!r}: it is done, or never existed")
@@ -53,4 +58,5 @@ def jobs(
         return
     if cursor and not state:
         raise click.UsageError("--cursor belongs to one state: give --state, too")
-    list_jobs(app.queue(queue), [State(state)] if state else list(State), limit, cursor, with_data, as_json)
+    states = [State(state)] if state else list(State)
+    list_jobs(app.queue(queue), states, limit, cursor, with_data, as_json, tag)

@@ -14,7 +14,7 @@ from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of, queues_argument
 from windlass.cli.output import as_object, make_table, plural, print_json, print_table, printable
-from windlass.errors import AccessDenied, KeyConflict
+from windlass.errors import AccessDenied, KeyConflict, UnsupportedByLayout
 from windlass.values.worker_record import WorkerRecord
 
 COLUMNS = ("queue", "ready", "scheduled", "blocked", "leased", "dead", "broken", "workers")
@@ -34,6 +34,8 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
     Shows all queues, or the queues that you name. Below the table it lists problems: paused queues, queues with jobs
     and no worker, jobs of a task that no worker knows.
 
+    --json also counts the tags of waiting and running jobs, among the first 20,000 or so that have options.
+
     With --watch, the table is live. Without a terminal, --watch prints one line of JSON per second.
 
     \b
@@ -45,6 +47,8 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
     if not watch:
         found = survey(app, queues)
         if as_json:
+            for queue in found["queues"]:
+                queue |= {} if queue["problem"] else _tags(app, queue["queue"])
             print_json(found)
         else:
             print_table(COLUMNS, _rows(found), "No queue is in use.")
@@ -89,6 +93,15 @@ def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) 
         "suspended": suspended,
         "max_broken": app.max_broken,
     }
+
+
+def _tags(app: Windlass, name: str) -> dict[str, Any]:
+    """How many waiting and running jobs have each tag; nothing where a layout has no tags."""
+    try:
+        tags = app.queue(name).tags()
+    except UnsupportedByLayout:
+        return {}
+    return {"tags": tags.jobs, "tags_complete": tags.complete}
 
 
 def _unknown_tasks(app: Windlass, name: str) -> list[str]:

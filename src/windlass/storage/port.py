@@ -332,8 +332,12 @@ class Layout(Protocol):
         """Read everything about one job."""
         ...
 
-    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
-        """Read one page of the jobs of a state, in their order."""
+    def page(self, state: State, cursor: str | None, limit: int, tag: str | None = None) -> Call[Page]:
+        """Read one page of the jobs of a state, in their order; with a tag, those that have it among the next ones."""
+        ...
+
+    def tags(self, cursor: bytes) -> Call[tuple[bytes, dict[str, int]]]:
+        """Count the tags of some jobs. Returns the cursor of the next step, `b"0"` after the last."""
         ...
 
     def wake_channel(self, waiter: str) -> str:

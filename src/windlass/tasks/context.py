@@ -137,6 +137,11 @@ class Job:
         return self._lease.priority
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The job's tags."""
+        return self._lease.tags
+
+    @property
     def fence(self) -> int:
         """A fencing token. It rises with each lease: pass it on to the storage that the job writes to."""
         return self._lease.fence

@@ -236,6 +236,13 @@ class Page(Struct, frozen=True):
     cursor: str | None
 
 
+class TagCounts(Struct, frozen=True):
+    """How many waiting and running jobs have each tag. Not `complete` if the queue has more jobs than were searched."""
+
+    jobs: dict[str, int]
+    complete: bool
+
+
 class Counts(Struct, frozen=True):
     """How many jobs there are in each state, at one moment.
 

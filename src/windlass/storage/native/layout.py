@@ -282,14 +282,22 @@ class NativeLayout:
     def get(self, id: str) -> Call[JobRecord | None]:
         return self._call(scripts.GET, "get", [id], lambda row: read_row(self.queue, row) if row else None)
 
-    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+    def page(self, state: State, cursor: str | None, limit: int, tag: str | None = None) -> Call[Page]:
         def read(reply: list[Any]) -> Page:
             following, rows = reply
             jobs = tuple(read_row(self.queue, row) for row in rows)
             return Page(jobs, write_cursor(state, following) if following else None)
 
         position = read_cursor(state, cursor) if cursor is not None else b""
-        return self._call(scripts.PAGE, "jobs", [state.value, position, limit], read)
+        return self._call(scripts.PAGE, "jobs", [state.value, position, limit, tag or ""], read)
+
+    def tags(self, cursor: bytes) -> Call[tuple[bytes, dict[str, int]]]:
+        def read(reply: list[Any]) -> tuple[bytes, dict[str, int]]:
+            following, *found = reply
+            counts = zip(found[::2], found[1::2], strict=True)
+            return following, {tag.decode(errors="replace"): count for tag, count in counts}
+
+        return self._call(scripts.TAGS, "tags", [cursor], read)
 
     def wake_channel(self, waiter: str) -> str:
         return keys.wake_channel(waiter)

@@ -23,8 +23,8 @@ from windlass.storage.port import Script
 _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
-    *_ALWAYS, "operations", "meta", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings", "drift",
-    "rows", "schedules",
+    *_ALWAYS, "operations", "meta", "dead", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings",
+    "drift", "rows", "schedules",
 )  # fmt: skip
 
 
@@ -83,6 +83,7 @@ INSPECT = _load("inspect")  # rare, so not in ALL, which every connection loads
 GOODBYE = _load("goodbye")
 COUNTS = _load("counts")
 GET = _load("get")
+TAGS = _load("tags")  # rare, too
 PAGE = _load("page")
 UNPARK = _load("unpark")
 REVIVE = _load("revive")

@@ -131,9 +131,9 @@ class SealedLayout(NativeLayout):
 
         return structs.replace(call, read=read)
 
-    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+    def page(self, state: State, cursor: str | None, limit: int, tag: str | None = None) -> Call[Page]:
         """Open the jobs of a page. `held` returns such a page, too."""
-        call = super().page(state, cursor, limit)
+        call = super().page(state, cursor, limit, tag)
 
         def read(reply: object) -> Page:
             page = call.read(reply)

@@ -252,7 +252,13 @@ class ForeignLayout:
         self._need(Capability.IDS, "get a job by its id")
         return self._read("get", "get", [id], lambda row: self._read_row(row) if row else None)
 
-    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+    def tags(self, cursor: bytes) -> Call[tuple[bytes, dict[str, int]]]:
+        self._need(Capability.TAGS, "count tags")
+        raise AssertionError("no layout but the native one has tags")
+
+    def page(self, state: State, cursor: str | None, limit: int, tag: str | None = None) -> Call[Page]:
+        if tag is not None:
+            self._need(Capability.TAGS, "list jobs by a tag")
         offset = _read_cursor(state, cursor) if cursor is not None else 0
 
         def read(rows: list[Any]) -> Page:

@@ -47,7 +47,7 @@ import msgspec
 
 from windlass.errors import InvalidId, InvalidOption, InvalidPayload
 from windlass.storage.compat.base import ForeignLayout
-from windlass.storage.port import Argument, Call
+from windlass.storage.port import Argument, Call, Capability
 from windlass.values.job import NewJob, Page, State
 from windlass.values.validation import MAX_DEAD
 
@@ -147,7 +147,10 @@ class ProcessorLayout(ForeignLayout):
         found = _PUT_IN.search(data, max(0, len(data) - _LONGEST_PUT_IN))
         return data[: found.start()] + b"}" if found and data.endswith(b"}") else data
 
-    def page(self, state: State, cursor: str | None, limit: int) -> Call[Page]:
+    def page(self, state: State, cursor: str | None, limit: int, tag: str | None = None) -> Call[Page]:
+        if tag is not None:
+            self._need(Capability.TAGS, "list jobs by a tag")
+
         def read(reply: list[Any]) -> Page:
             following, rows = reply
             return Page(tuple(map(self._read_row, rows)), _write_cursor(state, following) if following else None)

@@ -17,5 +17,4 @@ if score then return ready_row(id, score) end
 local m = read_meta(read('HGET', META, id))
 local run_at = m.seq > 0 and read('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
 if run_at then return scheduled_row(id, run_at) end
-if read('HEXISTS', DEAD_RECORDS, id) == 1 then return dead_row(read('ZSCORE', BROKEN, id) and 'broken' or 'dead', id) end
-return {}
+return dead_row(read('ZSCORE', BROKEN, id) and 'broken' or 'dead', id) or {}

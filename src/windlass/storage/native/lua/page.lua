@@ -1,17 +1,23 @@
 #!lua flags=no-writes
--- uses rows
+-- uses meta dead changes rows
 -- One page of the jobs of a state: ready and scheduled in the order in which they will run, leased and blocked by holder,
 -- dead and broken latest first.
 --
--- ARGV     [1] state  [2] cursor: "" to begin, else as the page before returned it  [3] rows at most
+-- With a tag, a page has the jobs with this tag among the next MAX_ITEMS: it may have few rows, or none, and still a next
+-- page.
+--
+-- ARGV     [1] state  [2] cursor: "" to begin, else as the page before returned it  [3] rows at most  [4] a tag, or ""
 -- returns  { cursor of the next page or "", rows (see shared/rows.lua; blocked: the BLOCKED record as data) }
 -- errors   FORMAT, WRONGTYPE
 
 read_state()
 wall_clock()
 due = wall - state.skew
-local what, cursor, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local rows, following, full = {}, '', false
+local what, cursor, limit, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local searched = tag == '' and limit or MAX_ITEMS -- entries that this page looks at
+local searched_bytes = 0
+local rows, following = {}, ''
+local more = false -- whether entries may follow
 
 -- Compares byte by byte like the server (Lua's own comparison follows the locale).
 local function before(one, other)
@@ -32,14 +38,49 @@ local function rank_of(key, score, member)
   return low
 end
 
+-- Whether a job has the tag, by the record that has its options.
+local function has_tag(id)
+  local extras
+  if what == 'dead' or what == 'broken' then
+    local text = read('HGET', DEAD_RECORDS, id) or ''
+    local m = read_dead_record(text)
+    extras, searched_bytes = m and m.extras, searched_bytes + #text
+  elseif what == 'blocked' then
+    local text = read('HGET', BLOCKED, id) or ''
+    extras, searched_bytes = read_change(text).extras, searched_bytes + #text
+  else
+    extras = read_meta(read('HGET', META, id)).extras
+  end
+  for _, each in ipairs(extras and extras.tags or {}) do
+    if each == tag then return true end
+  end
+  return false
+end
+
+-- Adds the row of an entry, if its job has the tag. Returns whether the page ends behind this entry.
+local function add(position, id, row_of, ...)
+  following = position
+  if tag == '' or has_tag(id) then
+    local row = row_of(...)
+    if row then rows[#rows + 1] = row end
+  end
+  return tag ~= '' and (#rows == limit or searched_bytes > MAX_REPLY_BYTES)
+end
+
+-- The row of a leased job, or of the change that waits behind it; nil if it has none.
+local function held_row(id)
+  local record = read('HGET', what == 'leased' and LEASES or BLOCKED, id)
+  return record and (what == 'leased' and leased_row(id, record) or { 'blocked', id, record })
+end
+
 local last_score, last_member = string.match(cursor, '^([^ ]+) (.*)$')
 
 if what == 'ready' then
-  local found = read('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-  full = #found == 2 * limit
+  local found = read('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, searched, 'WITHSCORES')
+  more = #found == 2 * searched
   for i = 1, #found, 2 do
-    rows[#rows + 1] = ready_row(found[i], found[i + 1])
-    following = found[i + 1]
+    local id, score = found[i], found[i + 1]
+    if add(score, id, ready_row, id, score) then more = true break end
   end
 elseif what == 'scheduled' then
   local from = 0
@@ -47,32 +88,30 @@ elseif what == 'scheduled' then
     from = rank_of(SCHEDULED, last_score, last_member)
     if read('ZSCORE', SCHEDULED, last_member) == last_score then from = from + 1 end
   end
-  local found = read('ZRANGE', SCHEDULED, from, from + limit - 1, 'WITHSCORES')
-  full = #found == 2 * limit
+  local found = read('ZRANGE', SCHEDULED, from, from + searched - 1, 'WITHSCORES')
+  more = #found == 2 * searched
   for i = 1, #found, 2 do
-    rows[#rows + 1] = scheduled_row(string.sub(found[i], 9), found[i + 1])
-    following = found[i + 1] .. ' ' .. found[i]
+    local member, run_at = found[i], found[i + 1]
+    local id = string.sub(member, 9)
+    if add(run_at .. ' ' .. member, id, scheduled_row, id, run_at) then more = true break end
   end
 elseif what == 'dead' or what == 'broken' then
   local key = what == 'dead' and DEAD or BROKEN
   local from = last_score and read('ZCARD', key) - rank_of(key, last_score, last_member) or 0
-  local found = read('ZRANGE', key, from, from + limit - 1, 'REV', 'WITHSCORES')
-  full = #found == 2 * limit
+  local found = read('ZRANGE', key, from, from + searched - 1, 'REV', 'WITHSCORES')
+  more = #found == 2 * searched
   for i = 1, #found, 2 do
-    local row = dead_row(what, found[i])
-    if row[3] then rows[#rows + 1] = row end
-    following = found[i + 1] .. ' ' .. found[i]
+    local id = found[i]
+    if add(found[i + 1] .. ' ' .. id, id, dead_row, what, id) then more = true break end
   end
 else
   -- Every blocked change waits behind a leased job, so both states are read along `held`. A page may have few rows, or none,
   -- and still a next page.
-  local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, limit)
-  full = #found == limit
-  for _, member in ipairs(found) do
+  local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, searched)
+  more = #found == searched
+  for i, member in ipairs(found) do
     local id = string.sub(member, (string.find(member, '%z') or 0) + 1)
-    local record = read('HGET', what == 'leased' and LEASES or BLOCKED, id)
-    if record then rows[#rows + 1] = what == 'leased' and leased_row(id, record) or { 'blocked', id, record } end
-    following = member
+    if add(member, id, held_row, id) then more = true break end
   end
 end
-return { full and following or '', rows }
+return { more and following or '', rows }

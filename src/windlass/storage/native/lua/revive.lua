@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta wake waiting
+-- uses operations meta dead wake waiting
 -- Makes dead or broken jobs ready again, with all counts at zero. Has no `allow-oom`: they need memory like new jobs.
 --
 -- ARGV     [4…] ids
@@ -12,15 +12,6 @@ if replayed then
 end
 measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
 measure('HLEN', DATA, META, DEAD_RECORDS)
-
--- The META record of a dead record, and the position of its data. Nil if Windlass did not write it.
-local function read_dead_record(text)
-  local at = DEAD_RECORD_SIZE + 1
-  local length = meta_length(text, at)
-  if not length or #text < at + length + 3 then return nil end
-  local message = struct.unpack('>I4', text, at + length)
-  return read_meta(string.sub(text, at, at + length - 1)), at + length + 4 + message
-end
 
 local flags = {}
 for i = 4, #ARGV do

@@ -19,5 +19,6 @@ local function scheduled_row(id, run_at)
 end
 
 local function dead_row(what, id)
-  return { what, id, read('HGET', DEAD_RECORDS, id) }
+  local record = read('HGET', DEAD_RECORDS, id)
+  return record and { what, id, record }
 end
