@@ -187,9 +187,9 @@ MUTANTS = (
     Mutant(
         "a batch has one job too few",
         f"{LUA}/turn.lua",
-        "return turn_reply(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
+        "return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, taken_back)",
         "if #ids > 1 then ids[#ids], payloads[#payloads], scores[#scores] = nil, nil, nil end\n"
-        "return turn_reply(table.concat(flags), base, ids, payloads, scores, wait, taken_back)",
+        "return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, taken_back)",
     ),
     Mutant(
         "leases are shorter than reported",
@@ -595,6 +595,48 @@ MUTANTS = (
         "return max(0, min(len(self._standby), self.limit - len(self.running)))",
         "return min(len(self._standby), self.limit - len(self.running))",
         ("tests/worker/test_starters.py",),
+    ),
+    # -- jobs that expire ----------------------------------------------------------------------------------
+    Mutant(
+        "an expired job is leased",
+        f"{LUA}/turn.lua",
+        "(tonumber(extras.expires) or due + 1) <= due",
+        "false",
+        ("simulation", "tests/contract/test_expires.py"),
+    ),
+    Mutant(
+        "a job expires although it has started once",
+        f"{LUA}/shared/endings.lua",
+        "  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then keep_from_expiring(m) end\n",
+        "",
+        ("simulation", "tests/contract/test_expires.py"),
+    ),
+    Mutant(
+        "a job expires before its time",
+        f"{LUA}/turn.lua",
+        "(tonumber(extras.expires) or due + 1) <= due",
+        "(tonumber(extras.expires) or due + 1) <= due + 1000",
+    ),
+    Mutant(
+        "the data of an expired job stays",
+        f"{LUA}/turn.lua",
+        "  call('HDEL', DATA, unpack(expired))\n",
+        "",
+        ("simulation", "tests/contract/test_expires.py"),
+    ),
+    Mutant(
+        "whoever waits for a job is not told that it expired",
+        f"{LUA}/turn.lua",
+        "  for _, id in ipairs(expired) do publish_event(id, 'expired') end\n",
+        "",
+        ("tests/contract/test_handle.py",),
+    ),
+    Mutant(
+        "a call that drops many expired jobs says that the queue is empty",
+        "queue.py",
+        "        while found.expired and not (found.leases or found.refused):\n",
+        "        while False:\n",
+        ("tests/contract/test_expires.py",),
     ),
     # -- jobs prefetched by a child -----------------------------------------------------------------------
     Mutant(

@@ -147,7 +147,14 @@ class Producer(Actor):
                 yield from self.order(self.layouts[queue].cancel([self.some_id()], running=self.chance.random() < 0.5))
             elif roll < 0.95:
                 changes: Any = self.chance.choice(
-                    [{"priority": 0}, {"delay": 3}, {"max_stalls": 1}, {"delay": 9, "when": "earlier"}]
+                    [
+                        {"priority": 0},
+                        {"delay": 3},
+                        {"max_stalls": 1},
+                        {"delay": 9, "when": "earlier"},
+                        {"expires": 5},
+                        {"expires": None},
+                    ]
                 )
                 yield from self.enqueue(queue, [changed_job(self.some_id(), changes, MAX_PAYLOAD)])
             else:
@@ -176,6 +183,8 @@ class Producer(Actor):
             options["priority"] = chance.randint(0, 9)
         if chance.random() < 0.3:
             options["delay"] = chance.choice([0, 0.4, 2, 7.5, 30])
+        if chance.random() < 0.15 and not self.stage.plain:
+            options["expires"] = chance.choice([0.4, 2, 7.5, 30])
         if chance.random() < 0.2:
             options["max_stalls"] = chance.choice([0, 1, 20])
         return new_job(self.stage.payload(), options, MAX_PAYLOAD)

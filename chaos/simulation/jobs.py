@@ -10,6 +10,8 @@ PLAIN_LIMITS = (10, 3, 2_000, 300_000)
 SUSPECT, LIMITED = 1, 4
 UPDATE_DATA, RESET, UPDATE_PRIORITY, KEEP, MUST_EXIST, LIMITS_GIVEN = 1, 128, 256, 512, 1024, 2048
 UPDATE_LIMITS = (8, 16, 32, 64)
+REPLACE_EXTRAS = 4096
+EXPIRES = 8
 UNDECODABLE = "undecodable"  # why a job is broken
 RUN_AT_MODES = ("never", "always", "later", "earlier")
 
@@ -56,7 +58,8 @@ class Asked:
     when: When = NOW
     priority: int = 5
     limits: tuple[int, int, int, int] = PLAIN_LIMITS
-    updates: int = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256
+    updates: int = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256 + REPLACE_EXTRAS
+    expires: float | None = None  # None if it is not given, 0 if it is removed
 
     def has(self, flag: int) -> bool:
         return bool(self.updates & flag)
@@ -83,6 +86,7 @@ class Job:
     holder: str = ""
     cancelled: bool = False
     reason: str = ""  # why it is dead
+    expires: float = 0
 
 
 class Reading(NamedTuple):
@@ -112,6 +116,7 @@ class Answer:
     flags: str
     base: int
     leased: list[Job] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
     taken_back: int = 0
     lost: bool = False
 
@@ -124,7 +129,7 @@ def name_of(payload: bytes) -> bytes:
 
 def new_job(id: str, asked: Asked) -> Job:
     marks = LIMITED if asked.has(LIMITS_GIVEN) else 0
-    return Job(id, asked.data, asked.priority, asked.limits, asked.when, marks=marks)
+    return Job(id, asked.data, asked.priority, asked.limits, asked.when, marks=marks, expires=asked.expires or 0)
 
 
 def choose(old: When, new: When, mode: str) -> When:

@@ -10,6 +10,7 @@ from typing import Any
 from chaos.simulation.jobs import (
     LIMITED,
     LIMITS_GIVEN,
+    REPLACE_EXTRAS,
     RESET,
     SUSPECT,
     UNDECODABLE,
@@ -64,6 +65,7 @@ class Moves:
     shortest: float = 0.0  # maximum ms by which a lease was cut short
     earliest: float = 0.0  # maximum ms by which a job was leased before its delay was over
     reaped: int = 0
+    expired: int = 0
     replays: int = 0
     stale: int = 0
     # State of the current step.
@@ -105,6 +107,8 @@ class Moves:
         job.limits = tuple(theirs if asked.has(flag) else ours for flag, theirs, ours in new)  # type: ignore[assignment]
         if asked.has(UPDATE_PRIORITY):
             job.priority = asked.priority
+        if asked.has(REPLACE_EXTRAS) or asked.expires is not None:
+            job.expires = asked.expires if isinstance(job, Asked) else asked.expires or 0
         job.when = choose(job.when, asked.when, asked.mode)
         if isinstance(job, Asked):
             return
@@ -116,6 +120,8 @@ class Moves:
 
     def _put_back(self, job: Job, when: When, keep_order: bool) -> None:
         job.when, job.holder, job.fence, job.cancelled = when, "", 0, False
+        if job.failures + job.stalls or job.marks & SUSPECT:
+            job.expires = 0  # it has started once
         asked = self.blocked.pop(job.id, None)
         if asked is not None:
             self._merge(job, asked)
@@ -127,7 +133,7 @@ class Moves:
             self._place(new_job(id, asked))
 
     def _bury(self, job: Job, reason: str) -> None:
-        job.reason = reason
+        job.reason, job.expires = reason, 0
         self.dead.pop(job.id, None)
         self.broken.pop(job.id, None)
         (self.broken if reason == UNDECODABLE else self.dead)[job.id] = job

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from chaos.simulation.commands import ScriptCall
 from chaos.simulation.jobs import (
     KEEP,
@@ -58,13 +60,21 @@ class Orders(Moves):
     def _asked(self, data: bytes, text: bytes) -> Asked:
         if not text:
             return Asked(data)
-        priority, kind, ms, *limits, flags, _ = CHANGE.unpack_from(text)
+        priority, kind, ms, *limits, flags, extras = CHANGE.unpack_from(text)
         when = NOW
         if kind == 1:
             when = When(ms)
         elif kind == 2:
             when = self._from_now(ms)
-        return Asked(data, when, priority, tuple(limits), flags)
+        expires = self._expiry(text[-extras:], when) if extras else None
+        return Asked(data, when, priority, tuple(limits), flags, expires)
+
+    def _expiry(self, extras: bytes, when: When) -> float | None:
+        given = msgspec.msgpack.decode(extras).get("expires")
+        if not given:
+            return None if given is None else 0.0
+        kind, ms = given
+        return float(ms if kind == "at" else when.at + ms if when.at else self._from_now(ms).at)
 
     def _put(self, id: str, asked: Asked) -> str:
         waiting, running = self.ready.get(id) or self.scheduled.get(id), self.leased.get(id)

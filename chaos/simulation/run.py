@@ -171,6 +171,7 @@ class Run:
         return {
             **self.truth.counts(),
             "taken back": sum(book.reaped for book in books),
+            "expired": sum(book.expired for book in books),
             "repeats": sum(book.replays for book in books),
             "stale": sum(book.stale for book in books),
             "cut short": int(max(book.shortest for book in books)),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.simulation.commands import ScriptCall
-from chaos.simulation.jobs import LIMITED, NOW, PLAIN_LIMITS, SUSPECT, UNDECODABLE, Answer, Hold, Job, When
+from chaos.simulation.jobs import EXPIRES, LIMITED, NOW, PLAIN_LIMITS, SUSPECT, UNDECODABLE, Answer, Hold, Job, When
 from chaos.simulation.moves import Moves
 from chaos.simulation.violation import Violation
 from windlass.storage.formats import META
@@ -39,7 +39,7 @@ class Turns(Moves):
         if want and registered and holder not in self.holders:
             answer.lost = True
         elif want:
-            answer.leased = sorted(self.ready.values(), key=lambda job: (job.priority, job.order))[:want]
+            self._choose_jobs(answer, want)
         self._compare_turn(answer, reply, args)
         self._lease(answer, holder, ms)
         self.answer = answer
@@ -49,6 +49,16 @@ class Turns(Moves):
             f"turn {holder}{outcomes} settled {answer.flags or '-'} leased {leases or '-'}"
             f"{f' reclaimed {taken_back}' * bool(taken_back)}{' lost' * answer.lost}"
         )
+
+    def _choose_jobs(self, answer: Answer, want: int) -> None:
+        """Choose the next jobs. Those before the last one that expired before their first attempt are dropped."""
+        for job in sorted(self.ready.values(), key=lambda job: (job.priority, job.order)):
+            if len(answer.leased) == want:
+                break
+            if job.expires and job.expires <= self.due:
+                answer.expired.append(job.id)
+            else:
+                answer.leased.append(job)
 
     def _settle_completed(self, args: list[bytes]) -> tuple[str, set[str], int]:
         count = int(args[9])
@@ -160,6 +170,10 @@ class Turns(Moves):
             raise Violation("I8", f"the lease of {name} on {ids} was cut short by {early:.0f} ms", *ids)
 
     def _lease(self, answer: Answer, holder: str, ms: int) -> None:
+        for id in answer.expired:
+            del self.ready[id]
+            self.changed = True
+        self.expired += len(answer.expired)
         for i, job in enumerate(answer.leased, 1):
             del self.ready[job.id]
             job.fence, job.holder, job.cancelled = answer.base + i, holder, False
@@ -172,7 +186,7 @@ class Turns(Moves):
             answer.leased = [replace(job) for job in answer.leased]
 
     def _compare_turn(self, answer: Answer, reply: Any, args: list[bytes]) -> None:
-        _, flags, base, ids, data, metas, priorities, _, taken_back, _, _, lost, _ = reply
+        _, flags, base, ids, data, metas, priorities, _, taken_back, _, _, lost, _, *rare = reply
         flags = flags.decode()
         if flags != answer.flags:
             self._blame_flags(answer.flags, flags, args)
@@ -180,6 +194,10 @@ class Turns(Moves):
             raise Violation("I8", f"{answer.taken_back} jobs should be reclaimed, but {taken_back} were")
         if bool(lost) != answer.lost:
             raise Violation("I8", f"the holder should be {'lost' if answer.lost else 'known'}")
+        expired = [id.decode() for id in rare[1]] if len(rare) > 1 else []
+        if expired != answer.expired:
+            text = f"{answer.expired} should have expired, but {expired} did"
+            raise Violation("I1", text, *(set(expired) ^ set(answer.expired)))
         found = [id.decode() for id in ids]
         expected = [job.id for job in answer.leased]
         if found != expected:
@@ -198,7 +216,8 @@ class Turns(Moves):
         _, marks, _, *limits = META.unpack_from(meta) if meta else plain
         max_failures, max_stalls, failures, stalls, least, most, _, _ = limits
         found = (priority, marks, failures, stalls, (max_failures, max_stalls, least, most))
-        expected = (job.priority, job.marks, job.failures, job.stalls, job.limits)
+        expected_marks = job.marks | EXPIRES * bool(job.expires)
+        expected = (job.priority, expected_marks, job.failures, job.stalls, job.limits)
         if found != expected:
             raise Violation("I12", f"{job.id} should have {expected}, but has {found}", job.id)
         early = job.when.truly - self.moment.true_ms

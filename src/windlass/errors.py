@@ -17,6 +17,7 @@
     │   └── StallError                       its lease was lost too often
     │       └── CrashError                     its process died too often
     ├── ResultMissing                      the job is gone, and no result was kept
+    │   └── JobExpired                       it expired before its first attempt
     ├── UnsupportedByLayout                the queue's layout does not support the operation
     ├── NotApplied                         the operation did not happen: safe to try again
     │   ├── ServerUnreachable                no connection could be made
@@ -130,6 +131,10 @@ class CrashError(StallError):
 
 class ResultMissing(WindlassError):
     """The job is gone, and no result was kept."""
+
+
+class JobExpired(ResultMissing):
+    """The job expired before its first attempt, so it did not run."""
 
 
 class UnsupportedByLayout(WindlassError):

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from windlass.errors import (
     AccessDenied,
+    JobExpired,
     JobFailed,
     NotApplied,
     OutcomeUnknown,
@@ -61,11 +62,12 @@ class EventKind(StrEnum):
     DEAD = "dead"
     BROKEN = "broken"
     CANCELLED = "cancelled"
+    EXPIRED = "expired"
     GONE = "gone"
 
 
 _FAILURES = (EventKind.DEAD, EventKind.BROKEN)
-_LAST = (EventKind.COMPLETED, *_FAILURES, EventKind.CANCELLED, EventKind.GONE)
+_LAST = (EventKind.COMPLETED, *_FAILURES, EventKind.CANCELLED, EventKind.EXPIRED, EventKind.GONE)
 _RUNNING = (EventKind.STARTED, EventKind.PROGRESS)
 _FOUND = {
     State.READY: EventKind.READY,
@@ -150,8 +152,9 @@ class JobHandle(Generic[R]):
 
         Waits up to `timeout` (`10`, "5m"), without one for as long as the job takes. The value is kept only if the task
         sets `keep_result`. Raises `JobFailed` if the job failed for good (`CrashError` if its process died too often,
-        `StallError` if its lease was lost too often), `ResultMissing` if the job is gone and no result was kept,
-        `TimeoutError` if it has not ended in time, `Undecodable` if the value does not fit the declared type.
+        `StallError` if its lease was lost too often), `JobExpired` if it expired before it could start,
+        `ResultMissing` if the job is gone and no result was kept, `TimeoutError` if it has not ended in time,
+        `Undecodable` if the value does not fit the declared type.
         """
         return self._flow_runner.run(self._result(timeout))
 
@@ -186,6 +189,10 @@ class JobHandle(Generic[R]):
                 raise failure(self.queue, self.id, result.reason, result.data.decode(errors="replace"))
             if kind is not None:
                 raise JobFailed(self.queue, self.id)
+        if kind is EventKind.EXPIRED:
+            raise JobExpired(
+                f"job {self.id!r} of queue {self.queue!r} expired before it could start, so it did not run"
+            )
         if kind is EventKind.COMPLETED and self._returns in (None, NoneType):
             return cast(R, None)  # a task without a return value needs no stored result
         raise ResultMissing(f"job {self.id!r} of queue {self.queue!r} {self._why_missing(kind)}")

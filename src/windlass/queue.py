@@ -121,6 +121,8 @@ class Queue:
           min_backoff, max_backoff
                         the wait after the first failure, 2 s; it doubles up to 5 min.
           tags          up to 10 short strings to find the job by: see `jobs`.
+          expires       drop the job if its first attempt has not started by then: a time with a zone (datetime), or a
+                        duration ("10m"), counted from the run time.
           if_exists     "keep" leaves an existing job of this id as it is; "update" is the default.
           update_data, update_priority, update_max_failures, update_max_stalls, update_min_backoff, update_max_backoff
                         False keeps this part of an existing job.
@@ -242,8 +244,8 @@ class Queue:
         """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
 
         Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`,
-        `tags` (an empty list removes them), `reset_counts`. With `when="later"` or `"earlier"` the run time changes
-        only in that direction.
+        `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With `when="later"` or
+        `"earlier"` the run time changes only in that direction.
         """
         return self._flow_runner.run(self._update(id, changes))
 
@@ -320,6 +322,8 @@ class Queue:
         If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """
         found = yield from session.perform(turn(waiter))
+        while found.expired and not (found.leases or found.refused):
+            found = yield from session.perform(turn(waiter))  # one call drops a bounded number of expired jobs
         guard = DecodeGuard()
         while found.refused and not found.leases:
             if found.returned:

@@ -619,3 +619,15 @@ def test_a_search_for_a_tag_ends_and_tells_where_to_go_on(run: Run, queue: Queue
     cursor = result.stderr.split()[-1]
     found = told(run("jobs", NAME, "--tag", "rare", "--state", "ready", "--cursor", cursor, "--json"))
     assert ([job["id"] for job in found["jobs"]], found["cursors"]) == (["last"], {})
+
+
+def test_a_job_with_an_expiry_is_enqueued_and_shown(run: Run, queue: Queue) -> None:
+    run("enqueue", "--raw", NAME, "data", "--id", "a", "--expires", "10m")
+    record = queue.get("a")
+    assert record is not None
+    assert told(run("jobs", NAME, "a", "--json"))["expires_at"] == record.expires_at
+    assert "expires at" in run("jobs", NAME, "a").stdout
+    refused(run("enqueue", "--raw", NAME, "data", "--expires", "soon"), 2, "--expires")
+    queue.enqueue(b"data", id="b")
+    assert told(run("jobs", NAME, "b", "--json"))["expires_at"] is None
+    assert "expires" not in run("jobs", NAME, "b").stdout

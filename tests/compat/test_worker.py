@@ -98,9 +98,13 @@ def test_concurrency_adapts_here_too(shop: Workshop) -> None:
     assert "up to 50 coroutines" in worker.log
 
 
-def test_a_layout_without_tags_refuses_them_wherever_they_are_used(layout: str, server: Server) -> None:
+def test_a_layout_without_tags_and_expiry_refuses_them_wherever_they_are_used(layout: str, server: Server) -> None:
     with Windlass(server.url) as app:
         queue = app.queue("tagged")
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*expiring jobs"):
+            queue.enqueue(b"1", expires="1h")
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*expiring jobs"):
+            app.task(queue="loops", expires="1h", name="short")(lambda: None)
         for use in (
             lambda: queue.enqueue(b"1", tags=["eu"]),
             lambda: queue.jobs("ready", tag="eu"),

@@ -28,6 +28,7 @@ from windlass.errors import (
     CrashError,
     InvalidId,
     InvalidOption,
+    JobExpired,
     JobFailed,
     ResultMissing,
     ServerUnreachable,
@@ -617,3 +618,14 @@ def test_events_go_on_after_a_lost_connection(
     assert next(events) == Event(EventKind.PROGRESS, 0.5)
     assert raw_queue.complete(lease)
     assert [event.kind for event in events] == ["completed"]
+
+
+def test_a_job_that_expires_while_waited_for(
+    raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, later: Later
+) -> None:
+    raw_queue.enqueue(b"", id="a", expires="10s")
+    found = waiting.for_(job.result)
+    later(11)
+    assert raw_queue.lease() is None
+    with pytest.raises(JobExpired, match="expired before it could start"):
+        found.result(10)

@@ -29,6 +29,8 @@ class Change:
     reset_counts: bool = True
     keep: bool = False
     must_exist: bool = False
+    expires: float | None = None  # 0 removes the expiry of an existing job
+    replace_extras: bool = True
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Entry:
     progress: float | None = None
     suspect: bool = False
     aside_until: float = 0
+    expires: float = 0
 
 
 @dataclass
@@ -108,9 +111,13 @@ class QueueModel:
         if change.reset_counts:
             job.failures = job.stalls = 0
             job.suspect = False
+        if change.replace_extras or change.expires is not None:
+            job.expires = change.expires or 0
         job.run_at = _run_at(job.run_at, change.run_at, change.run_at_mode)
 
     def _put_back(self, job: Entry, keep_turn: bool) -> None:
+        if job.failures + job.stalls or job.suspect:
+            job.expires = 0
         change = self.blocked.pop(job.id, None)
         if change:
             self._merge(job, change)
@@ -120,7 +127,7 @@ class QueueModel:
     def _gone(self, id: str) -> None:
         change = self.blocked.pop(id, None)
         if change:
-            self._place(Entry(id, change.data, change.priority, change.limits, change.run_at))
+            self._place(_new_entry(id, change))
 
     def _bury(self, job: Entry, *, broken: bool = False) -> None:
         self.dead.pop(job.id, None)
@@ -154,7 +161,7 @@ class QueueModel:
             return "updated"
         if change.must_exist:
             return None
-        self._place(Entry(id, change.data, change.priority, change.limits, change.run_at))
+        self._place(_new_entry(id, change))
         return "added"
 
     def _update(self, job: Entry, change: Change) -> None:
@@ -192,6 +199,8 @@ class QueueModel:
             update_priority=first.update_priority or change.update_priority,
             update_limits=first.update_limits or change.update_limits,
             reset_counts=first.reset_counts or change.reset_counts,
+            expires=change.expires if change.replace_extras or change.expires is not None else first.expires,
+            replace_extras=first.replace_extras or change.replace_extras,
         )
         return "blocked"
 
@@ -283,11 +292,16 @@ class QueueModel:
         """The jobs that must be leased now, in order."""
         if self.paused:
             return []
-        chosen = sorted(self.ready.values(), key=lambda job: (job.priority, job.turn))[:n]
-        for job in chosen:
+        chosen: list[Entry] = []
+        for job in sorted(self.ready.values(), key=lambda job: (job.priority, job.turn)):
+            if len(chosen) == n:
+                break
             del self.ready[job.id]
+            if job.expires and job.expires <= self.now:
+                continue
             job.holder = holder
             self.leased[job.id] = job
+            chosen.append(job)
         if chosen:
             self._sign_of_life(holder, seconds)
         return chosen
@@ -342,6 +356,10 @@ class QueueModel:
         if state == "dead":
             self.dropped = 0
         return count
+
+
+def _new_entry(id: str, change: Change) -> Entry:
+    return Entry(id, change.data, change.priority, change.limits, change.run_at, expires=change.expires or 0)
 
 
 def _run_at(old: float, new: float, mode: RunAtMode) -> float:

@@ -96,13 +96,16 @@ class QueueMachine(RuleBasedStateMachine):
         update_limits=st.booleans(),
         reset=st.sampled_from([None, True, False]),
         keep=st.sampled_from([False, False, True]),
+        expires=st.sampled_from([0, 0, 1, 2]),
     )
     def enqueue(
         self, id: str, data: bytes, priority: int, delay: int, limits: tuple[int, int], update_data: bool, mode: Any,
-        update_priority: bool, update_limits: bool, reset: bool | None, keep: bool,
+        update_priority: bool, update_limits: bool, reset: bool | None, keep: bool, expires: int = 0,
     ) -> None:  # fmt: skip
-        after = self._delay(delay)
+        after, lasts = self._delay(delay), self._delay(expires)
         options: dict[str, Any] = {} if reset is None else {"reset_counts": reset}
+        if lasts:
+            options["expires"] = lasts
         receipt = self.queue.enqueue(
             data,
             id=id,
@@ -121,6 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data, priority, self._run_at(after), limits, update_data, mode, update_priority, update_limits,
             update_data if reset is None else reset, keep,
+            expires=self.model.now + after + lasts if lasts else None, replace_extras=update_data,
         )  # fmt: skip
         assert receipt.status == self.model.enqueue(id, change)
 
@@ -150,10 +154,16 @@ class QueueMachine(RuleBasedStateMachine):
         delay=st.sampled_from([0, 1, 3]),
         mode=RUN_AT,
         priority=st.none() | st.just(1),
+        expires=st.sampled_from([None, None, 0, 2]),
     )
-    def update(self, id: str, data: bytes | None, delay: int, mode: Any, priority: int | None) -> None:
+    def update(
+        self, id: str, data: bytes | None, delay: int, mode: Any, priority: int | None, expires: int | None
+    ) -> None:
         changes: dict[str, Any] = {}
-        after = self._delay(delay)
+        after = self._delay(delay) if mode != "never" else 0
+        lasts = self._delay(expires or 0)
+        if expires is not None:
+            changes["expires"] = lasts or None
         if data is not None:
             changes["data"] = data
         if mode != "never":
@@ -165,6 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data or b"", priority or 5, self._run_at(after), DEFAULT_LIMITS, data is not None, mode,
             priority is not None, False, False, must_exist=True,
+            expires=None if expires is None else self.model.now + after + lasts if lasts else 0, replace_extras=False,
         )  # fmt: skip
         assert self.queue.update(id, **changes) == (self.model.enqueue(id, change) is not None)
 
@@ -325,6 +336,8 @@ class QueueMachine(RuleBasedStateMachine):
         ready = sorted(model.ready.values(), key=lambda job: (job.priority, job.turn))
         seen = [(job.id, job.data, job.priority, job.failures, job.stalls) for job in queue.all_jobs("ready")]
         assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls) for job in ready]
+        expiring = {job.id for state in ("ready", "scheduled") for job in queue.all_jobs(state) if job.expires_at}
+        assert expiring == {job.id for job in (*model.ready.values(), *model.scheduled.values()) if job.expires}
         scheduled = sorted(model.scheduled.values(), key=lambda job: (job.run_at, job.turn))
         assert [job.id for job in queue.all_jobs("scheduled")] == [job.id for job in scheduled]
         leased = {job.id: (job.fence, job.progress, job.cancelled) for job in queue.all_jobs("leased")}

@@ -32,6 +32,7 @@ _option = option_of("enqueue")
 @_option("--delay", type=duration(), metavar="DURATION", help="Delay the job, like 90s or 1h30m.")
 @_option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="0 runs first, 9 last. The default is 5.")
 @_option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the job. Repeat it for several tags.")
+@_option("--expires", type=duration(), metavar="DURATION", help="Drop the job if it has not started by then.")
 @_option("--queue", metavar="NAME", help="Use this queue instead of the task's queue.")
 @_option("--durability", metavar="LEVEL", help="Required durability: memory, everysec, fsync, or replicated(n).")
 @app_option("The app of the task. Its signature checks the arguments, and its server gets the job.")
@@ -46,6 +47,7 @@ def enqueue(
     delay: float | None,
     priority: int | None,
     tags: tuple[str, ...],
+    expires: float | None,
     queue: str | None,
     durability: str | None,
     app_name: str | None,
@@ -67,7 +69,8 @@ def enqueue(
       windlass enqueue --raw thumbs 'any bytes'
       windlass enqueue --raw thumbs - < picture.png
     """
-    given = {"id": id, "delay": delay, "priority": priority, "tags": tags or None, "durability": durability}
+    given = {"id": id, "delay": delay, "priority": priority, "tags": tags or None, "expires": expires}
+    given["durability"] = durability
     options = cast(JobOptions, {name: value for name, value in given.items() if value is not None})
     if raw:
         if queue:

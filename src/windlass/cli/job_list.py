@@ -151,6 +151,7 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
             ("priority", job.priority),
             ("tags", " ".join(job.tags) or None),
             ("runs at", format_time(job.run_at)),
+            ("expires at", format_time(job.expires_at)),
             ("failures", f"{job.failures} (max_failures {limits.max_failures})"),
             ("stalls", f"{job.stalls} (max_stalls {limits.max_stalls})"),
             ("backoff", f"{limits.min_backoff:g} s to {limits.max_backoff:g} s"),
@@ -173,7 +174,7 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
 def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
     """A job as a JSON object."""
     failed = job.failed
-    facts = structs.asdict(job) | structs.asdict(job.extras)
+    facts = structs.asdict(job) | {"tags": job.tags, "expires_at": job.expires_at}
     facts |= {"task": task_of(job), "failed": None if failed is None else failed.id}
     del facts["data"], facts["extras"]
     return facts | ({"data": payload(job.data)} if with_data else {})

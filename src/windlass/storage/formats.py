@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import msgspec
 
-from windlass.values.job import FAILURE_JOB, LIMITED, NO_EXTRAS, PLAIN, SUSPECT, Change, Extras, Limits
+from windlass.values.job import EXPIRES, FAILURE_JOB, LIMITED, NO_EXTRAS, PLAIN, SUSPECT, Change, Extras, Limits
 
 # -- records ---------------------------------------------------------------------------------------
 
@@ -152,6 +152,7 @@ _SHARED_NUMBERS = {
     "SUSPECT": SUSPECT,
     "FAILURE_JOB": FAILURE_JOB,
     "LIMITED": LIMITED,
+    "EXPIRES": EXPIRES,
     "META_VERSION": META_VERSION,
     "IMPLIED_PRIORITY": IMPLIED.priority,
     "IMPLIED_MAX_FAILURES": IMPLIED.max_failures,
@@ -172,6 +173,7 @@ _NATIVE_NUMBERS = {
     "RENEW_BELOW_MS": RENEW_BELOW_MS,
     "FENCE_AT": LEASE.offset("fence") + 1,  # Lua counts from 1
     "CLOCK_AT": CORE.offset("clock") + 1,
+    "MARKS_AT": META.offset("marks") + 1,
 }
 
 # -- packing in Python -----------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class Capability(StrEnum):
     FAILURE_HANDLERS = "failure handlers"
     RESULTS = "results and events"
     TAGS = "tags"
+    EXPIRES = "expiring jobs"
     HAND_OVER = "jobs handed over on completion"
     SCHEDULES = "schedules"
     PAUSE = "pausing"
@@ -95,6 +96,7 @@ class Turn(Struct, frozen=True):
     began, as far as the layout knows. `refused` are leases with a damaged payload or a wrong seal: they must not run,
     and are settled as they are. `returned` counts the broken jobs that were released because the queue already has
     `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there were more than `max_dead`.
+    `expired` has the ids of the jobs that were dropped because they expired before their first attempt.
     """
 
     settled: tuple[bool, ...]
@@ -108,6 +110,7 @@ class Turn(Struct, frozen=True):
     refused: tuple[Broken | Unknown, ...] = ()
     returned: int = 0
     dropped: int = 0
+    expired: tuple[str, ...] = ()
 
 
 class Beat(Struct, frozen=True):

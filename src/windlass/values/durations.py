@@ -60,6 +60,13 @@ def run_time(run_at: Moment | None, delay: Duration | None) -> tuple[str, int] |
     return ("at", _moment(run_at))
 
 
+def expiry(expires: Duration | datetime) -> tuple[str, int]:
+    """Parse the time when a waiting job expires: ("at", ms since 1970) or ("in", ms from its run time)."""
+    if isinstance(expires, datetime):
+        return "at", _moment(expires, "expires")
+    return "in", milliseconds(expires, "expires", least=0.001)
+
+
 def _float(value: float) -> float:
     """Convert to float. An int too large for one becomes a float that is out of every range."""
     try:
@@ -68,11 +75,11 @@ def _float(value: float) -> float:
         return 1e300 if value > 0 else -1e300
 
 
-def _moment(run_at: Moment) -> int:
+def _moment(run_at: Moment, what: str = "run_at") -> int:
     if isinstance(run_at, datetime):
         if run_at.tzinfo is None:
             raise InvalidTime(
-                f"run_at={run_at!r} has no time zone, so the time is unknown: "
+                f"{what}={run_at!r} has no time zone, so the time is unknown: "
                 "use datetime.now(timezone.utc) or .astimezone()"
             )
         return min(LATEST_MS, max(1, -((_EPOCH - run_at) // timedelta(milliseconds=1))))  # exact, rounded up

@@ -49,6 +49,7 @@ def failure(queue: str, id: str, reason: str | None, message: str) -> JobFailed:
 SUSPECT = 1  # the job ran in a process that died, and may have killed it
 FAILURE_JOB = 2  # a job for the failure handler; its data is the record of the failed job
 LIMITED = 4  # the job has limits of its own, which override those of its task
+EXPIRES = 8  # the job has an expiry, and no attempt has counted yet
 
 
 class State(StrEnum):
@@ -75,6 +76,7 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     """The options that few jobs have. They cost nothing while none is given."""
 
     tags: tuple[str, ...] = ()
+    expires: int = 0  # ms since 1970; 0 is never
 
 
 NO_EXTRAS = Extras()
@@ -219,6 +221,11 @@ class JobRecord(Redacted, frozen=True):
     def tags(self) -> tuple[str, ...]:
         """The job's tags."""
         return self.extras.tags
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the job expires if no attempt has started by then, in seconds since 1970."""
+        return self.extras.expires / 1000 if self.extras.expires else None
 
     def json(self) -> Any:
         """The payload, read as JSON."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
-from windlass.errors import InvalidOption
+from windlass.errors import InvalidOption, InvalidTime
 from windlass.values.durability import Durability
-from windlass.values.durations import Duration, Moment, milliseconds, run_time
+from windlass.values.durations import Duration, Moment, expiry, milliseconds, run_time
 from windlass.values.ids import random_id
 from windlass.values.job import PLAIN, Change, NewJob
 from windlass.values.validation import (
@@ -43,6 +44,7 @@ class SentOptions(LimitOptions, total=False):
 
     priority: int
     tags: Iterable[str]
+    expires: Duration | datetime | None
 
 
 class JobOptions(SentOptions, total=False):
@@ -119,6 +121,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         limits_given=_gives_limits(options),
     )
+    _check_expiry(change)
     id = check_id(given_id) if given_id is not None else spare_id or random_id()
     return NewJob(
         id,
@@ -178,7 +181,15 @@ def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
     extras: dict[str, Any] = {}
     if "tags" in options:
         extras["tags"] = check_tags(options["tags"])
+    if "expires" in options:
+        extras["expires"] = 0 if options["expires"] is None else expiry(options["expires"])
     return extras
+
+
+def _check_expiry(change: Change) -> None:
+    kind, expires = change.extras.get("expires", ("in", 0))
+    if kind == "at" and change.when is not None and change.when[0] == "at" and expires <= change.when[1]:
+        raise InvalidTime("the job expires before it may run: expires must be later than run_at")
 
 
 def check_tags(tags: object) -> tuple[str, ...]:

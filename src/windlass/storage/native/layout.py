@@ -312,7 +312,8 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
-        _, flags, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *dropped = reply
+        _, flags, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *rare = reply
+        dropped, expired = (*rare, 0, ())[:2] if len(rare) < 2 else rare
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -346,7 +347,8 @@ class NativeLayout:
             waiting,
             tuple(refused),
             flags.count(_RELEASED_BROKEN),
-            sum(dropped),
+            dropped,
+            tuple(str(id, "utf-8", "replace") for id in expired),
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:

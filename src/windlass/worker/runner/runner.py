@@ -352,6 +352,8 @@ class Runner:
             log.warning(
                 "Queue %s has more than max_dead dead jobs; dropped the %d oldest", consumer.queue, turn.dropped
             )
+        for id in turn.expired:
+            log.warning("%s: expired before it could start; it was dropped", in_one_line(f"{consumer.queue}/{id}"))
         if all(turn.settled):
             return
         for outcome, is_settled in zip(sent, turn.settled, strict=True):

@@ -29,7 +29,7 @@
 --            ms until the next run time or end of a lease or -1, jobs taken back from lost holders,
 --            jobs in the outbox, ms until the next tick of a schedule or -1,
 --            1 if nothing was leased because the holder is not known, number of registered waiters,
---            and only if not 0: how many of the oldest dead jobs were dropped }
+--            and only if there were any: how many of the oldest dead jobs were dropped, ids of the jobs that expired }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
 local FIRST_BATCH = 16 -- jobs that are read before their size is known
@@ -42,10 +42,10 @@ local others = tonumber(ARGV[others_at])
 
 local lost = 0
 local dropped = 0
+local expired = {} -- ids
 local replayed = begin_op()
 
-local function turn_reply(flags, base, ids, data, scores, wait, taken_back)
-  local metas = #ids > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
+local function turn_reply(flags, base, ids, data, metas, scores, wait, taken_back)
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
@@ -54,7 +54,7 @@ local function turn_reply(flags, base, ids, data, scores, wait, taken_back)
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
   return { reading(), flags, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE],
-    dropped > 0 and dropped or nil }
+    (dropped > 0 or #expired > 0) and dropped or nil, #expired > 0 and expired or nil }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
@@ -95,7 +95,8 @@ if replayed then
     end
     data = call('HMGET', DATA, unpack(ids))
   end
-  return turn_reply(flags, base, ids, data, scores, -1, tonumber(taken_back))
+  local metas = count > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
+  return turn_reply(flags, base, ids, data, metas, scores, -1, tonumber(taken_back))
 end
 
 local changed = false
@@ -354,14 +355,14 @@ for name in pairs(settled_holders) do drop_holder_if_done(name) end
 ---------------------------------------------------------------------------------------------------
 -- Lease
 
-local ids, scores, payloads = {}, {}, {}
+local ids, scores, payloads, metas = {}, {}, {}, {}
 local base = math.max(state.fence, wall_us)
 if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then
   lost = 1
 elseif not (state.paused or being_swept) then
   -- The first batch shows how large the jobs are; a reply is bounded in bytes as well as in number.
   local bytes, piece = 0, FIRST_BATCH
-  while #ids < wanted and bytes < MAX_REPLY_BYTES do
+  while #ids < wanted and bytes < MAX_REPLY_BYTES and #expired < MAX_ITEMS do
     local asked = math.min(wanted - #ids, piece)
     local popped = call('ZPOPMIN', READY, asked)
     if #popped == 0 then break end
@@ -369,10 +370,21 @@ elseif not (state.paused or being_swept) then
     local names, taken = {}, #ids
     for i = 1, #popped / 2 do names[i] = popped[2 * i - 1] end
     local found = call('HMGET', DATA, unpack(names))
+    local records = size[META] > 0 and call('HMGET', META, unpack(names))
     for i = 1, #names do
-      if found[i] then
+      local meta = records and records[i]
+      -- Compares one byte of the packed record, without decoding it: few jobs have an expiry.
+      local is_expired = meta and #meta > META_SIZE and string.byte(meta, MARKS_AT) % (2 * EXPIRES) >= EXPIRES
+      if is_expired then
+        local fine, extras = pcall(cmsgpack.unpack, string.sub(meta, META_SIZE + 1))
+        is_expired = fine and type(extras) == 'table' and (tonumber(extras.expires) or due + 1) <= due
+      end
+      if is_expired then
+        expired[#expired + 1] = names[i]
+      elseif found[i] then
         taken = taken + 1
         ids[taken], scores[taken], payloads[taken] = names[i], popped[2 * i], found[i]
+        if records then metas[taken] = meta end
         bytes = bytes + #found[i]
       else
         call('HDEL', META, names[i]) -- an index entry without a job
@@ -381,6 +393,12 @@ elseif not (state.paused or being_swept) then
     if #names < asked then break end
     piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * taken / (bytes + taken + 1))))
   end
+end
+if #expired > 0 then
+  call('HDEL', DATA, unpack(expired))
+  call('HDEL', META, unpack(expired))
+  if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(expired)) end
+  for _, id in ipairs(expired) do publish_event(id, 'expired') end
 end
 if #ids > 0 then
   local leases, members = {}, {}
@@ -415,7 +433,8 @@ if waiter ~= '' then
       call('PEXPIRE', IDLE, 2 * REGISTERED_MS) -- the key goes soon after the last waiter died
     end
     if not state.paused then
-      local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
+      if #expired >= MAX_ITEMS then wait = 0 end -- this call stopped at its limit: there may be more jobs
+      local first = wait < 0 and call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
       local expiry = size[HELD] > 0 and call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2] -- nothing held: nothing to take back
       if first then wait = math.max(0, tonumber(first) - due) end
       if expiry then
@@ -435,4 +454,4 @@ end
 if not state.paused then
   wake(made_ready > #ids and math.min(made_ready, call('ZCARD', READY)) or 0)
 end
-return turn_reply(table.concat(flags), base, ids, payloads, scores, wait, taken_back)
+return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, taken_back)

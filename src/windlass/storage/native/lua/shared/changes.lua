@@ -18,6 +18,10 @@ local function read_change(text)
   local c = unpack_change(text)
   c.run_at = (c.when == 0 and 0) or (c.when == 1 and c.ms) or from_now(c.ms)
   if c.extras_length > 0 then c.extras = read_extras(string.sub(text, CHANGE_SIZE + 1, CHANGE_SIZE + c.extras_length)) end
+  if c.extras and type(c.extras.expires) == 'table' then -- as a caller gives it: { 'at', ms } or { 'in', ms }
+    local kind, ms = c.extras.expires[1], tonumber(c.extras.expires[2]) or 0
+    c.extras.expires = (kind == 'at' and ms) or (c.run_at > 0 and c.run_at + ms) or from_now(ms)
+  end
   return c
 end
 

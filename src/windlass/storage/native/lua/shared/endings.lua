@@ -10,8 +10,14 @@ local function release_blocked(id, text)
   place(id, c, c.run_at)
 end
 
+-- A job that has started once does not expire any more: the first attempt may have done a part of its work.
+local function keep_from_expiring(m)
+  if m.extras then m.extras.expires = nil end
+end
+
 -- Puts a job that was leased back into `ready` or `scheduled`, merged with the change that is blocked behind it.
 local function put_back(id, m, run_at, score)
+  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then keep_from_expiring(m) end
   local text = call('HGET', BLOCKED, id)
   if text then
     local c = read_blocked(text)
@@ -64,6 +70,7 @@ end
 -- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
 -- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
+  keep_from_expiring(m)
   local dead_record = struct.pack(DEAD_RECORD_FORMAT, reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
   local event = reason == UNDECODABLE and 'broken' or 'dead'

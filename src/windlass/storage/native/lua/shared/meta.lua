@@ -1,7 +1,7 @@
 -- META records: the options, counters and marks of a job (see storage/formats.py). Absent while all are as implied.
 -- record META
 
--- Extras are the options that few jobs have: { tags = { … }, expires_at = ms }. Nil without any.
+-- Extras are the options that few jobs have: { tags = { … }, expires = ms }. Nil without any.
 local function read_extras(packed)
   if packed == '' then return nil end
   local fine, extras = pcall(cmsgpack.unpack, packed)

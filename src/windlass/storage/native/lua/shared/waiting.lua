@@ -4,6 +4,7 @@
 local PARKED_FRACTION = 0.5
 
 local function keep_meta(id, m, needed)
+  set_mark(m, EXPIRES, m.extras ~= nil and m.extras.expires ~= nil)
   if needed or not is_plain(m) then
     call('HSET', META, id, write_meta(m))
     size[META] = 1
