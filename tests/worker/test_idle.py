@@ -14,7 +14,7 @@ from tests.support.workers import Workshop, pass_time
 from windlass import Windlass
 from windlass.storage.formats import SOON_MS
 from windlass.storage.native.keys import queue_key
-from windlass.storage.port import Turn
+from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.job import Change, NewJob
 from windlass.worker.runner.queue_consumer import MAX_POLL_S, MIN_POLL_S, SOLO_WORKERS, QueueConsumer
 
@@ -65,7 +65,7 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Que
     async with Windlass(server.url) as app:
 
         async def look_in_vain(waiter: str) -> None:
-            look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=waiter)
+            look = app.layout("quiet").turn((), LeaseRequest(want=1, seconds=15.0, holder="w", waiter=waiter))
             await app.arun(lambda session: session.perform(look))
 
         async def wait(count: int) -> QueueConsumer:
@@ -108,7 +108,7 @@ async def test_a_worker_polls_for_lost_jobs_only_if_others_hold_some(server: Ser
         queue = app.queue("held")
 
         async def idle_for() -> float | None:
-            look = app.layout("held").turn((), want=1, seconds=15.0, holder="looks", waiter="looks")
+            look = app.layout("held").turn((), LeaseRequest(want=1, seconds=15.0, holder="looks", waiter="looks"))
             return (await app.arun(lambda session: session.perform(look))).idle_for
 
         assert not await queue.abeat("peer", 5.0, register=True)

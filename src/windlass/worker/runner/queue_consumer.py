@@ -14,7 +14,7 @@ from time import monotonic, time
 
 from windlass.app import Windlass
 from windlass.storage.formats import MAX_POLL_MS, MAX_PROBING_MS
-from windlass.storage.port import Call, Capability, Layout, Turn
+from windlass.storage.port import Call, Capability, Layout, LeaseRequest, Turn
 from windlass.transport import Flow, Session
 from windlass.values.decode_guard import DecodeGuard
 from windlass.values.ids import random_id
@@ -240,8 +240,7 @@ class QueueConsumer:
         sent, self.outcomes = self.outcomes[:count], self.outcomes[count:]
         if want and self.guard.suspended:
             self.guard.begin_trial()
-        call = self.layout.turn(
-            sent,
+        request = LeaseRequest(
             want=want,
             seconds=self._lease,
             holder=self.holder,
@@ -249,6 +248,7 @@ class QueueConsumer:
             waiter=self.waiter if want and not self.guard.suspended else None,
             registered=True,
         )
+        call = self.layout.turn(sent, request)
         self.in_flight += 1
         try:
             turn, server = await self._app.arun(lambda session: _perform(session, call))
