@@ -613,10 +613,10 @@ async def test_a_worker_that_found_only_forged_jobs_looks_for_more_at_once(
     raw_queue.enqueue(b"x", id="a")
     data["a"] = b"forged"
     raw_queue.beat("w", register=True)
-    consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0)
+    consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0, lambda: None)
     _, turn = await consumer.turn(1)
     assert [outcome.lease.id for outcome in turn.refused] == ["a"]
-    assert not consumer.is_empty
+    assert not consumer.poll.is_empty
     assert consumer.wants_poll(0.0), "there may be sound ones behind it"
     assert settle(raw_queue, *turn.refused) == (True,)
 
