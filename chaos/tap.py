@@ -38,7 +38,7 @@ from chaos.log import (
 from windlass.errors import OutcomeUnknown, WindlassError
 from windlass.storage.formats import CHANGE, META
 from windlass.storage.native.layout import NativeLayout
-from windlass.storage.port import Beat, Call, Parcel, Turn
+from windlass.storage.port import NO_LEASES, Beat, Call, LeaseRequest, Parcel, Turn
 from windlass.tasks.context import Job
 from windlass.transport.session import Caller, Session
 from windlass.transport.wire import Flow
@@ -486,16 +486,10 @@ def _wrap_layout() -> None:
         return _tapped(enqueue(self, jobs, *more, **others), _Enqueue, self.queue, jobs)
 
     def tapped_turn(
-        self: NativeLayout,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        **others: Any,
+        self: NativeLayout, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES
     ) -> Call[Turn]:
-        call = turn(self, outcomes, want=want, seconds=seconds, holder=holder, **others)
-        return _tapped(call, _Turn, self.queue, outcomes, want, seconds, holder or "")
+        want, seconds, holder = request.want, request.seconds, request.holder or ""
+        return _tapped(turn(self, outcomes, request), _Turn, self.queue, outcomes, want, seconds, holder)
 
     def tapped_extend(self: NativeLayout, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
         return _tapped(extend(self, leases, seconds), _Extend, self.queue, leases, seconds)

@@ -42,6 +42,15 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("worker.runner",),
         ("worker.in_process", "worker.supervisor"),
     ),
+    "worker.runner": (
+        ("worker.runner.concurrency", "worker.runner.outbox", "worker.runner.ticker"),
+        ("worker.runner.pending_outcomes", "worker.runner.poll_timer", "worker.runner.held_leases",
+         "worker.runner.schedule_timer"),
+        ("worker.runner.queue_consumer",),
+        ("worker.runner.wakeups",),
+        ("worker.runner.runner",),
+        ("worker.runner.process",),
+    ),
 }  # fmt: skip
 
 # Modules that have to know each other. Each has its reason; there are to be no more.

@@ -499,7 +499,7 @@ MUTANTS = (
     Mutant(
         "outcomes of a turn that failed are forgotten",
         "worker/runner/queue_consumer.py",
-        "            self.outcomes = sent + self.outcomes\n",
+        "            self.outcomes.put_back(sent)\n",
         "            pass\n",
         ("tests/worker/test_server_faults.py",),
     ),
@@ -542,8 +542,8 @@ MUTANTS = (
     Mutant(
         "a runner does not reconcile with a restored server",
         "worker/runner/runner.py",
-        "        if consumer.needs_reconcile:\n",
-        "        if consumer.needs_reconcile and consumer.reconciling:\n",
+        "        if consumer.leases.need_reconcile:\n",
+        "        if consumer.leases.need_reconcile and consumer.leases.reconciling:\n",
         ("tests/worker/test_rewinds.py",),
     ),
     # -- jobs that cannot be decoded ---------------------------------------------------------------------

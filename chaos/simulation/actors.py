@@ -16,7 +16,7 @@ from chaos.simulation.world import Interrupted, Life, Program, Task, World
 from windlass.errors import NotApplied, OutcomeUnknown, WindlassError
 from windlass.queue import Queue
 from windlass.storage.native.layout import NativeLayout
-from windlass.storage.port import Call, Turn
+from windlass.storage.port import Call, LeaseRequest, Turn
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.session import Session, SessionOptions
 from windlass.transport.wire import Sleep
@@ -331,8 +331,7 @@ class NamedWorker(Actor):
         holder, want = self.holder, max(0, SLOTS - len(self.in_hand))
         most = self.layout.largest_turn
         sent, self.outcomes = self.outcomes[:most], self.outcomes[most:]
-        call = self.layout.turn(
-            sent,
+        request = LeaseRequest(
             want=want,
             seconds=self.stage.lease,
             holder=holder,
@@ -340,7 +339,7 @@ class NamedWorker(Actor):
             registered=True,
         )
         try:
-            turn = yield from self.perform(call)
+            turn = yield from self.perform(self.layout.turn(sent, request))
         except WindlassError as error:
             if isinstance(error, OutcomeUnknown):
                 self.stage.truth.doubted()

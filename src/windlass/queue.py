@@ -12,14 +12,14 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from inspect import iscoroutine
 from time import monotonic
-from typing import Any, Protocol, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable, TooManyUndecodable
 from windlass.storage.formats import MAX_ITEMS, MAX_REPLY_BYTES
-from windlass.storage.port import Call, Capability, Layout, Turn
+from windlass.storage.port import Call, Capability, Layout, LeaseRequest, Turn
 from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.listeners import Listener
@@ -63,12 +63,6 @@ Shortfall = tuple[Durability, Durability]  # the level reached, and the level as
 
 MAX_TAG_STEPS = 20  # of `tags`, each over about 1,000 jobs
 MAX_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
-
-
-class _MakesTurn(Protocol):
-    """Makes the call of one lease attempt: registers the waiter to wake, and settles refused leases."""
-
-    def __call__(self, waiter: str | None = None, refused: Sequence[Outcome] = ()) -> Call[Turn]: ...
 
 
 class Queue:
@@ -303,27 +297,27 @@ class Queue:
         wait_s = milliseconds(wait, "wait") / 1000
         if holder is not None:
             check_name(holder, "holder")
-
-        def turn(waiter: str | None = None, refused: Sequence[Outcome] = ()) -> Call[Turn]:
-            return self._layout.turn(refused, want=n, seconds=length, holder=holder, waiter=waiter)
+        request = LeaseRequest(want=n, seconds=length, holder=holder)
 
         def flow(session: Session) -> Flow[list[Lease]]:
             deadline = monotonic() + wait_s
-            found = yield from self._try_lease(session, turn)
+            found = yield from self._try_lease(session, request)
             if found.leases or not wait_s:
                 return list(found.leases)
-            return (yield from self._wait_for_lease(session, turn, deadline))
+            return (yield from self._wait_for_lease(session, request, deadline))
 
         return flow
 
-    def _try_lease(self, session: Session, turn: _MakesTurn, waiter: str | None = None) -> Flow[Turn]:
+    def _try_lease(self, session: Session, request: LeaseRequest) -> Flow[Turn]:
         """Lease once. A job whose seal does not fit becomes broken; the sound jobs are returned.
 
         If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """
-        found = yield from session.perform(turn(waiter))
+        found = yield from session.perform(self._layout.turn((), request))
         while found.expired and not (found.leases or found.refused):
-            found = yield from session.perform(turn(waiter))  # one call drops a bounded number of expired jobs
+            found = yield from session.perform(
+                self._layout.turn((), request)
+            )  # one call drops a bounded number of them
         guard = DecodeGuard()
         while found.refused and not found.leases:
             if found.returned:
@@ -335,7 +329,7 @@ class Queue:
                     f"queue {self.name!r}: {guard.reason}. The other jobs were released. Check this program's keys, "
                     "then revive or purge the broken jobs"
                 )
-            found = yield from session.perform(turn(waiter, settled))
+            found = yield from session.perform(self._layout.turn(settled, request))
         if found.refused:
             sound = found.leases
             # If the caller stops waiting, the sound jobs must be released too.
@@ -348,15 +342,16 @@ class Queue:
                 pass  # their leases end, and the next lease refuses them again
         return found
 
-    def _wait_for_lease(self, session: Session, turn: _MakesTurn, deadline: float) -> Flow[list[Lease]]:
+    def _wait_for_lease(self, session: Session, request: LeaseRequest, deadline: float) -> Flow[list[Lease]]:
         """Try, register as idle, and sleep until a wake-up, or until the next job is due. Repeat until the deadline."""
-        keys = turn(None).keys
+        keys = self._layout.turn((), request).keys
         listener: Listener | None = None
         try:
             while True:
                 if listener is None:
                     listener = yield from self._listen(session, keys)
-                found = yield from self._try_lease(session, turn, listener.name if listener else None)
+                request = structs.replace(request, waiter=listener.name if listener else None)
+                found = yield from self._try_lease(session, request)
                 left = deadline - monotonic()
                 if found.leases or left <= 0:
                     break

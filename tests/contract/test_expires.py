@@ -13,7 +13,7 @@ from tests.contract.performing import perform, settle
 from windlass import JobRecord, Queue, RawJob, State, Status
 from windlass.errors import InvalidOption, InvalidTime
 from windlass.storage.formats import MAX_ITEMS
-from windlass.storage.port import Turn
+from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.outcome import Crashed
 
 pytestmark = pytest.mark.needs("EXPIRES")
@@ -28,7 +28,7 @@ def record_of(queue: Queue, id: str) -> JobRecord:
 
 def ask_for_jobs(queue: Queue) -> Turn:
     """One turn that asks for ten jobs, as a worker makes it."""
-    return perform(queue, lambda layout: layout.turn(want=10, seconds=30))
+    return perform(queue, lambda layout: layout.turn((), LeaseRequest(want=10, seconds=30)))
 
 
 def test_a_job_that_has_not_started_by_then_is_dropped_and_the_others_run(queue: Queue, later: Later) -> None:

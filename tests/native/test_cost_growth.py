@@ -25,6 +25,7 @@ from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
 from windlass.storage.native.keys import queue_key, queue_keys
 from windlass.storage.native.records import add_sum
+from windlass.storage.port import LeaseRequest
 from windlass.transport import Session
 from windlass.values.outcome import Completed
 
@@ -185,7 +186,7 @@ def _holder(queue: Queue, app: Windlass, n: int) -> str:
 
 def _turn(queue: Queue, app: Windlass, lease: Lease) -> bool:
     layout = app.layout(queue.name)
-    turn = app.run(lambda session: session.perform(layout.turn([Completed(lease)], want=1, seconds=600)))
+    turn = app.run(lambda session: session.perform(layout.turn([Completed(lease)], LeaseRequest(want=1, seconds=600))))
     return turn.settled == (True,) and len(turn.leases) == 1
 
 
@@ -201,7 +202,7 @@ def _resume(queue: Queue, app: Windlass) -> None:
 
 
 def _look(queue: Queue, app: Windlass, _: None) -> bool:
-    look = app.layout(queue.name).turn(want=1, seconds=600, waiter="waiter")
+    look = app.layout(queue.name).turn((), LeaseRequest(want=1, seconds=600, waiter="waiter"))
     return not app.run(lambda session: session.perform(look)).leases
 
 

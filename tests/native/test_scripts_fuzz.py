@@ -18,7 +18,7 @@ from windlass import Lease, State, Windlass
 from windlass.errors import KeyConflict, WindlassError
 from windlass.storage.native import NativeLayout, scripts
 from windlass.storage.native.keys import NAMES, queue_key
-from windlass.storage.port import Call, Parcel, ScheduleBook
+from windlass.storage.port import Call, LeaseRequest, Parcel, ScheduleBook
 from windlass.values.job import Change, Limits, NewJob
 from windlass.values.outcome import (
     Broken,
@@ -116,7 +116,8 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         ),
         "native/enqueue": layout.enqueue(some),
         "native/turn": layout.turn(
-            [chance.choice(outcomes)], want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])
+            [chance.choice(outcomes)],
+            LeaseRequest(want=chance.randint(0, 3), seconds=60, waiter=chance.choice([None, "me"])),
         ),
         "native/extend": layout.extend([lease], 60),
         "native/beat": layout.beat("w", 60, register=True, failure_handler=chance.choice([None, Limits(100)])),

@@ -13,7 +13,7 @@ import redis
 from tests.contract.performing import perform
 from windlass import Queue, RawJob
 from windlass.storage.native.keys import queue_key
-from windlass.storage.port import Turn
+from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.outcome import Completed
 
 JOBS = 20
@@ -33,7 +33,7 @@ def commands_of(client: redis.Redis, action: Callable[[], Any]) -> dict[str, int
 
 
 def lease(queue: Queue) -> Turn:
-    return perform(queue, lambda layout: layout.turn(want=JOBS, seconds=60))
+    return perform(queue, lambda layout: layout.turn((), LeaseRequest(want=JOBS, seconds=60)))
 
 
 def settle(queue: Queue, turn: Turn) -> Turn:

@@ -27,7 +27,7 @@ from windlass.storage.native.keys import queue_key, result_key
 from windlass.storage.native.records import add_sum, take_sum
 from windlass.storage.native.sealed_layout import SealedLayout
 from windlass.storage.native.sealing import SEALED
-from windlass.storage.port import Layout
+from windlass.storage.port import Layout, LeaseRequest
 from windlass.values.decode_guard import MAX_RUN
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Child, Completed, Failed, Kept
@@ -320,7 +320,7 @@ def test_a_refused_job_that_is_revived_is_refused_again(raw_queue: Queue, data: 
 def test_what_nobody_waited_for_goes_back_the_refused_as_well(raw_queue: Queue, data: Payloads) -> None:
     raw_queue.enqueue_many([RawJob(b"1", id="a"), RawJob(b"2", id="b")])
     data["b"] = b"forged"
-    call = raw_queue._layout.turn(want=2, seconds=30, holder="idle")
+    call = raw_queue._layout.turn((), LeaseRequest(want=2, seconds=30, holder="idle"))
     turn = raw_queue._flow_runner.run(lambda session: session.perform(call))
     assert [lease.id for lease in turn.leases] == ["a"]
     assert [(type(each), each.lease.id, each.lease.data) for each in turn.refused] == [(Broken, "b", b"")]
@@ -613,10 +613,10 @@ async def test_a_worker_that_found_only_forged_jobs_looks_for_more_at_once(
     raw_queue.enqueue(b"x", id="a")
     data["a"] = b"forged"
     raw_queue.beat("w", register=True)
-    consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0)
+    consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0, lambda: None)
     _, turn = await consumer.turn(1)
     assert [outcome.lease.id for outcome in turn.refused] == ["a"]
-    assert not consumer.is_empty
+    assert not consumer.poll.is_empty
     assert consumer.wants_poll(0.0), "there may be sound ones behind it"
     assert settle(raw_queue, *turn.refused) == (True,)
 

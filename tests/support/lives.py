@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 
 from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
-from windlass.storage.port import Call, Capability, Turn
+from windlass.storage.port import Call, Capability, LeaseRequest, Turn
 from windlass.transport.wire import Exchange
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
 
@@ -420,7 +420,7 @@ class Life:
         self.say(f"{n} for {seconds} s, {holder}{' registered' * registered}: {_words(outcomes)}")
         began = self.now()
         known = not registered or self.is_known(str(holder))
-        call = queue._layout.turn(outcomes, want=n, seconds=seconds, holder=holder, registered=registered)
+        call = queue._layout.turn(outcomes, LeaseRequest(want=n, seconds=seconds, holder=holder, registered=registered))
         with self.maybe_lossy(leasing=True) as lossy:
             found: Turn = self.perform(queue, call)
         before = self.settled(outcomes, found.settled)

@@ -14,9 +14,10 @@ from tests.support.workers import Workshop, pass_time
 from windlass import Windlass
 from windlass.storage.formats import SOON_MS
 from windlass.storage.native.keys import queue_key
-from windlass.storage.port import Turn
+from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.job import Change, NewJob
-from windlass.worker.runner.queue_consumer import MAX_POLL_S, MIN_POLL_S, SOLO_WORKERS, QueueConsumer
+from windlass.worker.runner.poll_timer import MAX_POLL_S, MIN_POLL_S, SOLO_WORKERS
+from windlass.worker.runner.queue_consumer import QueueConsumer
 
 SOON = 2.5  # seconds: MIN_POLL_S, and a loaded machine
 
@@ -65,16 +66,16 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Que
     async with Windlass(server.url) as app:
 
         async def look_in_vain(waiter: str) -> None:
-            look = app.layout("quiet").turn((), want=1, seconds=15.0, holder="w", waiter=waiter)
+            look = app.layout("quiet").turn((), LeaseRequest(want=1, seconds=15.0, holder="w", waiter=waiter))
             await app.arun(lambda session: session.perform(look))
 
         async def wait(count: int) -> QueueConsumer:
             for number in range(count):
                 await look_in_vain(f"waiter-{number}")
-            consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 15.0)
-            consumer.begin_poll()
+            consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 15.0, lambda: None)
+            consumer.poll.begin()
             await consumer.turn(1)
-            consumer.end_poll(None)
+            consumer.poll.end()
             return consumer
 
         yield wait
@@ -87,7 +88,7 @@ async def test_few_workers_poll_once_a_second(waiters: Callable[[int], Awaitable
     for _ in range(5):
         before = monotonic()
         assert not await consumer.probe()
-        assert before + MIN_POLL_S <= consumer.next_poll_at <= monotonic() + MIN_POLL_S
+        assert before + MIN_POLL_S <= consumer.poll.next_at <= monotonic() + MIN_POLL_S
 
 
 @pytest.mark.parametrize(("waiting", "longest"), [(3 * SOLO_WORKERS, 3 * MIN_POLL_S), (1000, MAX_POLL_S)])
@@ -98,7 +99,7 @@ async def test_with_more_waiting_workers_each_polls_less_often(
     pauses = []
     for _ in range(40):
         assert not await consumer.probe()
-        pauses.append(consumer.next_poll_at - monotonic())
+        pauses.append(consumer.poll.next_at - monotonic())
     assert max(pauses) <= longest
     assert max(pauses) > longest / 2 > min(pauses), "by chance, or all of them would look at once"
 
@@ -108,7 +109,7 @@ async def test_a_worker_polls_for_lost_jobs_only_if_others_hold_some(server: Ser
         queue = app.queue("held")
 
         async def idle_for() -> float | None:
-            look = app.layout("held").turn((), want=1, seconds=15.0, holder="looks", waiter="looks")
+            look = app.layout("held").turn((), LeaseRequest(want=1, seconds=15.0, holder="looks", waiter="looks"))
             return (await app.arun(lambda session: session.perform(look))).idle_for
 
         assert not await queue.abeat("peer", 5.0, register=True)
@@ -130,7 +131,7 @@ async def test_a_probe_tells_when_a_lease_ends_that_was_taken_since(
     await queue.aenqueue(b"")
     assert await queue.alease(3.0, holder="peer")
     assert not await consumer.probe()
-    assert consumer.next_poll_at <= monotonic() + 3.1
+    assert consumer.poll.next_at <= monotonic() + 3.1
     await queue.apurge()
 
 
@@ -151,12 +152,12 @@ async def test_a_probe_corrects_a_clock_reading_that_was_behind(server: Server) 
 
 async def test_no_poll_is_longer_than_a_lease(server: Server) -> None:
     async with Windlass(server.url) as app:
-        consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 2.0)
-        consumer._learn(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
+        consumer = QueueConsumer(app, "quiet", 1, frozenset({"loop"}), "w", 2.0, lambda: None)
+        consumer.poll.learn_from_turn(Turn((), (), None, 0, 0, None, False, 1000, ()), 1)
         pauses = []
         for _ in range(40):
             assert not await consumer.probe()
-            pauses.append(consumer.next_poll_at - monotonic())
+            pauses.append(consumer.poll.next_at - monotonic())
         assert 1.0 < max(pauses) <= 2.0
 
 
@@ -171,7 +172,7 @@ async def test_a_probe_finds_a_run_time_that_was_not_announced(
     job = NewJob("later", b"", Change(when=("in", 150)))
     await consumer._app.arun(lambda session: session.perform(consumer.layout.enqueue([job])))
     assert not await consumer.probe()
-    assert consumer.next_poll_at <= monotonic() + 0.15, "long before the next poll"
+    assert consumer.poll.next_at <= monotonic() + 0.15, "long before the next poll"
     assert consumer.may_probe(1)
-    monkeypatch.setattr("windlass.worker.runner.queue_consumer.monotonic", lambda: consumer.next_poll_at)
+    monkeypatch.setattr("windlass.worker.runner.poll_timer.monotonic", lambda: consumer.poll.next_at)
     assert not consumer.may_probe(1), "when its time has come a real look is made"

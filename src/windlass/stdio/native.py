@@ -19,7 +19,7 @@ from windlass.queue import Queue
 from windlass.stdio.dispatcher import Assignment
 from windlass.stdio.messages import JobList, KnownWorker, ListKind, QueuedJob, RunningJob, WorkerList, iso
 from windlass.storage.compat.processor import LOST_AFTER_S, TICK_S
-from windlass.storage.port import Call, Layout
+from windlass.storage.port import Call, Layout, LeaseRequest
 from windlass.values.decode_guard import DecodeGuard
 from windlass.values.ids import random_id
 from windlass.values.job import JobRecord, Lease, State, Status
@@ -75,8 +75,9 @@ class NativeDispatcher:
             workers = workers[:1]
         for worker in workers:
             # One tick longer than needed: a lease that ends before the tick releases it would count as a stall.
-            call = layout.turn(want=1, seconds=self._accept_timeout + TICK_S, holder=worker, waiter=self.waiter(queue))
-            turn = await self._perform(call)
+            seconds = self._accept_timeout + TICK_S
+            request = LeaseRequest(want=1, seconds=seconds, holder=worker, waiter=self.waiter(queue))
+            turn = await self._perform(layout.turn((), request))
             if turn.refused:  # jobs with a wrong signature or encryption
                 await self._settle_refused(layout, guard, turn.refused)
                 if guard.suspended:

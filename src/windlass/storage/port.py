@@ -87,6 +87,23 @@ class Capability(StrEnum):
     CLUSTER = "Redis Cluster"
 
 
+class LeaseRequest(Struct, frozen=True, kw_only=True):
+    """What a turn leases: up to `want` jobs, for `seconds`, to `holder`. The default leases nothing.
+
+    `waiter` is registered to be woken if there is no job. With `registered`, nothing is leased to a holder that the
+    server does not know (any more).
+    """
+
+    want: int = 0
+    seconds: float = 0
+    holder: str | None = None
+    waiter: str | None = None
+    registered: bool = False
+
+
+NO_LEASES = LeaseRequest()
+
+
 class Turn(Struct, frozen=True):
     """The result of one turn (settle + lease in one step): which outcomes were accepted, and the new leases.
 
@@ -225,17 +242,8 @@ class Layout(Protocol):
         """Put jobs on the queue. Returns a status for each, `None` for a job that must exist but does not."""
         ...
 
-    def turn(
-        self,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        waiter: str | None = None,
-        registered: bool = False,
-    ) -> Call[Turn]:
-        """Settle outcomes, sweep, promote and lease in one step. With `registered`, lease only to a known holder."""
+    def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
+        """Settle outcomes, sweep, promote and lease in one step."""
         ...
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:

@@ -13,6 +13,7 @@ from tests.contract.leasing import take
 from tests.contract.performing import perform
 from windlass import Cleaned, Limits, Queue, RawJob
 from windlass.errors import InvalidName, InvalidPayload, KeyConflict, UnsupportedByLayout
+from windlass.storage.port import LeaseRequest
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_queue_name_must_fit_between_braces(emails: Queue, queue: str) -> None
 
 def test_a_holder_name_has_no_colon(emails: Queue) -> None:
     with pytest.raises(InvalidName, match="colon"):
-        emails._layout.turn(want=1, holder="a:b")
+        emails._layout.turn((), LeaseRequest(want=1, holder="a:b"))
     with pytest.raises(InvalidName, match="colon"):
         emails._layout.beat("a:b", 10, register=True)
 

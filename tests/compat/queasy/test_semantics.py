@@ -15,6 +15,7 @@ from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
 from windlass import JobRecord, Limits, Queue, RawJob, State, Status
+from windlass.storage.port import LeaseRequest
 from windlass.values.outcome import Crashed
 
 LIMITS = ["max_failures", "max_stalls", "min_backoff", "max_backoff"]
@@ -192,7 +193,7 @@ def test_no_job_runs_before_its_time_and_the_earliest_comes_first(emails: Queue,
 def test_who_waits_is_given_a_job_when_its_time_comes(emails: Queue) -> None:
     when = time.time() + 0.4
     emails.enqueue(b"1", id="a", run_at=when)
-    turn = perform(emails, lambda layout: layout.turn(want=1, seconds=10))
+    turn = perform(emails, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=10)))
     assert turn.leases == ()
     assert turn.idle_for is not None
     assert turn.idle_for <= 0.402  # in whole milliseconds the run time is rounded up, and the server's clock down

@@ -19,6 +19,7 @@ from tests.support.waiting import wait_until
 from windlass import Lease, Queue, State, Windlass
 from windlass.errors import InvalidOption, UnsupportedByLayout
 from windlass.storage.compat.worqr.layout import name_of
+from windlass.storage.port import LeaseRequest
 
 
 @pytest.mark.speaks("worqr", "W6")
@@ -234,6 +235,6 @@ def test_a_beat_of_one_queue_is_none_on_another(app: Windlass, queue: Queue) -> 
     other = app.queue("other", layout="worqr")
     assert not other.beat("w1", 30)
     other.enqueue(b"T0")
-    turn = perform(other, lambda layout: layout.turn(want=1, seconds=3, holder="w1", registered=True))
+    turn = perform(other, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=3, holder="w1", registered=True)))
     assert turn.lost
     assert drain(other) == ["T0"]

@@ -15,6 +15,7 @@ from tests.contract.performing import perform
 from tests.support.conditions import until
 from tests.support.server import Server
 from windlass import Queue, Windlass
+from windlass.storage.port import LeaseRequest
 from windlass.values.outcome import Released
 from windlass.worker.reclaim import reclaim
 
@@ -138,7 +139,7 @@ def test_a_worker_whose_timer_is_gone_has_failed(client: redis.Redis, queue: Que
     assert not queue.beat("w1", 30), "it is only refreshed if it still exists"
     assert not queue.extend(lease, 30)
     assert not client.exists("worqr:workerTimers:w1")
-    turn = perform(queue, lambda layout: layout.turn(want=1, seconds=3, holder="w1", registered=True))
+    turn = perform(queue, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=3, holder="w1", registered=True)))
     assert turn.lost
     assert turn.leases == ()
     assert queue.clean().recovered == 1

@@ -25,7 +25,18 @@ from windlass.storage.native.records import (
     write_cursor,
 )
 from windlass.storage.native.schedules import NativeSchedules
-from windlass.storage.port import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
+from windlass.storage.port import (
+    NO_LEASES,
+    Argument,
+    AuditStep,
+    Beat,
+    Call,
+    LeaseRequest,
+    Parcel,
+    ScheduleBook,
+    Script,
+    Turn,
+)
 from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
@@ -105,16 +116,8 @@ class NativeLayout:
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
         return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
 
-    def turn(
-        self,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        waiter: str | None = None,
-        registered: bool = False,
-    ) -> Call[Turn]:
+    def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
+        holder, waiter = request.holder, request.waiter
         if holder:
             self._holders.add(holder)
         if waiter:
@@ -135,11 +138,11 @@ class NativeLayout:
                 others.append(outcome)
         args: list[Argument] = [
             holder or "",
-            round(seconds * 1000),
-            want,
+            round(request.seconds * 1000),
+            request.want,
             self.max_dead,
             waiter or "",
-            int(registered),
+            int(request.registered),
             len(completed),
         ]
         args += completed
@@ -153,7 +156,7 @@ class NativeLayout:
             call = structs.replace(call, keys=call.keys + results)
         # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
         # lease jobs for a caller that already has its answer.
-        return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if want else call
+        return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if request.want else call
 
     def probe(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")

@@ -22,7 +22,7 @@ from windlass.errors import Undecodable
 from windlass.storage.native import NativeLayout
 from windlass.storage.native.records import failure_data_at
 from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
-from windlass.storage.port import Call, ScheduleBook, Turn
+from windlass.storage.port import NO_LEASES, Call, LeaseRequest, ScheduleBook, Turn
 from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Child, Completed, Outcome, Unknown
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
@@ -64,25 +64,9 @@ class SealedLayout(NativeLayout):
 
     # -- sealing and opening -------------------------------------------------------------------------
 
-    def turn(
-        self,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        waiter: str | None = None,
-        registered: bool = False,
-    ) -> Call[Turn]:
-        call = super().turn(
-            [self._close_outcome(outcome) for outcome in outcomes],
-            want=want,
-            seconds=seconds,
-            holder=holder,
-            waiter=waiter,
-            registered=registered,
-        )
-        return structs.replace(call, read=lambda reply: self._open_turn(call.read(reply))) if want else call
+    def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
+        call = super().turn([self._close_outcome(outcome) for outcome in outcomes], request)
+        return structs.replace(call, read=lambda reply: self._open_turn(call.read(reply))) if request.want else call
 
     # -- opening -------------------------------------------------------------------------------------
 

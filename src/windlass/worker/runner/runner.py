@@ -76,6 +76,7 @@ class Runner:
         self._slot_table = slot_table
         self._on_lost = on_lost
         self._on_suspended = on_suspended
+        self._changed = asyncio.Event()
         slots = settings.slots
         self.executors: dict[str, Executor] = {
             "loop": LoopExecutor(slots["loop"], slot_table, self, self._finished),
@@ -90,7 +91,6 @@ class Runner:
             set_initial_limits(self._adapted)
         self._reserved = dict.fromkeys(self.executors, 0)
         self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
         self._batching = False  # the next queue has enough work: its outcomes can wait for a larger batch
         self._leasing = True
         self._ended = False
@@ -108,7 +108,8 @@ class Runner:
     def _consumer(self, queue: str, weight: int, holder: str) -> QueueConsumer:
         kinds = kinds_on(self._app, queue)
         one_by_one = sum(self.executors[kind].capacity for kind in kinds) == 1
-        return QueueConsumer(self._app, queue, weight, kinds, holder, self._settings.lease, strictly=one_by_one)
+        lease = self._settings.lease
+        return QueueConsumer(self._app, queue, weight, kinds, holder, lease, self._notify, strictly=one_by_one)
 
     # -- life cycle --------------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class Runner:
         """Lease no more jobs, give running ones `grace` seconds to finish, return the rest, and end."""
         self._leasing = False
         for consumer in self.consumers.values():
-            consumer.release_delayed()
+            consumer.outcomes.end_delays()
         self._give_back_waiting()
         self._notify()
         self.shorten_drain(grace)  # an earlier call may have set a shorter grace
@@ -244,7 +245,7 @@ class Runner:
         turning = self._turn(consumer, want, probe=consumer.may_probe(want))
         consumer.turned_at = monotonic()
         if want:  # before the other turn loop chooses a queue
-            consumer.begin_poll()
+            consumer.poll.begin()
         try:
             if len(self.consumers) > 1:
                 await self._wait_for_turn(consumer, asyncio.create_task(turning), want)
@@ -253,7 +254,7 @@ class Runner:
                     await turning
                 finally:
                     if want:
-                        consumer.end_poll(None)
+                        consumer.poll.end()
         finally:
             for kind, count in reserved.items():
                 self._reserved[kind] -= count
@@ -261,7 +262,7 @@ class Runner:
 
     async def _wait_for_turn(self, consumer: QueueConsumer, turn: asyncio.Task[None], want: int) -> None:
         if want:
-            turn.add_done_callback(consumer.end_poll)
+            turn.add_done_callback(consumer.poll.end)
         try:
             await asyncio.wait([turn], timeout=SLOW_TURN_AFTER_S)
         except BaseException:
@@ -285,13 +286,13 @@ class Runner:
         """Choose the next queue and how many jobs to lease from it."""
         now = monotonic()
         self._batching = False
-        for consumer in sorted(self.consumers.values(), key=lambda consumer: (consumer.served, not consumer.is_empty)):
-            if consumer.is_backing_off(now) or consumer.slow or consumer.reconciling:
+        for consumer in sorted(self.consumers.values(), key=lambda each: (each.served, not each.poll.is_empty)):
+            if consumer.poll.is_backing_off(now) or consumer.slow or consumer.leases.reconciling:
                 continue
             if self._leasing and now < consumer.turned_at + MIN_TURN_INTERVAL_S and self._has_work(consumer):
                 self._batching = True
                 break  # its turn comes soon, and another queue must not take it
-            wanted = self._leasing and consumer.wants_poll(now) and not consumer.has_max_delayed
+            wanted = self._leasing and consumer.wants_poll(now)
             room = self._room(consumer) if wanted else 0
             if room > 1 and consumer.guard.suspended:
                 room = 1
@@ -318,9 +319,9 @@ class Runner:
         if not self._leasing:
             return 0.2
         consumers = self.consumers.values()
-        idle = [consumer for consumer in consumers if not consumer.in_flight and not consumer.reconciling]
-        times = [consumer.next_poll_at for consumer in idle if self._room(consumer) > 0 or consumer.outcomes]
-        times += [consumer.tick_at for consumer in consumers if consumer.tick_at is not None and not consumer.ticking]
+        idle = [consumer for consumer in consumers if not consumer.in_flight and not consumer.leases.reconciling]
+        times = [consumer.poll.next_at for consumer in idle if self._room(consumer) > 0 or consumer.outcomes]
+        times += [at for consumer in consumers if (at := consumer.schedules.next_at) is not None]
         return max(0.0, min(times) - monotonic()) if times else 1.0
 
     async def _turn(self, consumer: QueueConsumer, want: int, *, probe: bool) -> None:
@@ -331,7 +332,7 @@ class Runner:
         except WindlassError as error:
             # The server is down or this queue is damaged; the other queues go on.
             log.warning("Cannot lease or settle jobs of queue %s, trying again: %s", consumer.queue, error)
-            consumer.back_off()
+            consumer.poll.back_off()
             return
         self._report(consumer, sent, turn)
         if turn.lost and self._leasing:
@@ -363,7 +364,7 @@ class Runner:
 
     def _level_shares(self) -> None:
         """Raise the share of idle queues to the lowest of the others: an idle queue must not save up turns."""
-        idle = [each for each in self.consumers.values() if each.is_empty or each.guard.suspended]
+        idle = [each for each in self.consumers.values() if each.poll.is_empty or each.guard.suspended]
         least = min((each.served for each in self.consumers.values() if each not in idle), default=0.0)
         for consumer in idle:
             consumer.served = max(consumer.served, least)
@@ -464,14 +465,14 @@ class Runner:
         self._notify()
 
     def _settle(self, outcome: Outcome) -> None:
-        self.consumers[outcome.lease.queue].settle(outcome, self._notify)
+        self.consumers[outcome.lease.queue].outcomes.add(outcome)
 
     def _notify(self) -> None:
         self._changed.set()
 
     def _wake_all(self) -> None:
         for consumer in self.consumers.values():
-            consumer.wake()
+            consumer.poll.wake()
         self._notify()
 
     def lose_leases(self, queue: str) -> None:
@@ -494,7 +495,7 @@ class Runner:
                 for key in executor.running_keys(queue):
                     executor.stop(key, Stop.LOST)
         for consumer in self.consumers.values():
-            consumer.restart_as(holder)
+            consumer.leases.restart_as(holder)
 
     def drop(self, queue: str, fence: int) -> None:
         """Stop one attempt that has lost its job."""
@@ -581,8 +582,8 @@ class Runner:
     # -- background work ---------------------------------------------------------------------------
 
     def _run_background(self, consumer: QueueConsumer) -> None:
-        if consumer.needs_reconcile:
-            consumer.reconciling = True
+        if consumer.leases.need_reconcile:
+            consumer.leases.reconciling = True
             self._in_background(self._reconcile(consumer))
         if consumer.outbox and not consumer.forwarding:
             consumer.forwarding = True
@@ -591,8 +592,8 @@ class Runner:
     def _run_ticks(self) -> None:
         now = monotonic()
         for consumer in self.consumers.values():
-            if consumer.wants_tick(now):
-                consumer.ticking = True
+            if (at := consumer.schedules.next_at) is not None and at <= now:
+                consumer.schedules.ticking = True
                 self._in_background(self._tick(consumer))
 
     async def _tick(self, consumer: QueueConsumer) -> None:
@@ -614,7 +615,7 @@ class Runner:
         while True:
             for consumer in self.consumers.values():
                 try:
-                    for name in await consumer.declare(again=again):
+                    for name in await consumer.schedules.declare(again=again):
                         self._warn_once(
                             f"Cannot declare schedule {name} of queue {consumer.queue}: this Windlass version cannot "
                             "read the stored one. Upgrade Windlass, or delete the schedule"
@@ -645,26 +646,25 @@ class Runner:
 
         No turn starts meanwhile: its leases would be on the server before they are here.
         """
-        rewinds = consumer.rewinds
         try:
             while consumer.in_flight:
                 self._changed.clear()
                 await _wait(self._changed, 0.05)
-            orphans, lost = await consumer.reconcile()
+            returned, lost, rewound = await self._app.arun(consumer.leases.reconcile)
         except WindlassError as error:
             text = "Cannot compare the leases of queue %s with the server's, trying again with the next turn: %s"
             log.warning(text, consumer.queue, error)
             return
         finally:
-            consumer.reconciling = False
+            consumer.leases.reconciling = False
             self._notify()
-        if orphans or lost or consumer.layout.rewinds != rewinds:
+        if returned or lost or rewound:
             log.error(
                 "Queue %s: the server has lost data (it was purged, flushed or restored, or a replica behind the "
                 "primary took over). Jobs may be lost or run again. Leases returned, because their jobs do not run "
                 "here: %d; running jobs stopped, because their leases are gone: %d",
                 consumer.queue,
-                orphans,
+                returned,
                 len(lost),
             )
         for fence in lost:

@@ -62,12 +62,12 @@ class _Channels(Subscriber):
 
     async def subscribed(self) -> None:
         for consumer in self._consumers.values():
-            consumer.wake()
+            consumer.poll.wake()
         self._notify()
 
     async def received(self, channel: str, message: bytes) -> None:
         if channel in self._consumers:
-            self._consumers[channel].wake()
+            self._consumers[channel].poll.wake()
             self._notify()
 
 
@@ -86,8 +86,8 @@ class _Lists(Subscriber):
         return session.listen(layout.counts().keys, layout.wake_channel, layout.peek)
 
     def before_next(self) -> Awaitable[object]:
-        return self._consumer.idle.wait()
+        return self._consumer.poll.idle.wait()
 
     async def received(self, channel: str, message: bytes) -> None:
-        self._consumer.wake()
+        self._consumer.poll.wake()
         self._notify()

@@ -17,7 +17,18 @@ from windlass.storage.capabilities import CAPABILITIES, unsupported
 from windlass.storage.compat.base import keys
 from windlass.storage.compat.base.scripts import script
 from windlass.storage.formats import IMPLIED, pack_change, pack_limits, pack_when, read_meta
-from windlass.storage.port import Argument, AuditStep, Beat, Call, Capability, Parcel, ScheduleBook, Turn
+from windlass.storage.port import (
+    NO_LEASES,
+    Argument,
+    AuditStep,
+    Beat,
+    Call,
+    Capability,
+    LeaseRequest,
+    Parcel,
+    ScheduleBook,
+    Turn,
+)
 from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_DEAD
@@ -124,20 +135,18 @@ class ForeignLayout:
 
     # -- one turn --------------------------------------------------------------------------------
 
-    def turn(
-        self,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        waiter: str | None = None,
-        registered: bool = False,
-    ) -> Call[Turn]:
+    def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
+        holder, want = request.holder, request.want
         if holder:
             self._holders.add(holder)
         sweep = not outcomes and not want
-        args: list[Argument] = [holder or "", round(seconds * 1000), want, int(registered), int(sweep)]
+        args: list[Argument] = [
+            holder or "",
+            round(request.seconds * 1000),
+            want,
+            int(request.registered),
+            int(sweep),
+        ]
         for outcome in outcomes:
             args += (outcome.lease.fence, *self._pack_outcome(outcome))
         call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))

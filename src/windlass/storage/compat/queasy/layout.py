@@ -55,7 +55,7 @@ import msgspec
 
 from windlass.errors import InvalidName, InvalidPayload
 from windlass.storage.compat.base import ForeignLayout
-from windlass.storage.port import Beat, Call, Turn
+from windlass.storage.port import NO_LEASES, Beat, Call, LeaseRequest, Turn
 from windlass.values.job import JobRecord, Lease, Limits, NewJob, State
 from windlass.values.outcome import Outcome
 
@@ -95,18 +95,9 @@ class QueasyLayout(ForeignLayout):
             ) from None
         return job.data
 
-    def turn(
-        self,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        waiter: str | None = None,
-        registered: bool = False,
-    ) -> Call[Turn]:
-        self._check_holder(holder)
-        return super().turn(outcomes, want=want, seconds=seconds, holder=holder, waiter=waiter, registered=registered)
+    def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
+        self._check_holder(request.holder)
+        return super().turn(outcomes, request)
 
     def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
         self._check_holder(holder)

@@ -57,7 +57,7 @@ from msgspec import structs
 
 from windlass.storage.compat.base import ForeignLayout
 from windlass.storage.compat.base.keys import ledger_key
-from windlass.storage.port import Argument, Beat, Call, Turn
+from windlass.storage.port import NO_LEASES, Argument, Beat, Call, LeaseRequest, Turn
 from windlass.values.job import JobRecord, Lease, Limits, NewJob
 from windlass.values.outcome import Outcome
 from windlass.values.validation import MAX_ID_BYTES
@@ -78,18 +78,8 @@ class WorqrLayout(ForeignLayout):
         of_all = (f"{PREFIX}:{name}" for name in ("workers", "expiringWorkers", "permanentWorkers"))
         return (*of_queue, *of_all, ledger_key(self.name, self.queue, "tokens"))
 
-    def turn(
-        self,
-        outcomes: Sequence[Outcome] = (),
-        *,
-        want: int = 0,
-        seconds: float = 0,
-        holder: str | None = None,
-        waiter: str | None = None,
-        registered: bool = False,
-    ) -> Call[Turn]:
-        call = super().turn(outcomes, want=want, seconds=seconds, holder=holder, waiter=waiter, registered=registered)
-        return _with_workers(call, [holder] if holder else [])
+    def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
+        return _with_workers(super().turn(outcomes, request), [request.holder] if request.holder else [])
 
     def beat(self, holder: str, seconds: float, *, register: bool, failure_handler: Limits | None = None) -> Call[Beat]:
         return _with_workers(
