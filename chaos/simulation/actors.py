@@ -368,7 +368,7 @@ class Auditor(Actor):
         for layout in self.layouts.values():
             audit = yield from Queue(layout, _NO_RUNNERS)._audit(repair=False)(self.session)
             self.found.append(audit)
-            self.note(f"audit of {layout.queue}: {audit.jobs} jobs, amiss {audit.drifts}")
+            self.note(f"audit of {layout.queue}: {audit.jobs} jobs, problems in {audit.damaged_parts}")
 
     @property
     def is_done(self) -> bool:

@@ -262,7 +262,7 @@ def test_the_queue_that_is_written_by_hand_is_as_one_of_our_own(
     found = raw_queue.counts()
     assert getattr(found, state) == found.waiting + found.leased == FEW
     audit = raw_queue.audit()
-    assert (audit.jobs >= FEW, audit.drifts) == (True, ())
+    assert (audit.jobs >= FEW, audit.damaged_parts) == (True, ())
     job = raw_queue.get(f"{state}-000000000")
     assert job is not None
     assert (job.state, job.data, job.priority) == (state, DATA, 5)

@@ -51,7 +51,7 @@ def live(queue: Queue, client: redis.Redis) -> None:
     assert queue.pause()
     assert queue.resume()
     assert queue.lease(wait=0.01) is None
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
 
 
 def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
@@ -281,7 +281,7 @@ def test_thousands_of_abandoned_callers_are_forgotten(server: Server, client: re
         queue.enqueue(b"")
         clock = read_core(client, NAME).clock
         client.hset(state, mapping={f"caller:gone{number}": f"3 {clock - 700_000} 1 a" for number in range(2000)})
-        assert queue.audit(repair=True).mended == 2000
+        assert queue.audit(repair=True).repaired == 2000
         assert client.hlen(state) < 15
         drain(queue)
     assert names(client) == set()

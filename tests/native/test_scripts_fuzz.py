@@ -204,7 +204,7 @@ def test_a_damaged_queue_is_not_made_worse_and_can_be_mended(client: Any, app: W
         error = attempt(app, calls(layout, leases, chance)[script])
         assert error is None or dump(client) == before, f"{script} wrote half of it: {error}"
         queue.audit(repair=True)
-        assert queue.audit(repair=True).mended == 0
+        assert queue.audit(repair=True).repaired == 0
         check_conservation(client)
     restore(client, healthy)
     tidy(client, app)

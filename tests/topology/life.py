@@ -63,7 +63,7 @@ def every_verb(queue: Queue) -> None:
     assert queue.complete(again)
     assert not queue.complete(again)
     assert queue.cancel(second.id)
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
     assert queue.lease(wait=0.05) is None
     assert queue.purge(State.DEAD) == 1
     assert queue.purge() == 0
@@ -173,7 +173,7 @@ class QueueLife:
         queue.enqueue(b"gone", id="gone")
         client.zrem(keys.queue_key(queue.name, "ready"), "lost")
         client.hdel(keys.queue_key(queue.name, "data"), "gone")
-        assert queue.audit(repair=True).mended == 2
+        assert queue.audit(repair=True).repaired == 2
         assert drain(queue) == [b"in no index"]
 
     def test_purge_leaves_only_its_answer(self, queue: Queue, client: redis.Redis) -> None:

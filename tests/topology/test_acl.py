@@ -357,7 +357,7 @@ def test_a_worker_may_do_everything(server: Server, master: Queue) -> None:
             assert len(page.jobs) == 1
             if page.cursor:
                 queue.jobs(state, cursor=page.cursor)
-        assert queue.audit(repair=True).mended == 1
+        assert queue.audit(repair=True).repaired == 1
     assert_no_breach(server)
 
 

@@ -25,7 +25,7 @@ from windlass.storage.native.records import (
     write_cursor,
 )
 from windlass.storage.native.schedules import NativeSchedules
-from windlass.storage.port import Argument, AuditStep, Beat, Call, Parcel, ScheduleBook, Script, Turn
+from windlass.storage.port import Argument, AuditBatch, Beat, Call, Parcel, ScheduleBook, Script, Turn
 from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
@@ -232,10 +232,10 @@ class NativeLayout:
         what = state.value if state else "all"
         return self._write(scripts.PURGE, "purge", [what], lambda reply: (int(reply[1]), int(reply[2])))
 
-    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
-            return self._call(scripts.INSPECT, "audit", [part, cursor], AuditStep.read)
-        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditStep.read(reply[1:]))
+            return self._call(scripts.INSPECT, "audit", [part, cursor], AuditBatch.read)
+        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
 
     def leave(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)

@@ -24,7 +24,7 @@ _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
     *_ALWAYS, "operations", "meta", "dead", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings",
-    "drift", "rows", "schedules",
+    "problems", "rows", "schedules",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from windlass.storage.capabilities import CAPABILITIES, unsupported
 from windlass.storage.compat.base import keys
 from windlass.storage.compat.base.scripts import script
 from windlass.storage.formats import IMPLIED, pack_change, pack_limits, pack_when, read_meta
-from windlass.storage.port import Argument, AuditStep, Beat, Call, Capability, Parcel, ScheduleBook, Turn
+from windlass.storage.port import Argument, AuditBatch, Beat, Call, Capability, Parcel, ScheduleBook, Turn
 from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 from windlass.values.validation import MAX_DEAD
@@ -234,10 +234,10 @@ class ForeignLayout:
         what = state.value if state else "all"
         return self._write("purge", "purge", [what], lambda reply: (int(reply[0]), int(reply[1])))
 
-    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
-            return self._read("inspect", "audit", [part, cursor], AuditStep.read)
-        return self._write("audit", "clean", [part, cursor], AuditStep.read)
+            return self._read("inspect", "audit", [part, cursor], AuditBatch.read)
+        return self._write("audit", "clean", [part, cursor], AuditBatch.read)
 
     # -- questions -------------------------------------------------------------------------------
 
