@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Kept, Outcome, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Kept, Outcome, Unknown
 
 NAME = "leftovers"
 
@@ -59,14 +59,14 @@ def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
     ids = ["crash", "suspect", "break", "put aside", "put aside for long", "hand over"]
     queue.enqueue_many(RawJob(b"", id=id) for id in ids)
     crash, suspect, broken, aside, aside_for_long, parent = queue.lease_many(6)
-    child = Child(queue.name, NewJob("child", b""))
+    child = HandOver(queue.name, NewJob("child", b""))
     outcomes: list[Outcome] = [
         Crashed(crash, "killed", True),
         Crashed(suspect, "killed", False),
         Broken(broken, "not JSON"),
         Unknown(aside, "task"),
         Unknown(aside_for_long, "another"),
-        Completed(parent, children=(child,)),
+        Completed(parent, hand_overs=(child,)),
     ]
     assert settle(queue, *outcomes) == (True,) * 6
     assert perform(queue, lambda layout: layout.unpark(["task"])) == 1

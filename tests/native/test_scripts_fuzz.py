@@ -22,10 +22,10 @@ from windlass.storage.port import Call, Parcel, ScheduleBook
 from windlass.values.job import Change, Limits, NewJob
 from windlass.values.outcome import (
     Broken,
-    Child,
     Completed,
     Crashed,
     Failed,
+    HandOver,
     Kept,
     Outcome,
     Released,
@@ -56,8 +56,8 @@ def populate(app: Windlass) -> dict[str, Lease]:
     for id in ("broken", "parked", "done", *IDS[:8]):
         queue.enqueue(b"data", id=id, max_stalls=2)
     broken, parked, done = queue.lease_many(3, 600)
-    away = (Child("elsewhere", NewJob("c", b"child")),)
-    settle(app, Broken(broken, "m"), Unknown(parked, "task"), Completed(done, children=away))
+    away = (HandOver("elsewhere", NewJob("c", b"child")),)
+    settle(app, Broken(broken, "m"), Unknown(parked, "task"), Completed(done, hand_overs=away))
     leases = {lease.id: lease for lease in [*queue.lease_many(3, 600), *queue.lease_many(3, 600, holder="w")]}
     queue.enqueue(b"behind", id=IDS[0])
     queue.enqueue(b"behind", id=IDS[4], delay=900)
@@ -83,10 +83,10 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
     """One plausible call of every script."""
     lease = chance.choice(list(leases.values()))
     retried = Retried(lease, chance.choice([None, ("in", 900)]), "m")
-    children = (Child(QUEUE, NewJob(IDS[10], b"child")), Child("elsewhere", NewJob("c", b"child")))
+    children = (HandOver(QUEUE, NewJob(IDS[10], b"child")), HandOver("elsewhere", NewJob("c", b"child")))
     outcomes: list[Outcome] = [
         Completed(lease),
-        Completed(lease, children=children),
+        Completed(lease, hand_overs=children),
         Completed(lease, Kept(b"1", 5)),
         Released(lease),
         retried,

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, State, Status
 from windlass.storage.native import keys
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Unknown
+from windlass.values.outcome import Broken, Completed, HandOver, Unknown
 
 Later = Callable[[float], None]
 BOTH_FACES = pytest.mark.parametrize("face", FACES, ids=["blocking", "awaitable"])
@@ -78,7 +78,7 @@ def fill_every_key(queue: Queue, push: Callable[[str, bytes], object], idle: Cal
     queue.enqueue(b"broken", id="broken")
     settle(queue, Broken(leased(queue), "not JSON"))
     queue.enqueue(b"parent", id="parent")
-    settle(queue, Completed(leased(queue), children=(Child("elsewhere", NewJob("child", b"child")),)))
+    settle(queue, Completed(leased(queue), hand_overs=(HandOver("elsewhere", NewJob("child", b"child")),)))
     perform(queue, lambda layout: layout.watch("runs", 600))
     schedules = queue._layout.schedules
     assert schedules is not None

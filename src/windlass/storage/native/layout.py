@@ -146,7 +146,7 @@ class NativeLayout:
         args += (pack_fences(completed.values()), len(others))
         for outcome in others:
             args += _pack_outcome(outcome, self.max_broken)
-        args += self._pack_children(others)
+        args += self._pack_hand_overs(others)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
@@ -160,12 +160,12 @@ class NativeLayout:
         found = tuple(keys.queue_key(self.queue, name) for name in names)
         return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("probe"))
 
-    def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
-        children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
-        args: list[Argument] = [len(children)]
-        for parent, child in children:
-            queue = "" if child.queue == self.queue else child.queue
-            args += (parent, queue, child.job.id, add_sum(child.job.data), pack_change(child.job.change))
+    def _pack_hand_overs(self, outcomes: Sequence[Outcome]) -> list[Argument]:
+        found = [(i, each) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for each in o.hand_overs]
+        args: list[Argument] = [len(found)]
+        for parent, each in found:
+            queue = "" if each.queue == self.queue else each.queue
+            args += (parent, queue, each.job.id, add_sum(each.job.data), pack_change(each.job.change))
         return args
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
@@ -392,8 +392,8 @@ def _read_statuses(reply: list[Any]) -> list[Status | None]:
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    """Whether an outcome is a completion without result or children: the script settles these in one batch."""
-    return type(outcome) is Completed and outcome.result is None and not outcome.children
+    """Whether an outcome is a completion without result or hand-overs: the script settles these in one batch."""
+    return type(outcome) is Completed and outcome.result is None and not outcome.hand_overs
 
 
 def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:

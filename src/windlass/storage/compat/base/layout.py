@@ -146,8 +146,8 @@ class ForeignLayout:
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """Pack the verb and its three arguments."""
         match outcome:
-            case Completed(result=result, children=children):
-                if children:
+            case Completed(result=result, hand_overs=hand_overs):
+                if hand_overs:
                     self._need(Capability.HAND_OVER, "hand a job over")
                 if result is not None:
                     self._need(Capability.RESULTS, "keep a result")
