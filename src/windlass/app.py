@@ -551,7 +551,7 @@ class Windlass:
                 return
             self._closed = True
             sessions = [self._thread_session, *self._loop_sessions.values()]
-        self._send_farewell(sessions)
+        self._unregister(sessions)
         for session in sessions:
             session.end()
 
@@ -560,7 +560,7 @@ class Windlass:
         await asyncio.to_thread(self.close)
         await asyncio.sleep(0)  # one loop turn, in which this loop's sockets are closed
 
-    def _send_farewell(self, sessions: list[Session]) -> None:
+    def _unregister(self, sessions: list[Session]) -> None:
         """Tell the server to forget this program's callers.
 
         It uses a new connection with a short timeout: the event loops own the others, and the server may be stuck.
@@ -577,7 +577,7 @@ class Windlass:
                 first = layout.counts().keys[0]
                 callers = [name for each in sessions for name in each.idle_callers(first)]
                 lossy = [name for each in sessions for name in each.idle_callers(first, lossy=True)]
-                call = layout.farewell(callers, lossy)
+                call = layout.unregister(callers, lossy)
                 if call is not None:
                     driver.run(session.perform(call))
         except WindlassError:

@@ -367,7 +367,7 @@ class Queue:
                     listener = None
             if listener is not None:
                 if not found.leases:
-                    yield from session.perform(self._layout.leave(listener.name))
+                    yield from session.perform(self._layout.unregister_waiter(listener.name))
                 session.keep_listener(listener)
                 listener = None
             return list(found.leases)

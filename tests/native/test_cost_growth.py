@@ -195,7 +195,7 @@ def _pause(queue: Queue, app: Windlass, n: int) -> None:
 
 
 def _resume(queue: Queue, app: Windlass) -> None:
-    leave = app.layout(queue.name).leave("waiter")
+    leave = app.layout(queue.name).unregister_waiter("waiter")
     app.run(lambda session: session.perform(leave))
     queue.resume()
 

@@ -412,7 +412,7 @@ def test_nothing_is_left_of_a_hand_over(server: Server, client: redis.Redis) -> 
     assert 0 < client.pttl(queue_key("left.target", "state")) <= 86_400_000
 
 
-def test_what_was_sent_is_remembered_after_the_last_goodbye(server: Server, client: redis.Redis) -> None:
+def test_what_was_sent_is_remembered_after_the_last_client_unregistered(server: Server, client: redis.Redis) -> None:
     """A forwarder dies before it takes the parcels off; all programs end; the next one brings them again."""
     with Windlass(server.url) as app:
         source, target = app.queue("left.source"), app.queue("left.target")

@@ -80,7 +80,7 @@ def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
 def test_after_a_whole_life_not_one_key_is_left(server: Server, client: redis.Redis) -> None:
     with Windlass(server.url) as app:
         live(app.queue(NAME), client)
-        assert names(client) == {"state"}, "the last answer to each connection, until it says goodbye"
+        assert names(client) == {"state"}, "the last answer to each connection, until it unregisters"
     assert names(client) == set()
 
 
@@ -227,7 +227,7 @@ def test_nothing_is_left_of_a_cancelled_wait(server: Server, client: redis.Redis
     assert names(client) == set()
 
 
-# -- programs that end without a goodbye -----------------------------------------------------------
+# -- programs that end without unregistering ------------------------------------------------------
 
 PROGRAM = """
 import sys

@@ -125,7 +125,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         "native/pause": layout.pause(chance.random() < 0.5),
         "native/purge": layout.purge(chance.choice([None, State.READY, State.SCHEDULED, State.BLOCKED, State.DEAD])),
         "native/audit": layout.audit(chance.choice(layout.audit_parts), "0"),
-        "native/goodbye": layout.leave("me"),
+        "native/unregister": layout.unregister_waiter("me"),
         "native/counts": layout.counts(),
         "native/probe": cast(Call[Any], layout.probe()),
         "native/get": layout.get(chance.choice(IDS)),

@@ -60,7 +60,7 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
     """Two workers: one gives up on a call early, the other after the default ten seconds."""
     grace, lease = 0.6, 3.0
     # After the grace: returning the jobs, deleting the presence record, closing the app, and ending the processes.
-    bound = grace + supervisor.GIVE_BACK_TIMEOUT_S + presence.GOODBYE_TIMEOUT_S + 1.0 + 1.0
+    bound = grace + supervisor.GIVE_BACK_TIMEOUT_S + presence.DELETE_TIMEOUT_S + 1.0 + 1.0
     soon, later = tmp_path / "soon", tmp_path / "later"
     with (
         FaultProxy(server.address) as first,

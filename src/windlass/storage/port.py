@@ -301,19 +301,19 @@ class Layout(Protocol):
         """
         ...
 
-    def leave(self, waiter: str) -> Call[bool]:
+    def unregister_waiter(self, waiter: str) -> Call[bool]:
         """Remove a registered waiter."""
         ...
 
-    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
         """Delete the callers, waiters and idle holders of a program that ends. `None` if it has none.
 
         A call of a `lossy` caller may still arrive, so the server remembers that caller for a while.
         """
         ...
 
-    def retire(self, holder: str) -> Call[bool]:
-        """Delete a holder that holds nothing any more."""
+    def unregister_holder(self, holder: str) -> Call[bool]:
+        """Delete a registered holder that holds nothing any more."""
         ...
 
     def forget_names(self) -> None:

@@ -237,24 +237,24 @@ class NativeLayout:
             return self._call(scripts.INSPECT, "audit", [part, cursor], AuditBatch.read)
         return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
 
-    def leave(self, waiter: str) -> Call[bool]:
+    def unregister_waiter(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)
-        return self._goodbye([waiter], [], [])
+        return self._unregister([waiter], [], [])
 
-    def retire(self, holder: str) -> Call[bool]:
+    def unregister_holder(self, holder: str) -> Call[bool]:
         self._holders.discard(holder)
-        return self._goodbye([], [holder], [])
+        return self._unregister([], [holder], [])
 
-    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
         if not (callers or lossy or self._waiters or self._holders):
             return None
-        return self._goodbye(list(self._waiters), list(self._holders), callers, lossy)
+        return self._unregister(list(self._waiters), list(self._holders), callers, lossy)
 
     def forget_names(self) -> None:
         self._waiters.clear()
         self._holders.clear()
 
-    def _goodbye(
+    def _unregister(
         self, waiters: Sequence[str], holders: Sequence[str], callers: Sequence[str], lossy: Sequence[str] = ()
     ) -> Call[bool]:
         args: list[Argument] = [
@@ -267,7 +267,7 @@ class NativeLayout:
             len(lossy),
             *lossy,
         ]
-        return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
+        return self._call(scripts.UNREGISTER, "unregister", args, lambda reply: reply == 1)
 
     def counts(self) -> Call[Counts]:
         names = Counts.__struct_fields__

@@ -295,20 +295,20 @@ class ForeignLayout:
     def probe(self) -> Call[float | None] | None:
         return None
 
-    def leave(self, waiter: str) -> Call[bool]:
-        return self._goodbye([], [])  # waiters are not registered: all hear of new work
+    def unregister_waiter(self, waiter: str) -> Call[bool]:
+        return self._unregister([], [])  # waiters are not registered: all hear of new work
 
-    def retire(self, holder: str) -> Call[bool]:
+    def unregister_holder(self, holder: str) -> Call[bool]:
         self._holders.discard(holder)
-        return self._goodbye([holder], [])
+        return self._unregister([holder], [])
 
-    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
         # Lossy callers stay in the ledger, which drops them after a while.
-        return self._goodbye(sorted(self._holders), callers) if callers or self._holders else None
+        return self._unregister(sorted(self._holders), callers) if callers or self._holders else None
 
-    def _goodbye(self, holders: Sequence[str], callers: Sequence[str]) -> Call[bool]:
+    def _unregister(self, holders: Sequence[str], callers: Sequence[str]) -> Call[bool]:
         args: list[Argument] = [len(holders), *holders, len(callers), *callers]
-        return self._read("goodbye", "leave", args, lambda reply: reply == 1)
+        return self._read("unregister", "unregister", args, lambda reply: reply == 1)
 
     def forget_names(self) -> None:
         self._holders.clear()
