@@ -112,7 +112,7 @@ def _act(do: str, times: int, ms: int, job: Job) -> None:
 
 
 def _hand_over(count: int, job: Job) -> None:
-    """Enqueue children on the same queue, and on other queues through the outbox; ids derive from the parent's id."""
+    """Hand jobs over to the same queue, and to other queues through the outbox; ids derive from the parent's id."""
     tasks: list[Task[..., Any, Any]] = [on_loop, in_thread, in_process, with_handler]
     for number in range(count):
         task = tasks[(QUEUES.index(job.queue) + number) % len(tasks)]

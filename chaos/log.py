@@ -234,7 +234,7 @@ class Inspected(Record, frozen=True, tag="inspected"):
     queue: str
     drained: bool
     drained_after: float
-    amiss: int
+    problems: int
     keys: int
     counts: dict[str, int]
 

@@ -300,10 +300,10 @@ class Run:
                 for job in queue.all_jobs(state):
                     told = (job.failures, job.stalls, job.reason or "", digest(job.data))
                     tap.note(Left(time.monotonic_ns(), name, job.id, str(job.state), *told))
-            amiss = queue.audit().amiss
+            problems = queue.audit().problems
             keys = sum(1 for _ in self._scan(f"windlass:{{{name}}}:*"))
             told_counts = {state: int(getattr(counts, state)) for state in Counts.__struct_fields__}
-            tap.note(Inspected(time.monotonic_ns(), name, drained, self.seconds["drain"], amiss, keys, told_counts))
+            tap.note(Inspected(time.monotonic_ns(), name, drained, self.seconds["drain"], problems, keys, told_counts))
 
     def _scan(self, pattern: str) -> list[bytes]:
         client = self._server.client()

@@ -44,7 +44,7 @@ from windlass.transport.session import Caller, Session
 from windlass.transport.wire import Flow
 from windlass.values.durability import Durability
 from windlass.values.job import Lease, Limits, NewJob
-from windlass.values.outcome import Child, Completed, Crashed, Outcome, Retried
+from windlass.values.outcome import Completed, Crashed, HandOver, Outcome, Retried
 
 T = TypeVar("T")
 
@@ -280,9 +280,9 @@ class _Turn(_Tap):
     def _note_sent(self) -> None:
         settles = tuple(map(_settle, self._outcomes))
         # Children on the same queue are enqueued in the same step; for other queues see `_Forward`.
-        here = tuple(_asked(child.job) for _, child in self._children(here=True))
+        here = tuple(_asked(each.job) for _, each in self._hand_overs(here=True))
         handed = tuple(
-            Handed(outcome.lease.id, child.queue, _asked(child.job)) for outcome, child in self._children(here=False)
+            Handed(outcome.lease.id, each.queue, _asked(each.job)) for outcome, each in self._hand_overs(here=False)
         )
         self._pen.write(
             Sent(
@@ -298,11 +298,11 @@ class _Turn(_Tap):
             self._holder,
         )
 
-    def _children(self, *, here: bool) -> Iterator[tuple[Completed, Child]]:
-        """Enqueued children, on this queue or on other queues."""
+    def _hand_overs(self, *, here: bool) -> Iterator[tuple[Completed, HandOver]]:
+        """Handed-over jobs, on this queue or on other queues."""
         for outcome in self._outcomes:
             if isinstance(outcome, Completed):
-                yield from ((outcome, child) for child in outcome.children if (child.queue == self._queue) == here)
+                yield from ((outcome, each) for each in outcome.hand_overs if (each.queue == self._queue) == here)
 
     def _note_answer(self, reply: list[Any], at: _Reading, level: str) -> None:
         _, flags, base, ids, data, metas, priorities, _, recovered, *_ = reply
@@ -310,7 +310,7 @@ class _Turn(_Tap):
         answers = zip(self._outcomes, flags, strict=True)
         returned = tuple(outcome.lease.fence for outcome, digit in answers if digit == ord("2"))
         accepted = {outcome.lease.fence for outcome, ours in zip(self._outcomes, settled, strict=True) if ours}
-        statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._children(here=True))
+        statuses = "".join("a" if parent.lease.fence in accepted else "m" for parent, _ in self._hand_overs(here=True))
         priorities = itertools.repeat(priorities[0]) if len(priorities) == 1 else priorities
         rows = zip(itertools.count(int(base) + 1), ids, data, metas or itertools.repeat(None), priorities, strict=False)
         # An empty place in a repeated answer: this caller had lost the lease.
@@ -452,7 +452,7 @@ def _promised() -> str:
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    return isinstance(outcome, Completed) and outcome.result is None and not outcome.children
+    return isinstance(outcome, Completed) and outcome.result is None and not outcome.hand_overs
 
 
 def _claim(fence: int, id: bytes, data: bytes, meta: bytes | None, priority: int) -> Claim:

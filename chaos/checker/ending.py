@@ -208,8 +208,8 @@ def _check_inspection(book: Book, index: Index, states: Counter[str]) -> None:
         return
     if not seen.drained:
         book.problem("I12", "", f"was not empty {seen.drained_after:.0f} s after the last fault: {seen.counts}")
-    if seen.amiss:
-        book.problem("I12", "", f"an audit found {seen.amiss} problems")
+    if seen.problems:
+        book.problem("I12", "", f"an audit found {seen.problems} problems")
     if seen.keys > MAX_KEYS:
         book.problem("I12", "", f"{seen.keys} keys are left; a drained queue has at most {MAX_KEYS}")
     for state, count in seen.counts.items():

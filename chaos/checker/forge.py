@@ -255,7 +255,7 @@ class Queue:
                     self._put_back(job, 0, now, old=True)
         return count
 
-    def retire(self, holder: str) -> None:
+    def unregister_holder(self, holder: str) -> None:
         """A holder without leases deregisters."""
         if not self._held.get(holder):
             self._holders.pop(holder, None)
@@ -507,7 +507,7 @@ class _Worker:
         """Exit normally."""
         world = self.world
         self.gone = True
-        self.queue.retire(self.holder)
+        self.queue.unregister_holder(self.holder)
         for pen in (self.runner, self.supervisor):
             world.driver.write(Ended(world.tick(), pen.pid, "exit 0"))
             pen.close()
@@ -547,7 +547,7 @@ class _Worker:
         world.tick()
         settled, _, recovered = queue.turn(settles, 0, "", world.wall)
         world.answer(pen, queue, settled=settled, recovered=recovered)
-        queue.retire(self.holder)
+        queue.unregister_holder(self.holder)
 
     def stop(self) -> None:
         """Stand still for longer than the lease, then find all leases lost."""

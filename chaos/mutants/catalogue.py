@@ -119,14 +119,14 @@ MUTANTS = (
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
-        "children are enqueued with a stale parent lease",
+        "jobs are handed over with a stale parent lease",
         f"{LUA}/turn.lua",
         "    if accepted[parent] and target == '' then",
         "    if target == '' then",
         ("run", "tests/native/test_hand_over.py"),
     ),
     Mutant(
-        "children for other queues are dropped",
+        "jobs handed over to other queues are lost",
         f"{LUA}/turn.lua",
         "      call('ZADD', OUTBOX, seq, struct.pack(",
         "      local _ = (seq == 0) and call('ZADD', OUTBOX, seq, struct.pack(",

@@ -77,11 +77,11 @@ class Actor:
         parting = Session(self.stage.endpoint, replace(self.stage.options, retry_for=1.0))
         try:
             for layout in self.layouts.values():
-                call = _farewell(layout, self.session)
+                call = _unregister(layout, self.session)
                 if call is not None:
                     yield from parting.perform(call)
         except WindlassError as error:
-            self.note(f"leaves, goodbye unanswered: {type(error).__name__}")
+            self.note(f"leaves, unregister unanswered: {type(error).__name__}")
         finally:
             parting.end()
 
@@ -376,17 +376,17 @@ class Auditor(Actor):
         for layout in self.layouts.values():
             audit = yield from Queue(layout, _NO_RUNNERS)._audit(repair=False)(self.session)
             self.found.append(audit)
-            self.note(f"audit of {layout.queue}: {audit.jobs} jobs, amiss {audit.drifts}")
+            self.note(f"audit of {layout.queue}: {audit.jobs} jobs, problems in {audit.damaged_parts}")
 
     @property
     def is_done(self) -> bool:
         return len(self.found) == len(self.layouts)
 
 
-def _farewell(layout: NativeLayout, session: Session) -> Call[bool] | None:
-    """The goodbye call of an app that is closed."""
+def _unregister(layout: NativeLayout, session: Session) -> Call[bool] | None:
+    """The unregister call of an app that is closed."""
     first = layout.counts().keys[0]
-    return layout.farewell(session.idle_callers(first))
+    return layout.unregister(session.idle_callers(first))
 
 
 def _names(outcomes: Sequence[Outcome]) -> str:

@@ -32,8 +32,8 @@ class Book(Orders, Turns):
         handler = getattr(self, f"_{call.script}", None)
         if handler is None:
             return ""
-        if call.script == "goodbye":
-            return self._goodbye(call, reply)
+        if call.script == "unregister":
+            return self._unregister(call, reply)
         caller, number = call.args[0].decode(), int(call.args[1])
         done = self.callers.get(caller)
         if isinstance(reply, RedisError):

@@ -220,7 +220,7 @@ class Orders(Moves):
         self.answer = True
         return ""
 
-    def _goodbye(self, call: ScriptCall, reply: Any) -> str:
+    def _unregister(self, call: ScriptCall, reply: Any) -> str:
         names = list(call.args)
         waiters, holders, callers = (_counted(names) for _ in range(3))
         busy = {job.holder for job in self.leased.values()}
@@ -234,7 +234,7 @@ class Orders(Moves):
                 raise Violation("I1", "the queue's state was dropped while it was in use")
             if not self.callers:  # otherwise the state is kept for late requests
                 self.clock, self.step, self.fence = None, 0, 0
-        return f"goodbye {len(waiters)} {' '.join(holders)} {' '.join(callers)} {reply}"
+        return f"unregister {len(waiters)} {' '.join(holders)} {' '.join(callers)} {reply}"
 
 
 def _counted(names: list[bytes]) -> list[str]:

@@ -156,9 +156,9 @@ class Run:
         auditor = Auditor(self.stage, Program("auditor", self.machines[0]))
         auditor.begin()
         self.world.run(lambda: auditor.is_done)
-        amiss = [(drift.part, drift.examples) for audit in auditor.found for drift in audit.drifts]
-        if amiss:
-            raise Violation("I12", f"the audit found {amiss}")
+        problems = [(part.part, part.examples) for audit in auditor.found for part in audit.damaged_parts]
+        if problems:
+            raise Violation("I12", f"the audit found {problems}")
 
     @property
     def is_drained(self) -> bool:

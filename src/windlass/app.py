@@ -45,7 +45,7 @@ from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
 from windlass.values.options import RawJob
-from windlass.values.outcome import Child
+from windlass.values.outcome import HandOver
 from windlass.values.redacted import Redacted
 from windlass.values.schedule import Schedule, TimingOptions
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, MAX_PAYLOAD, check_flag, check_name, check_whole
@@ -227,8 +227,8 @@ class Windlass:
         """
         return JobHandle(self.layout(queue), self, id, returns=returns)
 
-    def hand_over(self, parent: str, call: TaskCall) -> Child:
-        """Check a call that a running job of the queue `parent` hands over, and return it as a child job."""
+    def hand_over(self, parent: str, call: TaskCall) -> HandOver:
+        """Check a call that a running job of the queue `parent` hands over, and build its job."""
         _check_call(call)
         if "durability" in call.options:
             raise InvalidOption(
@@ -236,7 +236,7 @@ class Windlass:
             )
         for queue in (parent, call.queue):
             need(self.layout(queue), Capability.HAND_OVER, "hand a job over")
-        return Child(call.queue, self.queue(call.queue).new_job(call.data, call.options))
+        return HandOver(call.queue, self.queue(call.queue).new_job(call.data, call.options))
 
     def queue_defaults(self, name: str) -> QueueOptions:
         """The `queue_options` of one queue."""
@@ -551,7 +551,7 @@ class Windlass:
                 return
             self._closed = True
             sessions = [self._thread_session, *self._loop_sessions.values()]
-        self._send_farewell(sessions)
+        self._unregister(sessions)
         for session in sessions:
             session.end()
 
@@ -560,7 +560,7 @@ class Windlass:
         await asyncio.to_thread(self.close)
         await asyncio.sleep(0)  # one loop turn, in which this loop's sockets are closed
 
-    def _send_farewell(self, sessions: list[Session]) -> None:
+    def _unregister(self, sessions: list[Session]) -> None:
         """Tell the server to forget this program's callers.
 
         It uses a new connection with a short timeout: the event loops own the others, and the server may be stuck.
@@ -577,7 +577,7 @@ class Windlass:
                 first = layout.counts().keys[0]
                 callers = [name for each in sessions for name in each.idle_callers(first)]
                 lossy = [name for each in sessions for name in each.idle_callers(first, lossy=True)]
-                call = layout.farewell(callers, lossy)
+                call = layout.unregister(callers, lossy)
                 if call is not None:
                     driver.run(session.perform(call))
         except WindlassError:

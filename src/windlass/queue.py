@@ -26,7 +26,7 @@ from windlass.transport.listeners import Listener
 from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
 from windlass.transport.wire import Flow, Sleep
-from windlass.values.audit import EXAMPLES, Audit, Drift, Mismatch
+from windlass.values.audit import EXAMPLES, Audit, DamagedPart, Problem
 from windlass.values.backoff import after_failure
 from windlass.values.decode_guard import DecodeGuard
 from windlass.values.durability import Durability
@@ -366,7 +366,7 @@ class Queue:
                     listener = None
             if listener is not None:
                 if not found.leases:
-                    yield from session.perform(self._layout.leave(listener.name))
+                    yield from session.perform(self._layout.unregister_waiter(listener.name))
                 session.keep_listener(listener)
                 listener = None
             return list(found.leases)
@@ -631,7 +631,7 @@ class Queue:
                 return recovered
 
     def audit(self, *, repair: bool = False) -> Audit:
-        """Compare every index with every job, and report what does not match. Without `repair` it writes nothing.
+        """Compare every index with every job, and report the problems. Without `repair` it writes nothing.
 
         With `repair` it also repairs the queue, drops expired entries, and puts the jobs of lost holders back. Each
         step is atomic, so it is safe while workers run.
@@ -647,28 +647,28 @@ class Queue:
 
         def flow(session: Session) -> Flow[Audit]:
             jobs = 0
-            drifts: list[Drift] = []
+            damaged: list[DamagedPart] = []
             for part in (*self._layout.audit_parts, *(self._layout.leftover_parts if repair else ())):
-                checked, drift = yield from self._compare(session, part, repair=repair)
+                checked, found = yield from self._compare(session, part, repair=repair)
                 jobs += checked
-                if drift.amiss:
-                    drifts.append(drift)
+                if found.problems:
+                    damaged.append(found)
             recovered = (yield from self._recover(session)) if repair else 0
-            return Audit(self.name, self.layout, jobs, tuple(drifts), recovered)
+            return Audit(self.name, self.layout, jobs, tuple(damaged), recovered)
 
         return flow
 
-    def _compare(self, session: Session, part: str, *, repair: bool) -> Flow[tuple[int, Drift]]:
-        """Check one part of the queue, step by step. Returns how many jobs were checked, and the mismatches."""
-        jobs = amiss = mended = 0
-        examples: list[Mismatch] = []
+    def _compare(self, session: Session, part: str, *, repair: bool) -> Flow[tuple[int, DamagedPart]]:
+        """Check one part of the queue. Returns how many jobs were checked, and the problems."""
+        jobs = problems = repaired = 0
+        examples: list[Problem] = []
         cursor: bytes | None = b"0"
         while cursor is not None:
-            step = yield from session.perform(self._layout.audit(part, cursor, repair=repair))
-            cursor = step.cursor
-            jobs, amiss, mended = jobs + step.jobs, amiss + step.amiss, mended + step.mended
-            examples += [Mismatch(kind, id) for kind, id in step.examples[: EXAMPLES - len(examples)]]
-        return jobs, Drift(part, amiss, mended, tuple(examples))
+            batch = yield from session.perform(self._layout.audit(part, cursor, repair=repair))
+            cursor = batch.cursor
+            jobs, problems, repaired = jobs + batch.jobs, problems + batch.problems, repaired + batch.repaired
+            examples += [Problem(kind, id) for kind, id in batch.examples[: EXAMPLES - len(examples)]]
+        return jobs, DamagedPart(part, problems, repaired, tuple(examples))
 
     # -- inspect ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from windlass.storage.formats import VERSION
 from windlass.storage.native.keys import NAMES, queue_key, result_key
 from windlass.storage.port import Parcel
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Unhandled, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Unhandled, Unknown
 
 _ALL = set(NAMES)
 _TURN = _ALL - {"schedules"}
@@ -77,7 +77,7 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "break": (lambda queue, lease: settle(queue, Broken(lease, "no")), _TURN),
     "put aside": (lambda queue, lease: settle(queue, Unknown(lease, "task")), _TURN),
     "leave uncaught": (lambda queue, lease: settle(queue, Unhandled(lease)), _TURN),
-    "hand over": (lambda queue, lease: settle(queue, Completed(lease, children=_children(queue))), _TURN),
+    "hand over": (lambda queue, lease: settle(queue, Completed(lease, hand_overs=_children(queue))), _TURN),
     "beat and catch": (
         lambda queue, _: perform(queue, lambda layout: layout.beat("w", 30, register=True, failure_handler=Limits())),
         {"state", "holders", "parked"},
@@ -95,8 +95,8 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
 }
 
 
-def _children(queue: Queue) -> tuple[Child, ...]:
-    return (Child(queue.name, NewJob("child", b"")), Child("other", NewJob("child", b"")))
+def _children(queue: Queue) -> tuple[HandOver, ...]:
+    return (HandOver(queue.name, NewJob("child", b"")), HandOver("other", NewJob("child", b"")))
 
 
 def occupy(queue: Queue, client: redis.Redis) -> Lease:
@@ -113,7 +113,7 @@ def occupy(queue: Queue, client: redis.Redis) -> Lease:
     queue.enqueue(b"", id="aside", priority=0)
     assert settle(queue, Unknown(take(queue), "task")) == (True,)
     queue.enqueue(b"", id="parent", priority=0)
-    assert settle(queue, Completed(take(queue), children=(Child("other", NewJob("child", b"")),))) == (True,)
+    assert settle(queue, Completed(take(queue), hand_overs=(HandOver("other", NewJob("child", b"")),))) == (True,)
     assert perform(queue, lambda layout: layout.watch("running", 600))
     schedules = queue._layout.schedules
     assert schedules is not None

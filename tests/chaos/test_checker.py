@@ -575,7 +575,7 @@ def a_job_is_left_waiting(log: Forged) -> str:
 @plant("I12")
 def an_audit_finds_something_amiss(log: Forged) -> str:
     name, at, _ = next(log.all(Inspected))
-    log.put(name, at, amiss=1)
+    log.put(name, at, problems=1)
     return ""
 
 

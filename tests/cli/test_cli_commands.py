@@ -235,8 +235,8 @@ def test_one_damaged_queue_does_not_hide_the_others(run: Run, queue: Queue, clie
     assert result.exit_code == 0
     assert "damaged: counts on queue 'damaged'" in result.stdout
     good, bad = told(run("status", "--json"))["queues"]
-    assert (good["ready"], good["problem"]) == (1, None)
-    assert "has a wrong type" in bad["problem"]
+    assert (good["ready"], good["error"]) == (1, None)
+    assert "has a wrong type" in bad["error"]
     client.delete(keys.queue_key("damaged", "state"))
 
 

@@ -58,7 +58,7 @@ def test_an_unknown_script_is_refused_with_the_nearest_names() -> None:
     assert "windlass dev scripts" in result.stderr
 
 
-@pytest.mark.parametrize("part", ["ledger", "drift", "processor", "keys"])
+@pytest.mark.parametrize("part", ["ledger", "problems", "processor", "keys"])
 def test_a_part_of_scripts_is_no_script(part: str) -> None:
     assert run("script", part, "--layout", "processor").exit_code == 3
 

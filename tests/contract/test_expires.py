@@ -39,7 +39,7 @@ def test_a_job_that_has_not_started_by_then_is_dropped_and_the_others_run(queue:
     turn = ask_for_jobs(queue)
     assert ([lease.id for lease in turn.leases], turn.expired) == (["long", "plain"], ("short",))
     assert queue.get("short") is None
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
     assert queue.complete_many(turn.leases) == [True, True]
     assert ask_for_jobs(queue).expired == ()
 

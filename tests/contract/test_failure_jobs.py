@@ -215,7 +215,7 @@ def test_a_failure_that_no_handler_wants_leaves_the_job_among_the_dead(catching:
     assert catching.get("a") == expected
     counts = catching.counts()
     assert (counts.ready, counts.dead) == (0, 1)
-    assert catching.audit(repair=True).mended == 0
+    assert catching.audit(repair=True).repaired == 0
     if stage == "revived":
         assert catching.revive("a") == [True]
         again = take(catching)

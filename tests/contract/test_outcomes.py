@@ -201,7 +201,7 @@ def test_the_oldest_dead_are_dropped_and_no_broken_job_ever_is(raw_queue: Queue)
     assert (counts.broken, counts.dead, counts.dropped, counts.ready) == (2, 2, 2, 2)
     assert [record.id for record in raw_queue.jobs("broken").jobs] == ["broken-1", "broken-0"], "the latest first"
     assert [record.id for record in raw_queue.jobs("dead").jobs] == ["dead-3", "dead-2"]
-    assert raw_queue.audit(repair=True).mended == 0
+    assert raw_queue.audit(repair=True).repaired == 0
     assert raw_queue.purge("broken") == 2
     assert drain(raw_queue) == ["broken-2", "broken-3"]
 
@@ -223,7 +223,7 @@ def test_an_id_is_dead_or_broken_as_it_ended_last(raw_queue: Queue) -> None:
         counts = raw_queue.counts()
         assert (job(raw_queue).state, job(raw_queue).data) == (end, end.encode())
         assert (counts.dead, counts.broken) == ((1, 0) if end == "dead" else (0, 1))
-    assert raw_queue.audit(repair=True).mended == 0
+    assert raw_queue.audit(repair=True).repaired == 0
 
 
 def test_what_waits_behind_a_broken_job_goes_on(raw_queue: Queue) -> None:
@@ -436,7 +436,7 @@ def test_a_deep_clean_finds_nothing_to_mend(raw_queue: Queue, end: str) -> None:
     assert raw_queue.progress(lease, 0.5)
     assert settle(raw_queue, ENDS[end](lease)) == (True,)
     before = raw_queue.get("a"), raw_queue.counts()
-    assert raw_queue.audit(repair=True).mended == 0
+    assert raw_queue.audit(repair=True).repaired == 0
     assert (raw_queue.get("a"), raw_queue.counts()) == before
 
 

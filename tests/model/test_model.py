@@ -288,7 +288,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(deep=st.booleans())
     def clean(self, deep: bool) -> None:
         if deep:
-            assert self.queue.audit(repair=True).mended == 0, "a healthy queue has nothing to mend"
+            assert self.queue.audit(repair=True).repaired == 0, "a healthy queue has nothing to mend"
         else:
             self.queue.clean()
         self.model.upkeep()

@@ -1,4 +1,4 @@
-"""`queue.audit()` and `windlass audit`: whatever was done to a queue's keys is named, and mended if asked for.
+"""`queue.audit()` and `windlass audit`: whatever was done to a queue's keys is named, and repaired if asked for.
 
 A look writes nothing. Each kind of damage is done with plain commands, as somebody with redis-cli would do it.
 """
@@ -49,13 +49,14 @@ def writes(server: Server) -> str:
 
 
 def kinds(audit: Audit) -> dict[str, Counter[str]]:
-    """What is amiss, by part and kind."""
-    return {drift.part: Counter(example.kind for example in drift.examples) for drift in audit.drifts}
+    """The problems, by part and kind."""
+    return {part.part: Counter(example.kind for example in part.examples) for part in audit.damaged_parts}
 
 
 def named(audit: Audit, part: str) -> list[tuple[str, str]]:
     """What is named in one part."""
-    return [(each.kind, each.id) for drift in audit.drifts if drift.part == part for each in drift.examples]
+    parts = [each for each in audit.damaged_parts if each.part == part]
+    return [(each.kind, each.id) for damaged in parts for each in damaged.examples]
 
 
 def look_twice(server: Server, client: redis.Redis, queue: Queue) -> Audit:
@@ -65,7 +66,7 @@ def look_twice(server: Server, client: redis.Redis, queue: Queue) -> Audit:
     assert queue.audit() == found
     assert everything(client) == before
     assert writes(server) == counted
-    assert found.mended == found.recovered == 0
+    assert found.repaired == found.recovered == 0
     return found
 
 
@@ -206,15 +207,15 @@ def test_each_damage_is_named_and_mended(server: Server, client: redis.Redis, ra
     do, expected = DAMAGES[damage]
     do(Keys(raw_queue, client))
     found = look_twice(server, client, raw_queue)
-    assert not found.sound
+    assert not found.ok
     for part, kind in expected.items():
         assert (kind, "11" if part == "counters" else "x") in named(found, part)
     repaired = raw_queue.audit(repair=True)
-    assert repaired.mended >= 1
-    assert repaired.sound, "nothing of it is left"
+    assert repaired.repaired >= 1
+    assert repaired.ok, "nothing of it is left"
     after = look_twice(server, client, raw_queue)
-    assert after.sound
-    assert after.drifts == ()
+    assert after.ok
+    assert after.damaged_parts == ()
 
 
 def test_a_sound_queue_of_jobs_in_every_state_is_sound(
@@ -241,9 +242,9 @@ def test_a_queue_that_nobody_uses_is_sound_and_stays_unused(client: redis.Redis,
 def test_at_most_ten_of_a_part_are_named_and_all_are_counted(client: redis.Redis, raw_queue: Queue) -> None:
     raw_queue.enqueue(b"", id="fine")
     client.zadd(queue_key(raw_queue.name, "ready"), {f"ghost {n}": n for n in range(1000)})
-    (ready, _) = raw_queue.audit().drifts
-    assert (ready.part, ready.amiss, len(ready.examples)) == ("ready", 1000, 10)
-    assert raw_queue.audit(repair=True).mended == 1000
+    (ready, _) = raw_queue.audit().damaged_parts
+    assert (ready.part, ready.problems, len(ready.examples)) == ("ready", 1000, 10)
+    assert raw_queue.audit(repair=True).repaired == 1000
 
 
 def test_numbers_that_differ_are_told_and_go_with_what_made_them_differ(client: redis.Redis, raw_queue: Queue) -> None:
@@ -251,14 +252,14 @@ def test_numbers_that_differ_are_told_and_go_with_what_made_them_differ(client: 
     client.zrem(queue_key(raw_queue.name, "ready"), "a")
     found = raw_queue.audit()
     assert named(found, "counters") == [("data and its indexes differ", "2 and 1")]
-    assert (found.amiss, found.mended) == (2, 0)
-    assert raw_queue.audit(repair=True).amiss == 1, "mended before they are compared"
+    assert (found.problems, found.repaired) == (2, 0)
+    assert raw_queue.audit(repair=True).problems == 1, "repaired before they are compared"
 
 
 def test_new_jobs_do_not_overtake_old_ones_after_the_sequence_was_mended(client: redis.Redis, raw_queue: Queue) -> None:
     old = [receipt.id for receipt in raw_queue.enqueue_many([b""] * 5)]
     change_core(client, raw_queue.name, seq=0)
-    assert raw_queue.audit(repair=True).mended == 1
+    assert raw_queue.audit(repair=True).repaired == 1
     new = raw_queue.enqueue(b"").id
     assert [lease.id for lease in raw_queue.lease_many(9)] == [*old, new]
 
@@ -275,7 +276,7 @@ def test_a_repair_takes_back_what_the_unknown_held(client: redis.Redis, raw_queu
 def test_whatever_entries_are_lost_a_repair_leaves_a_sound_queue(
     server: Server, client: Any, app: Windlass, raw_queue: Queue, number: int
 ) -> None:
-    """Random entries of random keys go, or come. What is named is mended, and each job that has data is somewhere."""
+    """Random entries of random keys go, or come. What is named is repaired, and each job that has data is somewhere."""
     chance = random.Random(f"{SEED} {number}")
     populate(raw_queue)
     for _ in range(chance.randint(1, 6)):
@@ -283,7 +284,7 @@ def test_whatever_entries_are_lost_a_repair_leaves_a_sound_queue(
     jobs = set(client.hkeys(queue_key(raw_queue.name, "data")))
     found = look_twice(server, client, raw_queue)
     raw_queue.audit(repair=True)
-    assert look_twice(server, client, raw_queue).sound, kinds(found)
+    assert look_twice(server, client, raw_queue).ok, kinds(found)
     assert jobs <= set(client.hkeys(queue_key(raw_queue.name, "data"))) | dead_and_broken(client, raw_queue)
 
 
@@ -350,12 +351,12 @@ def test_a_look_at_any_layout_writes_nothing_and_finds_nothing_in_a_sound_queue(
 ) -> None:
     populate(any_queue)
     found = look_twice(server, client, any_queue)
-    assert found.drifts == ()
+    assert found.damaged_parts == ()
     counts = any_queue.counts()
     assert found.jobs == counts.waiting + counts.leased + counts.dead + counts.broken
 
 
-def test_a_look_beside_live_workers_finds_nothing_amiss(app: Windlass, any_queue: Queue) -> None:
+def test_a_look_beside_live_workers_finds_no_problem(app: Windlass, any_queue: Queue) -> None:
     ids = Capability.IDS in any_queue._layout.can
     any_queue.enqueue_many(RawJob(b"{}", id=f"{n}") if ids else b"%d" % n for n in range(600))
 
@@ -363,7 +364,7 @@ def test_a_look_beside_live_workers_finds_nothing_amiss(app: Windlass, any_queue
         looks = [pool.submit(lambda: [any_queue.audit() for _ in range(3)]) for _ in range(2)]
         done = sum(pool.map(lambda _: work(any_queue), range(2)))
         found = [audit for look in looks for audit in look.result()]
-    assert {audit.drifts for audit in found} == {()}
+    assert {audit.damaged_parts for audit in found} == {()}
     assert done == 600
 
 
@@ -588,8 +589,8 @@ def test_each_damage_in_another_layout_is_named_and_mended(
     do(client, queue)
     found = look_twice(server, client, queue)
     assert kind in kinds(found)[part]
-    assert queue.audit(repair=True).sound
-    assert look_twice(server, client, queue).drifts == ()
+    assert queue.audit(repair=True).ok
+    assert look_twice(server, client, queue).damaged_parts == ()
     queue.purge()
 
 
@@ -604,8 +605,8 @@ def test_each_damage_in_a_ledger_is_named_and_mended(
     do(client, f"windlass:{{{NAME}}}:{layout}")
     found = look_twice(server, client, queue)
     assert kind in kinds(found)[part]
-    assert queue.audit(repair=True).sound
-    assert look_twice(server, client, queue).drifts == ()
+    assert queue.audit(repair=True).ok
+    assert look_twice(server, client, queue).damaged_parts == ()
     queue.purge()
 
 
@@ -621,7 +622,7 @@ def test_whatever_is_done_to_another_layout_a_repair_leaves_a_sound_queue(
         disturb(client, chance, "")
     found = look_twice(server, client, queue)
     queue.audit(repair=True)
-    assert look_twice(server, client, queue).sound, kinds(found)
+    assert look_twice(server, client, queue).ok, kinds(found)
     queue.purge()
     client.flushall()
 
@@ -686,7 +687,7 @@ def test_the_command_looks_at_all_queues_and_is_content(run: Run, queues: tuple[
     assert lines == [["emails", "native", "1", "0", "0"], ["media", "native", "1", "0", "0"]]
 
 
-def test_the_command_names_what_is_amiss_and_exits_with_1_until_it_is_repaired(
+def test_the_command_names_the_problems_and_exits_with_1_until_it_is_repaired(
     run: Run, client: redis.Redis, queues: tuple[Queue, Queue]
 ) -> None:
     client.zadd(queue_key("media", "ready"), {"ghost\x1b[31m": 7})
@@ -705,23 +706,23 @@ def test_the_command_names_what_is_amiss_and_exits_with_1_until_it_is_repaired(
 def test_the_command_speaks_json(run: Run, client: redis.Redis, queues: tuple[Queue, Queue]) -> None:
     client.zrem(queue_key("emails", "ready"), "a")
     emails, media = json.loads(run("--json").stdout)["queues"]
-    assert (emails["queue"], emails["sound"], emails["amiss"], emails["mended"]) == ("emails", False, 2, 0)
-    assert emails["drifts"][0] == {
+    assert (emails["queue"], emails["ok"], emails["problems"], emails["repaired"]) == ("emails", False, 2, 0)
+    assert emails["damaged_parts"][0] == {
         "part": "data",
-        "amiss": 1,
-        "mended": 0,
+        "problems": 1,
+        "repaired": 0,
         "examples": [{"kind": "in no index", "id": "a"}],
     }
     assert media == {
         "queue": "media",
         "layout": "native",
         "jobs": 1,
-        "drifts": [],
+        "damaged_parts": [],
         "recovered": 0,
-        "amiss": 0,
-        "mended": 0,
-        "sound": True,
-        "problem": None,
+        "problems": 0,
+        "repaired": 0,
+        "ok": True,
+        "error": None,
     }
 
 
@@ -745,7 +746,7 @@ def test_a_queue_of_another_layout_is_named_with_its_layout(run: Run, client: re
     result = run("thumbs", "--layout", "thumbs=workqueue", "--json")
     assert result.exit_code == 1
     (thumbs,) = json.loads(result.stdout)["queues"]
-    assert (thumbs["layout"], thumbs["drifts"][0]["part"]) == ("workqueue", "items")
+    assert (thumbs["layout"], thumbs["damaged_parts"][0]["part"]) == ("workqueue", "items")
     assert run("thumbs", "--layout", "thumbs=workqueue", "--repair").exit_code == 0
     assert client.lrange("thumbs:queue", 0, -1) == [b"lost"]
     client.delete("thumbs:item:lost", "thumbs:queue")
@@ -761,5 +762,5 @@ def test_limits_of_a_failure_handler_are_no_job(server: Server, client: redis.Re
     queue = queue_on(app, "queasy", NAME)
     queue.enqueue(b"")
     app.run(lambda session: session.perform(queue._layout.beat("w", 30, register=True, failure_handler=Limits())))
-    assert look_twice(server, client, queue).drifts == ()
+    assert look_twice(server, client, queue).damaged_parts == ()
     queue.purge()

@@ -196,7 +196,7 @@ def _pause(queue: Queue, app: Windlass, n: int) -> None:
 
 
 def _resume(queue: Queue, app: Windlass) -> None:
-    leave = app.layout(queue.name).leave("waiter")
+    leave = app.layout(queue.name).unregister_waiter("waiter")
     app.run(lambda session: session.perform(leave))
     queue.resume()
 
@@ -263,7 +263,7 @@ def test_the_queue_that_is_written_by_hand_is_as_one_of_our_own(
     found = raw_queue.counts()
     assert getattr(found, state) == found.waiting + found.leased == FEW
     audit = raw_queue.audit()
-    assert (audit.jobs >= FEW, audit.drifts) == (True, ())
+    assert (audit.jobs >= FEW, audit.damaged_parts) == (True, ())
     job = raw_queue.get(f"{state}-000000000")
     assert job is not None
     assert (job.state, job.data, job.priority) == (state, DATA, 5)

@@ -191,7 +191,7 @@ def test_a_lease_that_is_not_ours_returns_to_the_front(queue: Queue, client: red
     queue.enqueue(b"", id="a")
     take(queue, holder="worker-1")
     client.hset(keys.leases, "a", "scribble")
-    assert queue.audit(repair=True).mended >= 1
+    assert queue.audit(repair=True).repaired >= 1
     assert repaired(queue) == (0, 0)
     assert drain(queue) == ["a"]
 
@@ -294,7 +294,7 @@ def test_a_caller_record_that_is_not_ours_does_not_stop_a_clean(queue: Queue, cl
     queue.enqueue(b"", id="a")
     client.hset(keys.state, "caller:scribble", "not a record")
     client.zadd(keys.ready, {"ghost": 1})
-    assert queue.audit(repair=True).mended >= 1
+    assert queue.audit(repair=True).repaired >= 1
     assert drain(queue) == ["a"]
 
 

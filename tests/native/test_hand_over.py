@@ -22,7 +22,7 @@ from windlass.storage.native.keys import queue_key, result_key
 from windlass.storage.native.records import add_sum
 from windlass.storage.port import Parcel
 from windlass.values.job import Change, NewJob, Result
-from windlass.values.outcome import Child, Completed, Kept
+from windlass.values.outcome import Completed, HandOver, Kept
 
 Later = Callable[[float], None]
 SCRIPT_CALLS = {"EVALSHA"}
@@ -42,8 +42,8 @@ def target(app: Windlass, source: Queue) -> Iterator[Queue]:
     queue.purge()
 
 
-def child(queue: Queue, id: str, data: bytes = b"child", **change: Any) -> Child:
-    return Child(queue.name, NewJob(id, data, Change(**change)) if change else NewJob(id, data))
+def child(queue: Queue, id: str, data: bytes = b"child", **change: Any) -> HandOver:
+    return HandOver(queue.name, NewJob(id, data, Change(**change)) if change else NewJob(id, data))
 
 
 def parent(queue: Queue, id: str = "parent") -> Lease:
@@ -51,8 +51,8 @@ def parent(queue: Queue, id: str = "parent") -> Lease:
     return take(queue)
 
 
-def hand_over(source: Queue, *children: Child) -> None:
-    assert settle(source, Completed(parent(source), children=children)) == (True,)
+def hand_over(source: Queue, *hand_overs: HandOver) -> None:
+    assert settle(source, Completed(parent(source), hand_overs=hand_overs)) == (True,)
 
 
 def parcels(source: Queue, limit: int = 100) -> list[Parcel]:
@@ -130,24 +130,24 @@ def test_a_refused_completion_brings_no_children(source: Queue, target: Queue, l
     sleeper = parent(source)
     later(31)
     successor = take(source)
-    children = (child(source, "here"), child(target, "there"))
-    assert settle(source, Completed(sleeper, Kept(b"late", 60_000), children)) == (False,)
+    hand_overs = (child(source, "here"), child(target, "there"))
+    assert settle(source, Completed(sleeper, Kept(b"late", 60_000), hand_overs)) == (False,)
     assert source.counts() == Counts(0, 0, 0, 1, 0, holders=1)
     assert parcels(source) == []
     assert perform(source, lambda layout: layout.result("parent")) is None
     assert source.complete(successor)
 
 
-def test_in_a_batch_each_parent_answers_for_its_own_children(source: Queue, target: Queue) -> None:
+def test_in_a_batch_each_parent_answers_for_its_own_hand_overs(source: Queue, target: Queue) -> None:
     for id in "abcd":
         source.enqueue(b"", id=id)
     a, b, c, d = source.lease_many(4)
     assert source.release(b)
     outcomes = [
-        Completed(a, children=(child(source, "of a"), child(target, "of a"))),
-        Completed(b, children=(child(source, "of b"), child(target, "of b"))),
+        Completed(a, hand_overs=(child(source, "of a"), child(target, "of a"))),
+        Completed(b, hand_overs=(child(source, "of b"), child(target, "of b"))),
         Completed(c),
-        Completed(d, children=(child(source, "of d"), child(target, "of d"))),
+        Completed(d, hand_overs=(child(source, "of d"), child(target, "of d"))),
     ]
     assert settle(source, *outcomes) == (True, False, True, True)
     assert drain(source) == ["b", "of a", "of d"]
@@ -158,7 +158,7 @@ def test_a_cancelled_parent_that_completed_hands_over(source: Queue) -> None:
     """It came to its end before it heard: what it did is done."""
     lease = parent(source)
     assert source.cancel("parent", running=True)
-    assert settle(source, Completed(lease, children=(child(source, "a"),))) == (True,)
+    assert settle(source, Completed(lease, hand_overs=(child(source, "a"),))) == (True,)
     assert drain(source) == ["a"]
 
 
@@ -175,15 +175,15 @@ def test_a_child_wakes_a_waiter(source: Queue, client: redis.Redis) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(source.lease, 30, 20)
         wait_until(lambda: client.zcard(queue_key(source.name, "idle")), "the waiter to be idle")
-        assert settle(source, Completed(lease, children=(child(source, "a"),))) == (True,)
+        assert settle(source, Completed(lease, hand_overs=(child(source, "a"),))) == (True,)
         found = waiter.result(10)
     assert found is not None
     assert found.id == "a"
 
 
 def test_many_children_of_one_parent(source: Queue, target: Queue, app: Windlass) -> None:
-    children = [child(queue, f"{n:03}") for n in range(200) for queue in (source, target)]
-    hand_over(source, *children)
+    hand_overs = [child(queue, f"{n:03}") for n in range(200) for queue in (source, target)]
+    hand_over(source, *hand_overs)
     assert forward(app, source, limit=64) == 200
     assert drain(source) == drain(target) == [f"{n:03}" for n in range(200)]
 
@@ -209,7 +209,7 @@ def test_a_completion_whose_reply_was_lost_hands_over_once(lossy: Windlass, prox
     source, target = lossy.queue("lossy"), lossy.queue("lossy.target")
     lease = parent(source)
     proxy.faults = nth(fault, only=SCRIPT_CALLS)
-    assert settle(source, Completed(lease, children=(child(source, "a"), child(target, "b")))) == (True,)
+    assert settle(source, Completed(lease, hand_overs=(child(source, "a"), child(target, "b")))) == (True,)
     proxy.faults = None
     assert [each.id for each in parcels(source)] == ["b"]
     assert drain(source) == ["a"]
@@ -243,8 +243,8 @@ def test_a_thousand_hand_overs_with_lost_replies(lossy: Windlass, proxy: FaultPr
                 number = int(lease.data)
                 links.append(number)
                 next_queue = chance.choice((queue, other[queue.name]))
-                children = (child(next_queue, f"{lease.id}+", b"%d" % (number + 1)),) if number < 49 else ()
-                assert settle(queue, Completed(lease, children=children)) == (True,)
+                hand_overs = (child(next_queue, f"{lease.id}+", b"%d" % (number + 1)),) if number < 49 else ()
+                assert settle(queue, Completed(lease, hand_overs=hand_overs)) == (True,)
             forward(lossy, queue, limit=chance.randint(1, 4))
     proxy.faults = None
     assert sorted(links) == sorted(list(range(50)) * 20)
@@ -258,7 +258,7 @@ def test_a_thousand_hand_overs_with_lost_replies(lossy: Windlass, proxy: FaultPr
 
 def test_a_child_for_another_queue_waits_in_the_outbox(source: Queue, target: Queue) -> None:
     lease = parent(source)
-    turn = perform(source, lambda layout: layout.turn([Completed(lease, children=(child(target, "ä", b"\x00d"),))]))
+    turn = perform(source, lambda layout: layout.turn([Completed(lease, hand_overs=(child(target, "ä", b"\x00d"),))]))
     assert turn.outbox == 1
     counts = source.counts()
     assert (counts.outbox, counts.ready, counts.leased) == (1, 0, 0)
@@ -331,8 +331,8 @@ def test_racing_forwarders_bring_each_once(server: Server, app: Windlass, source
         for _ in range(20):
             source.enqueue(b"")
             lease = take(source)
-            children = tuple(child(random.choice(targets), str(next(numbers))) for _ in range(random.randint(1, 4)))
-            assert settle(source, Completed(lease, children=children)) == (True,)
+            hand_overs = tuple(child(random.choice(targets), str(next(numbers))) for _ in range(random.randint(1, 4)))
+            assert settle(source, Completed(lease, hand_overs=hand_overs)) == (True,)
 
     def race(_: int) -> int:
         new = 0
@@ -412,7 +412,7 @@ def test_nothing_is_left_of_a_hand_over(server: Server, client: redis.Redis) -> 
     assert 0 < client.pttl(queue_key("left.target", "state")) <= 86_400_000
 
 
-def test_what_was_sent_is_remembered_after_the_last_goodbye(server: Server, client: redis.Redis) -> None:
+def test_what_was_sent_is_remembered_after_the_last_client_unregistered(server: Server, client: redis.Redis) -> None:
     """A forwarder dies before it takes the parcels off; all programs end; the next one brings them again."""
     with Windlass(server.url) as app:
         source, target = app.queue("left.source"), app.queue("left.target")

@@ -74,7 +74,9 @@ def test_a_call_that_arrives_after_its_program_has_left_changes_nothing(server: 
     client.delete(state)
 
 
-def test_what_arrives_for_the_first_time_after_the_goodbye_keeps_the_state(server: Server, client: redis.Redis) -> None:
+def test_what_arrives_for_the_first_time_after_the_client_unregistered_keeps_the_state(
+    server: Server, client: redis.Redis
+) -> None:
     """It was never answered, so nobody was told anything else; and its queue must not be forgotten under it."""
     with FaultProxy(server.address) as proxy, Windlass(proxy.url, retry_for=0.2) as app:
         queue = app.queue("late")
@@ -94,7 +96,7 @@ def test_what_arrives_for_the_first_time_after_the_goodbye_keeps_the_state(serve
         with pytest.raises(OutcomeUnknown):
             queue.enqueue(b"y", id="job")
         proxy.faults = None
-        queue.counts()  # the server can be reached again, and hears the goodbye
+        queue.counts()  # the server can be reached again, and hears that it ended
     state = queue_key("late", "state")
     assert client.pttl(state) > 0
     client.execute_command(*calls[0])  # type: ignore[no-untyped-call]

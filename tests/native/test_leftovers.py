@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Kept, Outcome, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Kept, Outcome, Unknown
 
 NAME = "leftovers"
 
@@ -51,7 +51,7 @@ def live(queue: Queue, client: redis.Redis) -> None:
     assert queue.pause()
     assert queue.resume()
     assert queue.lease(wait=0.01) is None
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
 
 
 def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
@@ -59,14 +59,14 @@ def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
     ids = ["crash", "suspect", "break", "put aside", "put aside for long", "hand over"]
     queue.enqueue_many(RawJob(b"", id=id) for id in ids)
     crash, suspect, broken, aside, aside_for_long, parent = queue.lease_many(6)
-    child = Child(queue.name, NewJob("child", b""))
+    child = HandOver(queue.name, NewJob("child", b""))
     outcomes: list[Outcome] = [
         Crashed(crash, "killed", True),
         Crashed(suspect, "killed", False),
         Broken(broken, "not JSON"),
         Unknown(aside, "task"),
         Unknown(aside_for_long, "another"),
-        Completed(parent, children=(child,)),
+        Completed(parent, hand_overs=(child,)),
     ]
     assert settle(queue, *outcomes) == (True,) * 6
     assert perform(queue, lambda layout: layout.unpark(["task"])) == 1
@@ -80,7 +80,7 @@ def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
 def test_after_a_whole_life_not_one_key_is_left(server: Server, client: redis.Redis) -> None:
     with Windlass(server.url) as app:
         live(app.queue(NAME), client)
-        assert names(client) == {"state"}, "the last answer to each connection, until it says goodbye"
+        assert names(client) == {"state"}, "the last answer to each connection, until it unregisters"
     assert names(client) == set()
 
 
@@ -227,7 +227,7 @@ def test_nothing_is_left_of_a_cancelled_wait(server: Server, client: redis.Redis
     assert names(client) == set()
 
 
-# -- programs that end without a goodbye -----------------------------------------------------------
+# -- programs that end without unregistering ------------------------------------------------------
 
 PROGRAM = """
 import sys
@@ -281,7 +281,7 @@ def test_thousands_of_abandoned_callers_are_forgotten(server: Server, client: re
         queue.enqueue(b"")
         clock = read_core(client, NAME).clock
         client.hset(state, mapping={f"caller:gone{number}": f"3 {clock - 700_000} 1 a" for number in range(2000)})
-        assert queue.audit(repair=True).mended == 2000
+        assert queue.audit(repair=True).repaired == 2000
         assert client.hlen(state) < 15
         drain(queue)
     assert names(client) == set()

@@ -22,10 +22,10 @@ from windlass.storage.port import Call, LeaseRequest, Parcel, ScheduleBook
 from windlass.values.job import Change, Limits, NewJob
 from windlass.values.outcome import (
     Broken,
-    Child,
     Completed,
     Crashed,
     Failed,
+    HandOver,
     Kept,
     Outcome,
     Released,
@@ -56,8 +56,8 @@ def populate(app: Windlass) -> dict[str, Lease]:
     for id in ("broken", "parked", "done", *IDS[:8]):
         queue.enqueue(b"data", id=id, max_stalls=2)
     broken, parked, done = queue.lease_many(3, 600)
-    away = (Child("elsewhere", NewJob("c", b"child")),)
-    settle(app, Broken(broken, "m"), Unknown(parked, "task"), Completed(done, children=away))
+    away = (HandOver("elsewhere", NewJob("c", b"child")),)
+    settle(app, Broken(broken, "m"), Unknown(parked, "task"), Completed(done, hand_overs=away))
     leases = {lease.id: lease for lease in [*queue.lease_many(3, 600), *queue.lease_many(3, 600, holder="w")]}
     queue.enqueue(b"behind", id=IDS[0])
     queue.enqueue(b"behind", id=IDS[4], delay=900)
@@ -83,10 +83,10 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
     """One plausible call of every script."""
     lease = chance.choice(list(leases.values()))
     retried = Retried(lease, chance.choice([None, ("in", 900)]), "m")
-    children = (Child(QUEUE, NewJob(IDS[10], b"child")), Child("elsewhere", NewJob("c", b"child")))
+    children = (HandOver(QUEUE, NewJob(IDS[10], b"child")), HandOver("elsewhere", NewJob("c", b"child")))
     outcomes: list[Outcome] = [
         Completed(lease),
-        Completed(lease, children=children),
+        Completed(lease, hand_overs=children),
         Completed(lease, Kept(b"1", 5)),
         Released(lease),
         retried,
@@ -126,7 +126,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         "native/pause": layout.pause(chance.random() < 0.5),
         "native/purge": layout.purge(chance.choice([None, State.READY, State.SCHEDULED, State.BLOCKED, State.DEAD])),
         "native/audit": layout.audit(chance.choice(layout.audit_parts), "0"),
-        "native/goodbye": layout.leave("me"),
+        "native/unregister": layout.unregister_waiter("me"),
         "native/counts": layout.counts(),
         "native/probe": cast(Call[Any], layout.probe()),
         "native/get": layout.get(chance.choice(IDS)),
@@ -205,7 +205,7 @@ def test_a_damaged_queue_is_not_made_worse_and_can_be_mended(client: Any, app: W
         error = attempt(app, calls(layout, leases, chance)[script])
         assert error is None or dump(client) == before, f"{script} wrote half of it: {error}"
         queue.audit(repair=True)
-        assert queue.audit(repair=True).mended == 0
+        assert queue.audit(repair=True).repaired == 0
         check_conservation(client)
     restore(client, healthy)
     tidy(client, app)

@@ -81,7 +81,7 @@ def test_a_cut_log_holds_whole_operations_only() -> None:
                 queue = app.queue("torn")
                 expected = [seen for size, seen in pictures if size <= cut][-1]
                 assert picture(queue) == expected, f"cut at {cut} of {len(whole)}"
-                assert queue.audit(repair=True).mended == 0
+                assert queue.audit(repair=True).repaired == 0
             server.kill()
     print(f"{CUTS} cuts, 0 invariant breaks (seed {SEED})")
 

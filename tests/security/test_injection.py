@@ -24,7 +24,7 @@ from windlass.storage.native import scripts as native_scripts
 from windlass.storage.port import Capability, Script
 from windlass.transport import presence
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, HandOver, Kept, Unknown
 from windlass.values.worker_record import WorkerRecord
 
 # -- names -----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _live_as(queue: Queue, id: str) -> None:
     assert (first.id, first.data) == (id, b"second")
     queue.progress(first, 0.5)
     queue.enqueue(b"third", id=id)
-    child = Child("tagged", NewJob(f"{id}+", b"child"))
+    child = HandOver("tagged", NewJob(f"{id}+", b"child"))
     assert settle(queue, Completed(first, Kept(b"1", 60_000), (child,))) == (True,)
     assert perform(queue, lambda layout: layout.result(id)) is not None
     (second, third) = queue.lease_many(2)

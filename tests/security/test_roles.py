@@ -163,7 +163,7 @@ def test_a_verb_is_done_without_a_breach_or_refused_before_anything_is_written(
     do, allowed = TABLES[table][verb]
     if role in allowed:
         do(scene)
-        scene.app.close()  # its goodbye as well
+        scene.app.close()  # it unregisters as well
         assert breaches(scene.server) == []
         return
     before = scene.stored()

@@ -30,7 +30,7 @@ from windlass.storage.native.sealing import SEALED
 from windlass.storage.port import Layout, LeaseRequest
 from windlass.values.decode_guard import MAX_RUN
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Failed, Kept
+from windlass.values.outcome import Broken, Completed, Failed, HandOver, Kept
 from windlass.worker.runner.outbox import empty_outbox
 from windlass.worker.runner.queue_consumer import QueueConsumer
 from windlass.worker.runner.ticker import declare
@@ -398,7 +398,7 @@ async def test_other_languages_get_no_forged_job(app: Windlass, raw_queue: Queue
 def test_what_a_job_hands_over_is_sealed_for_where_it_goes(app: Windlass, raw_queue: Queue, data: Payloads) -> None:
     other = app.queue("handed-over")
     raw_queue.enqueue(b"x")
-    children = (Child(raw_queue.name, NewJob("near", b"1")), Child("handed-over", NewJob("far", b"2")))
+    children = (HandOver(raw_queue.name, NewJob("near", b"1")), HandOver("handed-over", NewJob("far", b"2")))
     assert settle(raw_queue, Completed(one(raw_queue), None, children)) == (True,)
     assert data["near"].startswith(SEALED)
     assert one(raw_queue).data == b"1"
@@ -653,17 +653,18 @@ _WITHOUT_PAYLOADS = {
     "counts",
     "event_channel",
     "extend",
-    "farewell",
+    "unregister",
     "forget_names",
     "probe",
     "id_of",
-    "leave",
+    "unregister_waiter",
     "obey_cancel",
     "pause",
     "progress",
     "purge",
-    "retire",
+    "unregister_holder",
     "revive",
+    "tags",
     "unpark",
     "wake_channel",
     "watch",

@@ -33,7 +33,7 @@ from windlass.tasks.envelope import read_envelope, write_envelope
 from windlass.transport import Endpoint
 from windlass.values.job import NewJob, Page, State
 from windlass.values.job import Result as KeptResult
-from windlass.values.outcome import Child, Completed, Kept
+from windlass.values.outcome import Completed, HandOver, Kept
 from windlass.values.schedule import Every, Schedule
 from windlass.worker.attempt import plan
 
@@ -241,7 +241,7 @@ def test_no_repr_shows_what_a_job_carries() -> None:
     call = secretive_app.give_up.call(CANARY)
     shown = [lease, record, Page((record,), None), Job(lease), call, secretive_app.give_up.using(id="a"),
              secretive_app.give_up.decode(Raw(b"[%s]" % _secret.encode())), read_envelope(call.data),
-             RawJob(data, id="a"), NewJob("a", data), Completed(lease, Kept(data, 1), (Child("q", NewJob("a", data)),)),
+             RawJob(data, id="a"), NewJob("a", data), HandOver("q", NewJob("a", data)), Completed(lease, Kept(data, 1)),
              KeptResult(True, data), Parcel(1, "q", "a", data, b""), NativeLayout("q").enqueue([NewJob("a", data)]),
              plan(secretive_app.app, Lease("q", "a", call.data, 1)), Windlass(f"redis://:{CANARY}@{HOST}:1").given,
              Schedule(name="s", queue="q", data=data, timing=Every(60_000))]  # fmt: skip

@@ -171,7 +171,7 @@ def test_a_full_server_refuses_new_jobs_and_works_off_the_old(own: Server, face:
             assert not queue.beat("someone", register=True)
             (held,) = queue.lease_many(1, holder="someone")
             assert queue.complete(held)
-            assert queue.audit(repair=True).mended == 0
+            assert queue.audit(repair=True).repaired == 0
             assert len(drain(queue)) == taken - 5
             assert queue.counts().waiting == 0
             assert queue.enqueue(b"room again").id

@@ -175,7 +175,7 @@ class Life:
             self.check()
 
     def end(self) -> None:
-        """After a purge and the goodbyes, only keys with an expiry may remain."""
+        """After a purge and when all clients have unregistered, only keys with an expiry may remain."""
         if "restart" in self.log:  # only the next sweep removes holders of a program that has left
             self.pass_time(1000)
             self.queues[0].clean()

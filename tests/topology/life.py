@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, State, Status
 from windlass.storage.native import keys
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Unknown
+from windlass.values.outcome import Broken, Completed, HandOver, Unknown
 
 Later = Callable[[float], None]
 BOTH_FACES = pytest.mark.parametrize("face", FACES, ids=["blocking", "awaitable"])
@@ -63,7 +63,7 @@ def every_verb(queue: Queue) -> None:
     assert queue.complete(again)
     assert not queue.complete(again)
     assert queue.cancel(second.id)
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
     assert queue.lease(wait=0.05) is None
     assert queue.purge(State.DEAD) == 1
     assert queue.purge() == 0
@@ -78,7 +78,7 @@ def fill_every_key(queue: Queue, push: Callable[[str, bytes], object], idle: Cal
     queue.enqueue(b"broken", id="broken")
     settle(queue, Broken(leased(queue), "not JSON"))
     queue.enqueue(b"parent", id="parent")
-    settle(queue, Completed(leased(queue), children=(Child("elsewhere", NewJob("child", b"child")),)))
+    settle(queue, Completed(leased(queue), hand_overs=(HandOver("elsewhere", NewJob("child", b"child")),)))
     perform(queue, lambda layout: layout.watch("runs", 600))
     schedules = queue._layout.schedules
     assert schedules is not None
@@ -173,7 +173,7 @@ class QueueLife:
         queue.enqueue(b"gone", id="gone")
         client.zrem(keys.queue_key(queue.name, "ready"), "lost")
         client.hdel(keys.queue_key(queue.name, "data"), "gone")
-        assert queue.audit(repair=True).mended == 2
+        assert queue.audit(repair=True).repaired == 2
         assert drain(queue) == [b"in no index"]
 
     def test_purge_leaves_only_its_answer(self, queue: Queue, client: redis.Redis) -> None:

@@ -19,7 +19,7 @@ from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, erro
 from windlass.handle import JobHandle
 from windlass.storage.native import keys, scripts
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Child, Completed, Crashed, Failed, Kept, Released, Unhandled, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, HandOver, Kept, Released, Unhandled, Unknown
 
 RULES = Path(__file__).parents[2] / "docs" / "acl"
 ROLES = ("producer", "worker", "reader")
@@ -158,7 +158,7 @@ def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> No
         events = job.events(timeout=20)
         assert next(events).kind == "ready"
         first, *others = queue.lease_many(7)
-        children = (Child("guarded", NewJob("here", b"")), Child("elsewhere", NewJob("there", b"")))
+        children = (HandOver("guarded", NewJob("here", b"")), HandOver("elsewhere", NewJob("there", b"")))
         assert (
             settle(
                 queue,
@@ -357,7 +357,7 @@ def test_a_worker_may_do_everything(server: Server, master: Queue) -> None:
             assert len(page.jobs) == 1
             if page.cursor:
                 queue.jobs(state, cursor=page.cursor)
-        assert queue.audit(repair=True).mended == 1
+        assert queue.audit(repair=True).repaired == 1
     assert_no_breach(server)
 
 

@@ -131,7 +131,7 @@ def test_scripts_touch_no_key_that_they_do_not_declare(cluster: Cluster) -> None
                 lambda key, data: node.command("LPUSH", key, data),
                 lambda key: node.command("ZADD", key, 1, "nobody"),
             )
-            assert queue.audit(repair=True).mended == 1  # the waiter that never was
+            assert queue.audit(repair=True).repaired == 1  # the waiter that never was
             assert queue.purge() == 8
             node.command("DEL", keys.queue_key(queue_name, "schedules"), keys.queue_key(queue_name, "ticks"))
         assert [each.command("ACL", "LOG") for each in cluster.nodes] == [[]] * len(cluster.nodes)

@@ -24,7 +24,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, Entry, Workshop, wait_dead
 from windlass.storage.native import scripts
-from windlass.tasks.context import MAX_CHILDREN, MAX_CHILDREN_BYTES
+from windlass.tasks.context import MAX_HAND_OVER_BYTES, MAX_HAND_OVERS
 from windlass.tasks.envelope import write_envelope
 from windlass.transport import subscription
 from windlass.values.validation import MAX_PAYLOAD
@@ -60,7 +60,7 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
     """Two workers: one gives up on a call early, the other after the default ten seconds."""
     grace, lease = 0.6, 3.0
     # After the grace: returning the jobs, deleting the presence record, closing the app, and ending the processes.
-    bound = grace + supervisor.GIVE_BACK_TIMEOUT_S + presence.GOODBYE_TIMEOUT_S + 1.0 + 1.0
+    bound = grace + supervisor.GIVE_BACK_TIMEOUT_S + presence.DELETE_TIMEOUT_S + 1.0 + 1.0
     soon, later = tmp_path / "soon", tmp_path / "later"
     with (
         FaultProxy(server.address) as first,
@@ -199,12 +199,12 @@ def test_a_late_heartbeat_answer_for_a_gone_runner_is_ignored(server: Server, tm
 
 # -- handing over too much -------------------------------------------------------------------------
 
-TOO_MUCH = {"jobs": (MAX_CHILDREN + 1, 100), "bytes": (9, MAX_PAYLOAD)}
-JUST_FITS = {"jobs": (MAX_CHILDREN, 100), "bytes": (8, MAX_PAYLOAD)}
+TOO_MUCH = {"jobs": (MAX_HAND_OVERS + 1, 100), "bytes": (9, MAX_PAYLOAD)}
+JUST_FITS = {"jobs": (MAX_HAND_OVERS, 100), "bytes": (8, MAX_PAYLOAD)}
 
 
 def test_a_hand_over_above_the_limit_fails_the_parent(shop: Workshop) -> None:
-    assert MAX_CHILDREN_BYTES == 8 * MAX_PAYLOAD
+    assert MAX_HAND_OVER_BYTES == 8 * MAX_PAYLOAD
     shop.start("endings", queues={"parents": 1})
     limits: dict[str, Any] = {"max_failures": 1, "min_backoff": 0.02}
     retried = [

@@ -269,7 +269,7 @@ async def test_a_dead_server_does_not_delay_the_end(caplog: pytest.LogCaptureFix
         await until(lambda: next(beats) > 5)
         with server.paused():
             working.cancel()
-            async with asyncio.timeout(presence.GOODBYE_TIMEOUT_S + 2):
+            async with asyncio.timeout(presence.DELETE_TIMEOUT_S + 2):
                 await asyncio.gather(working, return_exceptions=True)
         await app.aclose()
 

@@ -15,7 +15,7 @@ from windlass.cli.output import as_object, plural, print_json, print_table, prin
 from windlass.errors import KeyConflict
 from windlass.values.audit import Audit
 
-COLUMNS = {"queue": "queue", "layout": "layout", "jobs": "jobs", "amiss": "problems", "mended": "repaired"}
+COLUMNS = {"queue": "queue", "layout": "layout", "jobs": "jobs", "problems": "problems", "repaired": "repaired"}
 
 
 @click.command()
@@ -38,7 +38,7 @@ def audit(app: Windlass, queues: tuple[str, ...], repair: bool, as_json: bool) -
     Examples:
       windlass audit
       windlass audit emails --repair
-      windlass audit --json | jq '.queues[] | select(.sound | not)'
+      windlass audit --json | jq '.queues[] | select(.ok | not)'
     """
     results = [_audit(app, name, repair) for name in queues or app.queues()]
     if as_json:
@@ -48,7 +48,7 @@ def audit(app: Windlass, queues: tuple[str, ...], repair: bool, as_json: bool) -
         print_table(list(COLUMNS.values()), rows, "No queue is in use.")
         for result in results:
             _print_problems(result)
-    if not all(result["sound"] for result in results):
+    if not all(result["ok"] for result in results):
         sys.exit(FAILED)
 
 
@@ -57,22 +57,22 @@ def _audit(app: Windlass, name: str, repair: bool) -> dict[str, Any]:
     try:
         return _as_json(queue.audit(repair=repair))
     except KeyConflict as error:  # one damaged queue must not hide the others
-        return {"queue": queue.name, "layout": queue.layout, "sound": False, "problem": str(error)}
+        return {"queue": queue.name, "layout": queue.layout, "ok": False, "error": str(error)}
 
 
 def _as_json(found: Audit) -> dict[str, Any]:
-    return as_object(found) | {"amiss": found.amiss, "mended": found.mended, "sound": found.sound, "problem": None}
+    return as_object(found) | {"problems": found.problems, "repaired": found.repaired, "ok": found.ok, "error": None}
 
 
 def _print_problems(result: dict[str, Any]) -> None:
-    if result["problem"]:
-        click.echo(printable(f"{result['queue']}: {result['problem']}"))
+    if result["error"]:
+        click.echo(printable(f"{result['queue']}: {result['error']}"))
         return
-    for drift in result["drifts"]:
-        examples = ", ".join(f"{example['id']} ({example['kind']})" for example in drift["examples"])
-        more = "" if len(drift["examples"]) == drift["amiss"] else ", …"
-        end = ", repaired" if drift["mended"] == drift["amiss"] else ""
-        what = f"{plural(drift['amiss'], 'problem')} in {drift['part']}{end}: {examples}{more}"
+    for part in result["damaged_parts"]:
+        examples = ", ".join(f"{example['id']} ({example['kind']})" for example in part["examples"])
+        more = "" if len(part["examples"]) == part["problems"] else ", …"
+        end = ", repaired" if part["repaired"] == part["problems"] else ""
+        what = f"{plural(part['problems'], 'problem')} in {part['part']}{end}: {examples}{more}"
         click.echo(printable(f"{result['queue']}: {what}"))
     if result["recovered"]:
         recovered = plural(result["recovered"], "job")

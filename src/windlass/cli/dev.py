@@ -16,7 +16,7 @@ from windlass.storage.port import Script
 
 LAYOUTS = tuple(CAPABILITIES)
 COLUMNS = ("layout", "script", "bytes", "sha1")
-SHARED_PARTS = ("ledger", "drift")  # of the layouts of other systems: parts of scripts, no scripts of their own
+SHARED_PARTS = ("ledger", "problems")  # of the layouts of other systems: parts of scripts, no scripts of their own
 
 _option = option_of("dev")
 

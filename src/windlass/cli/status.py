@@ -48,7 +48,7 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
         found = survey(app, queues)
         if as_json:
             for queue in found["queues"]:
-                queue |= {} if queue["problem"] else _tags(app, queue["queue"])
+                queue |= {} if queue["error"] else _tags(app, queue["queue"])
             print_json(found)
         else:
             print_table(COLUMNS, _rows(found), "No queue is in use.")
@@ -83,10 +83,10 @@ def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) 
         counts = app.queue(name).counts()
         unknown = _unknown_tasks(app, name) if counts.parked else []
     except KeyConflict as error:  # one damaged queue must not hide the others
-        return {"queue": name, "problem": str(error), "workers": serving}
+        return {"queue": name, "error": str(error), "workers": serving}
     return {
         "queue": name,
-        "problem": None,
+        "error": None,
         **as_object(counts),
         "workers": serving,
         "unknown_tasks": unknown,
@@ -120,8 +120,8 @@ def _all_problems(found: dict[str, Any]) -> list[str]:
 
 
 def _problems(queue: dict[str, Any]) -> Iterator[str]:
-    if queue["problem"]:
-        yield queue["problem"]
+    if queue["error"]:
+        yield queue["error"]
         return
     waiting = queue["ready"] + queue["inbox"]
     if queue["paused"]:

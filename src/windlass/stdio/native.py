@@ -156,7 +156,7 @@ class NativeDispatcher:
         for key, pending in list(self._pending.items()):
             if key[0] == queue and pending.lease.holder == worker:  # no acceptance can come through this service now
                 await self._take_back(key)
-        await self._perform(self.layout(queue).retire(worker))
+        await self._perform(self.layout(queue).unregister_holder(worker))
 
     async def _take_back(self, key: tuple[str, str]) -> bool:
         """Release a job that was not accepted here, unless it was accepted through another service."""

@@ -137,24 +137,24 @@ class Beat(Struct, frozen=True):
     parked: int
 
 
-class AuditStep(NamedTuple):
-    """The result of one step of an audit: where to continue, the problems and repairs, and some problems by name."""
+class AuditBatch(NamedTuple):
+    """The result of one audit call: where to continue, the problems and repairs, and some problems by name."""
 
     cursor: bytes | None
-    mended: int
-    amiss: int
-    jobs: int  # checked in this step
+    repaired: int
+    problems: int
+    jobs: int  # checked in this batch
     examples: tuple[tuple[str, str], ...]  # kind of the problem, id
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Self:
         """Read the reply of a script: next cursor or "0", jobs, problems, repaired, kind and id of each example."""
-        cursor, jobs, amiss, mended, named = reply
+        cursor, jobs, problems, repaired, named = reply
         words = [word.decode(errors="replace") for word in named]
         return cls(
             None if cursor == b"0" else cursor,
-            int(mended),
-            int(amiss),
+            int(repaired),
+            int(problems),
             int(jobs),
             tuple(zip(words[::2], words[1::2], strict=True)),
         )
@@ -298,7 +298,7 @@ class Layout(Protocol):
         """Delete jobs of a state, or of the whole queue. Returns (deleted, remaining)."""
         ...
 
-    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         """Check a bounded number of entries of one part, and repair or only report the problems."""
         ...
 
@@ -312,19 +312,19 @@ class Layout(Protocol):
         """
         ...
 
-    def leave(self, waiter: str) -> Call[bool]:
+    def unregister_waiter(self, waiter: str) -> Call[bool]:
         """Remove a registered waiter."""
         ...
 
-    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
         """Delete the callers, waiters and idle holders of a program that ends. `None` if it has none.
 
         A call of a `lossy` caller may still arrive, so the server remembers that caller for a while.
         """
         ...
 
-    def retire(self, holder: str) -> Call[bool]:
-        """Delete a holder that holds nothing any more."""
+    def unregister_holder(self, holder: str) -> Call[bool]:
+        """Delete a registered holder that holds nothing any more."""
         ...
 
     def forget_names(self) -> None:

@@ -7,11 +7,11 @@ from typing import Protocol
 from windlass.errors import InvalidOption
 from windlass.tasks.call import TaskCall
 from windlass.values.job import Lease
-from windlass.values.outcome import Child
+from windlass.values.outcome import HandOver
 from windlass.values.validation import check_progress
 
-MAX_CHILDREN = 1000  # handed over by one job: they are added in one atomic step, which must be short
-MAX_CHILDREN_BYTES = 8 * 1024 * 1024  # the same, for large payloads
+MAX_HAND_OVERS = 1000  # handed over by one job: they are added in one atomic step, which must be short
+MAX_HAND_OVER_BYTES = 8 * 1024 * 1024  # the same, for large payloads
 
 
 class JobServices(Protocol):
@@ -29,7 +29,7 @@ class JobServices(Protocol):
         """Send the job's progress. False if it was cancelled or has lost its lease."""
         ...
 
-    def prepare(self, lease: Lease, call: TaskCall) -> Child:
+    def prepare(self, lease: Lease, call: TaskCall) -> HandOver:
         """Check a call that the job hands over."""
         ...
 
@@ -40,13 +40,13 @@ class Job:
     Without `services` it has no worker: for tests that call a task's function directly.
     """
 
-    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "children")
+    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "hand_overs")
 
     def __init__(self, lease: Lease, task: str | None = None, services: JobServices | None = None) -> None:
         self._lease = lease
         self._task = task
         self._services = services
-        self.children: tuple[Child, ...] = ()
+        self.hand_overs: tuple[HandOver, ...] = ()
         self._handed_over = 0
 
     def progress(self, value: float) -> bool:
@@ -72,16 +72,16 @@ class Job:
         """
         if self._services is None:
             raise InvalidOption("this job has no worker, so it cannot hand over a job: run it in a worker")
-        child = self._services.prepare(self._lease, call)
-        size = self._handed_over + len(child.job.data)
-        if len(self.children) >= MAX_CHILDREN or size > MAX_CHILDREN_BYTES:
+        handed = self._services.prepare(self._lease, call)
+        size = self._handed_over + len(handed.job.data)
+        if len(self.hand_overs) >= MAX_HAND_OVERS or size > MAX_HAND_OVER_BYTES:
             raise InvalidOption(
-                f"a job can hand over {MAX_CHILDREN:,} jobs and {MAX_CHILDREN_BYTES:,} bytes at most: hand over jobs "
-                "that add the rest, or use app.enqueue_many, which adds jobs at once"
+                f"a job can hand over {MAX_HAND_OVERS:,} jobs and {MAX_HAND_OVER_BYTES:,} bytes at most: hand over "
+                "jobs that add the rest, or use app.enqueue_many, which adds jobs at once"
             )
         self._handed_over = size
-        self.children += (child,)
-        return child.job.id
+        self.hand_overs += (handed,)
+        return handed.job.id
 
     @property
     def cancelled(self) -> bool:

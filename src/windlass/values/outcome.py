@@ -18,7 +18,7 @@ class Kept(Redacted, frozen=True):
     ms: int
 
 
-class Child(Struct, frozen=True):
+class HandOver(Struct, frozen=True):
     """A job that a completed job hands over to a queue."""
 
     queue: str
@@ -26,11 +26,11 @@ class Child(Struct, frozen=True):
 
 
 class Completed(Struct, frozen=True, tag=True, gc=False):
-    """Done. The job leaves the queue; its children are added, and its result is kept if there is one."""
+    """Done. The job leaves the queue; the jobs that it hands over are added, and its result is kept if there is one."""
 
     lease: Lease
     result: Kept | None = None
-    children: tuple[Child, ...] = ()
+    hand_overs: tuple[HandOver, ...] = ()
 
 
 class Released(Struct, frozen=True, tag=True):

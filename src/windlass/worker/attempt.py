@@ -196,7 +196,7 @@ def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
     if isinstance(returned, _CONTROL_TYPES):
         return classify_error(plan, returned)
     if not plan.keep_ms:
-        return Completed(plan.lease, None, job.children) if job.children else Completed(plan.lease)
+        return Completed(plan.lease, None, job.hand_overs) if job.hand_overs else Completed(plan.lease)
     try:
         data = _encode(returned)
     except Exception as error:
@@ -212,7 +212,7 @@ def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
     if (misfit := _mismatch(plan, data)) is not None:
         kind = type(returned).__name__
         return fail(plan, f"keep_result: the task returned {kind}, which does not fit its annotation ({misfit})")
-    return Completed(plan.lease, Kept(data, plan.keep_ms), job.children)
+    return Completed(plan.lease, Kept(data, plan.keep_ms), job.hand_overs)
 
 
 def _mismatch(plan: Plan, data: bytes) -> str | None:

@@ -82,14 +82,14 @@ class Worker:
             presence.cancel()
             await asyncio.wait([presence])
             await asyncio.to_thread(heartbeat.stop)
-            await self._retire(heartbeat.holder)
+            await self._unregister(heartbeat.holder)
             self._runner.close()
             log.info("Worker %s stopped; jobs run: %d", settings.name, slot_table.finished)
             slot_table.close()
 
-    async def _retire(self, holder: str) -> None:
+    async def _unregister(self, holder: str) -> None:
         """Forget the holder on every queue, or its peers would later count it as a lost worker."""
-        calls = [self._app.layout(queue).retire(holder) for queue in self._settings.queues]
+        calls = [self._app.layout(queue).unregister_holder(holder) for queue in self._settings.queues]
 
         def flow(session: Session) -> Flow[None]:
             for call in calls:

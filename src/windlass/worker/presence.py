@@ -19,7 +19,7 @@ log = logging.getLogger("windlass.worker")
 
 MAX_BEAT_INTERVAL_S = 5.0  # with long leases too, the list of workers must look current to a person
 IDLE_BEAT_FACTOR = 2  # an idle worker with no news beats half as often: many idle workers must cost little
-GOODBYE_TIMEOUT_S = 2.0  # the record expires anyway, so a stopping worker does not wait longer to delete it
+DELETE_TIMEOUT_S = 2.0  # the record expires anyway, so a stopping worker does not wait longer to delete it
 
 
 async def keep_presence(
@@ -44,7 +44,7 @@ async def keep_presence(
             await _pause(min(every, MAX_BEAT_INTERVAL_S), stopping)
     finally:
         if not last_problem:
-            await _say_goodbye(app, name)
+            await _delete_record(app, name)
 
 
 def _has_news(current: WorkerRecord, last: WorkerRecord) -> bool:
@@ -63,12 +63,12 @@ async def _pause(seconds: float, stopping: asyncio.Event) -> None:
         pass
 
 
-async def _say_goodbye(app: FlowRunner, name: str) -> None:
+async def _delete_record(app: FlowRunner, name: str) -> None:
     try:
-        async with asyncio.timeout(GOODBYE_TIMEOUT_S):
+        async with asyncio.timeout(DELETE_TIMEOUT_S):
             problem = await _perform(app, forget(name))
     except TimeoutError:
-        problem = f"the server did not answer within {GOODBYE_TIMEOUT_S:g} s"
+        problem = f"the server did not answer within {DELETE_TIMEOUT_S:g} s"
     if problem:
         log.info("Worker %s stays listed for %g s: %s", name, FORGET_AFTER_S, problem)
 

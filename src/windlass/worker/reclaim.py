@@ -25,7 +25,7 @@ def _reclaim(session: Session, layout: Layout, holder: str, decide: Decide) -> F
     outcomes = [decide(lease_of(record), record) for record in found]
     for batch in _batches(outcomes):
         yield from session.perform(layout.turn(batch))
-    yield from session.perform(layout.retire(holder))
+    yield from session.perform(layout.unregister_holder(holder))
     return outcomes
 
 

@@ -205,7 +205,7 @@ def test_dispatch_and_acceptance_as_the_service_does_them(
     assert perform(layout.finish("w", 0, "a", "2026-01-02T03:04:06.007Z", end))
     finished = started | {"json": end.decode(), "finished_at": "2026-01-02T03:04:06.007Z"}
     assert look() == {"a": finished, "jobs_finished": {"a": "now"}} | idle
-    perform(layout.retire("w"))
+    perform(layout.unregister_holder("w"))
     assert set(look()) == {"a", "jobs_finished"}
     notes = client.hkeys(f"windlass:{{{QUEUE}}}:processor:state")
     assert not [note for note in notes if not note.startswith((b"caller:", b"fence", b"swept"))]

@@ -216,9 +216,9 @@ def test_a_handler_is_a_placeholder_that_goes_with_its_worker(emails: Queue, loo
     register(emails)
     register(emails, "worker-2")
     assert look() == {"-fail:waiting": {"windlass:worker-1": NOBODY, "windlass:worker-2": NOBODY}}
-    perform(emails, lambda layout: layout.retire("worker-1"))
+    perform(emails, lambda layout: layout.unregister_holder("worker-1"))
     assert look() == {"-fail:waiting": {"windlass:worker-2": NOBODY}}
-    perform(emails, lambda layout: layout.retire("worker-2"))
+    perform(emails, lambda layout: layout.unregister_holder("worker-2"))
     assert look() == {}
 
 

@@ -53,7 +53,7 @@ def test_eight_cleaners_take_back_each_item_once(server: Server, queue: Queue, c
     for app in apps:
         app.close()
     assert sum(each.recovered for each in cleaned) == 90
-    assert sum(each.mended for each in cleaned) == 0
+    assert sum(each.repaired for each in cleaned) == 0
     assert sorted(drain(queue)) == sorted(ids)
 
 

@@ -70,7 +70,7 @@ def test_members_that_lead_nowhere_are_harmless(client: redis.Redis, queue: Queu
     assert queue.cancel("T0", running=True)
     assert [job.data for job in queue.jobs(State.LEASED).jobs] == [b"T0"]
     assert queue.complete(lease)
-    assert queue.audit(repair=True).mended == 3
+    assert queue.audit(repair=True).repaired == 3
 
 
 @pytest.mark.parametrize("name", ["", "a b", "{a}", "a\n", "x" * 129, 5])

@@ -94,7 +94,7 @@ def test_a_worker_whose_ledger_vanished_is_recovered_as_a_stranger(
     lease = take(queue, seconds=3, holder="w1")
     client.delete(*ledger(client))
     assert not queue.beat("w1", 3), "it has to begin again"
-    perform(queue, lambda layout: layout.retire("w1"))
+    perform(queue, lambda layout: layout.unregister_holder("w1"))
     assert members(client, "worqr:workers") == {"w1"}, "nobody knows what it had, so it is not just struck off"
     assert queue.clean().recovered == 0, "by its timer it is alive"
     later(4)

@@ -134,7 +134,7 @@ def test_a_worker_registers_and_retires(client: redis.Redis, queue: Queue) -> No
     assert 50_000 < client.pttl("worqr:workerTimers:w1") <= 60_000
     assert queue.beat("w1", 3), "a worker may have promised more on another queue"
     assert 50_000 < client.pttl("worqr:workerTimers:w1") <= 60_000
-    perform(queue, lambda layout: layout.retire("w1"))
+    perform(queue, lambda layout: layout.unregister_holder("w1"))
     assert contents(client) == {}
 
 
@@ -144,9 +144,9 @@ def test_a_worker_of_two_queues_stops_work_on_one_after_the_other(client: redis.
     for queue in (red, blue):
         queue.beat("w1", 30, register=True)
     assert contents(client) == {**worker_keys("w1"), "worqr:workingQueues:w1": {"red", "blue"}}
-    perform(red, lambda layout: layout.retire("w1"))
+    perform(red, lambda layout: layout.unregister_holder("w1"))
     assert contents(client) == worker_keys("w1", "blue")
-    perform(blue, lambda layout: layout.retire("w1"))
+    perform(blue, lambda layout: layout.unregister_holder("w1"))
     assert contents(client) == {}
 
 

@@ -196,9 +196,9 @@ def test_a_deep_clean_mends_the_list_of_processes(client: redis.Redis, queue: Qu
     listed = client.smembers("worqr:workingProcesses:tubes")
     client.delete("worqr:workingProcesses:tubes")
     client.sadd("worqr:workingProcesses:tubes", "tubes_phantom")
-    assert queue.audit(repair=True).mended == 2
+    assert queue.audit(repair=True).repaired == 2
     assert client.smembers("worqr:workingProcesses:tubes") == listed
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
     longer.purge()
 
 
@@ -209,7 +209,7 @@ def test_names_of_queues_are_taken_as_they_are(client: redis.Redis, app: Windlas
     assert client.keys("worqr:queues:*") == [f"worqr:queues:{layout_queue}".encode()]
     lease = take(queue, holder="w1")
     assert client.smembers("worqr:workingQueues:w1") == {layout_queue.encode()}
-    assert queue.audit(repair=True).mended == 0
+    assert queue.audit(repair=True).repaired == 0
     assert queue.complete(lease)
 
 

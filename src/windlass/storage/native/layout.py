@@ -28,7 +28,7 @@ from windlass.storage.native.schedules import NativeSchedules
 from windlass.storage.port import (
     NO_LEASES,
     Argument,
-    AuditStep,
+    AuditBatch,
     Beat,
     Call,
     LeaseRequest,
@@ -149,7 +149,7 @@ class NativeLayout:
         args += (pack_fences(completed.values()), len(others))
         for outcome in others:
             args += _pack_outcome(outcome, self.max_broken)
-        args += self._pack_children(others)
+        args += self._pack_hand_overs(others)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
@@ -163,12 +163,12 @@ class NativeLayout:
         found = tuple(keys.queue_key(self.queue, name) for name in names)
         return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("probe"))
 
-    def _pack_children(self, outcomes: Sequence[Outcome]) -> list[Argument]:
-        children = [(i, child) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for child in o.children]
-        args: list[Argument] = [len(children)]
-        for parent, child in children:
-            queue = "" if child.queue == self.queue else child.queue
-            args += (parent, queue, child.job.id, add_sum(child.job.data), pack_change(child.job.change))
+    def _pack_hand_overs(self, outcomes: Sequence[Outcome]) -> list[Argument]:
+        found = [(i, each) for i, o in enumerate(outcomes, 1) if isinstance(o, Completed) for each in o.hand_overs]
+        args: list[Argument] = [len(found)]
+        for parent, each in found:
+            queue = "" if each.queue == self.queue else each.queue
+            args += (parent, queue, each.job.id, add_sum(each.job.data), pack_change(each.job.change))
         return args
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
@@ -235,29 +235,29 @@ class NativeLayout:
         what = state.value if state else "all"
         return self._write(scripts.PURGE, "purge", [what], lambda reply: (int(reply[1]), int(reply[2])))
 
-    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
-            return self._call(scripts.INSPECT, "audit", [part, cursor], AuditStep.read)
-        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditStep.read(reply[1:]))
+            return self._call(scripts.INSPECT, "audit", [part, cursor], AuditBatch.read)
+        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
 
-    def leave(self, waiter: str) -> Call[bool]:
+    def unregister_waiter(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)
-        return self._goodbye([waiter], [], [])
+        return self._unregister([waiter], [], [])
 
-    def retire(self, holder: str) -> Call[bool]:
+    def unregister_holder(self, holder: str) -> Call[bool]:
         self._holders.discard(holder)
-        return self._goodbye([], [holder], [])
+        return self._unregister([], [holder], [])
 
-    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
         if not (callers or lossy or self._waiters or self._holders):
             return None
-        return self._goodbye(list(self._waiters), list(self._holders), callers, lossy)
+        return self._unregister(list(self._waiters), list(self._holders), callers, lossy)
 
     def forget_names(self) -> None:
         self._waiters.clear()
         self._holders.clear()
 
-    def _goodbye(
+    def _unregister(
         self, waiters: Sequence[str], holders: Sequence[str], callers: Sequence[str], lossy: Sequence[str] = ()
     ) -> Call[bool]:
         args: list[Argument] = [
@@ -270,7 +270,7 @@ class NativeLayout:
             len(lossy),
             *lossy,
         ]
-        return self._call(scripts.GOODBYE, "leave", args, lambda reply: reply == 1)
+        return self._call(scripts.UNREGISTER, "unregister", args, lambda reply: reply == 1)
 
     def counts(self) -> Call[Counts]:
         names = Counts.__struct_fields__
@@ -397,8 +397,8 @@ def _read_statuses(reply: list[Any]) -> list[Status | None]:
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    """Whether an outcome is a completion without result or children: the script settles these in one batch."""
-    return type(outcome) is Completed and outcome.result is None and not outcome.children
+    """Whether an outcome is a completion without result or hand-overs: the script settles these in one batch."""
+    return type(outcome) is Completed and outcome.result is None and not outcome.hand_overs
 
 
 def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:

@@ -24,7 +24,7 @@ _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
     *_ALWAYS, "operations", "meta", "dead", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings",
-    "drift", "rows", "schedules",
+    "problems", "rows", "schedules",
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ PAUSE = _load("pause")
 PURGE = _load("purge")
 AUDIT = _load("audit")
 INSPECT = _load("inspect")  # rare, so not in ALL, which every connection loads
-GOODBYE = _load("goodbye")
+UNREGISTER = _load("unregister")
 COUNTS = _load("counts")
 GET = _load("get")
 TAGS = _load("tags")  # rare, too
@@ -98,7 +98,7 @@ SCHEDULES = _load("schedules")
 PROBE = _load_alone("probe")
 
 ALL = (
-    ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, GOODBYE, COUNTS, GET, PAGE,
+    ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, UNREGISTER, COUNTS, GET, PAGE,
     UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES, PROBE,
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The native layout with seals. This file seals every payload on its way to the server and opens it on the way back.
 
-A payload is sealed for its place: a job for its queue and id, a child for the child's queue and id, a kept result for
-its job, a schedule's record for the schedule's name. A lease whose payload does not open is not among the leases: it is
+A payload is sealed for its place: a job for its queue and id, a handed-over job for its own queue and id, a result
+for its job, a schedule's record for its name. A lease whose payload does not open is not among the leases: it is
 `refused`, with the reason, and will be settled as broken, or parked if another worker may have the key. A record whose
 payload does not open has no data, and its message says why.
 
@@ -24,7 +24,7 @@ from windlass.storage.native.records import failure_data_at
 from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
 from windlass.storage.port import NO_LEASES, Call, LeaseRequest, ScheduleBook, Turn
 from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Child, Completed, Outcome, Unknown
+from windlass.values.outcome import Broken, Completed, HandOver, Outcome, Unknown
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, shortened
 
@@ -53,14 +53,14 @@ class SealedLayout(NativeLayout):
         return structs.replace(job, data=self._seal.close(Purpose.JOB, queue, job.id, job.data))
 
     def _close_outcome(self, outcome: Outcome) -> Outcome:
-        """Seal the result and the children of a completed job."""
-        if not isinstance(outcome, Completed) or not (outcome.result or outcome.children):
+        """Seal the result and the hand-overs of a completed job."""
+        if not isinstance(outcome, Completed) or not (outcome.result or outcome.hand_overs):
             return outcome
         kept = outcome.result
         if kept is not None:
             kept = structs.replace(kept, data=self._seal.close(Purpose.RESULT, self.queue, outcome.lease.id, kept.data))
-        children = tuple(Child(child.queue, self._close_job(child.queue, child.job)) for child in outcome.children)
-        return structs.replace(outcome, result=kept, children=children)
+        hand_overs = tuple(HandOver(each.queue, self._close_job(each.queue, each.job)) for each in outcome.hand_overs)
+        return structs.replace(outcome, result=kept, hand_overs=hand_overs)
 
     # -- sealing and opening -------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from windlass.worker.ipc.prefetch import MAX_JOB_BYTES, Prefetch
 _read_outcome = msgspec.json.Decoder(Outcome).decode
 _pack_lease = msgspec.msgpack.Encoder().encode
 _read_lease = msgspec.msgpack.Decoder(Lease).decode
-_DONE = {"end": "done"}  # the short answer of most jobs: a completed job without result or children
+_DONE = {"end": "done"}  # the short answer of most jobs: a completed job without result or hand-overs
 
 MAX_PREFETCHED = 16  # jobs per child, however short: other children need some too
 PREFETCH_WORK_S = 0.004  # work per child: covers the time until the runner's loop handles its answer
@@ -409,7 +409,7 @@ def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tupl
     lease = _read_lease(body)
     planned = attempt.plan(app, lease)
     outcome = _run_plan(app, planned, link) if isinstance(planned, Plan) else planned
-    if type(outcome) is Completed and outcome.result is None and not outcome.children:
+    if type(outcome) is Completed and outcome.result is None and not outcome.hand_overs:
         return _DONE, b""
     answer = msgspec.structs.replace(outcome, lease=msgspec.structs.replace(lease, data=b""))
     return {"end": "outcome"}, msgspec.json.encode(answer)

@@ -12,8 +12,10 @@ from time import time
 from windlass.storage.port import Capability, Layout
 from windlass.values.outcome import Broken, Completed, Crashed, Outcome, Retried, Unknown
 
-MAX_CHILDREN_PER_TURN = 1000  # keeps the script of one turn at a few milliseconds
-MAX_TURN_BYTES = 8 * 1024 * 1024  # children and results in one turn: larger requests delay other clients of the server
+MAX_HAND_OVERS_PER_TURN = 1000  # keeps the script of one turn at a few milliseconds
+MAX_TURN_BYTES = (
+    8 * 1024 * 1024
+)  # hand-overs and results in one turn: larger requests delay other clients of the server
 MAX_DELAYED = 1000  # leased jobs that wait here for their retry: bounds memory, and what a dead worker leaves behind
 CRASHED_DELAY_S = 2.0  # a layout without crash counts would otherwise crash the same job in a tight loop
 FOREIGN_DELAY_S = 30.0  # a job that this program cannot run waits, so that a worker that can run it may take it
@@ -89,14 +91,14 @@ def _delay_of(outcome: Outcome, can: frozenset[Capability]) -> float:
 
 
 def _count_that_fits(outcomes: list[Outcome], most: int) -> int:
-    """Return how many outcomes fit into one turn, by their number, their children and their bytes."""
-    children = size = 0
+    """Return how many outcomes fit into one turn, by their number, their hand-overs and their bytes."""
+    hand_overs = size = 0
     for count, outcome in enumerate(outcomes[:most]):
-        if not isinstance(outcome, Completed) or not (outcome.children or outcome.result):
+        if not isinstance(outcome, Completed) or not (outcome.hand_overs or outcome.result):
             continue
-        children += len(outcome.children)
-        size += sum(len(child.job.data) for child in outcome.children)
+        hand_overs += len(outcome.hand_overs)
+        size += sum(len(each.job.data) for each in outcome.hand_overs)
         size += len(outcome.result.data) if outcome.result else 0
-        if count and (children > MAX_CHILDREN_PER_TURN or size > MAX_TURN_BYTES):
+        if count and (hand_overs > MAX_HAND_OVERS_PER_TURN or size > MAX_TURN_BYTES):
             return count
     return min(len(outcomes), most)

@@ -21,10 +21,10 @@ from windlass.tasks.call import TaskCall
 from windlass.values.job import Lease
 from windlass.values.outcome import (
     Broken,
-    Child,
     Completed,
     Crashed,
     Failed,
+    HandOver,
     Outcome,
     Released,
     Retried,
@@ -575,8 +575,8 @@ class Runner:
         call = self.consumers[lease.queue].layout.progress(lease, value)
         return await self._app.arun(lambda session: session.perform(call))
 
-    def prepare(self, lease: Lease, call: TaskCall) -> Child:
-        """Check a call that a job hands over, and build the child job."""
+    def prepare(self, lease: Lease, call: TaskCall) -> HandOver:
+        """Check a call that a job hands over, and build its job."""
         return self._app.hand_over(lease.queue, call)
 
     # -- background work ---------------------------------------------------------------------------

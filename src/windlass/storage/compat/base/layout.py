@@ -20,7 +20,7 @@ from windlass.storage.formats import IMPLIED, pack_change, pack_limits, pack_whe
 from windlass.storage.port import (
     NO_LEASES,
     Argument,
-    AuditStep,
+    AuditBatch,
     Beat,
     Call,
     Capability,
@@ -155,8 +155,8 @@ class ForeignLayout:
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """Pack the verb and its three arguments."""
         match outcome:
-            case Completed(result=result, children=children):
-                if children:
+            case Completed(result=result, hand_overs=hand_overs):
+                if hand_overs:
                     self._need(Capability.HAND_OVER, "hand a job over")
                 if result is not None:
                     self._need(Capability.RESULTS, "keep a result")
@@ -243,10 +243,10 @@ class ForeignLayout:
         what = state.value if state else "all"
         return self._write("purge", "purge", [what], lambda reply: (int(reply[0]), int(reply[1])))
 
-    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditStep]:
+    def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
-            return self._read("inspect", "audit", [part, cursor], AuditStep.read)
-        return self._write("audit", "clean", [part, cursor], AuditStep.read)
+            return self._read("inspect", "audit", [part, cursor], AuditBatch.read)
+        return self._write("audit", "clean", [part, cursor], AuditBatch.read)
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -304,20 +304,20 @@ class ForeignLayout:
     def probe(self) -> Call[float | None] | None:
         return None
 
-    def leave(self, waiter: str) -> Call[bool]:
-        return self._goodbye([], [])  # waiters are not registered: all hear of new work
+    def unregister_waiter(self, waiter: str) -> Call[bool]:
+        return self._unregister([], [])  # waiters are not registered: all hear of new work
 
-    def retire(self, holder: str) -> Call[bool]:
+    def unregister_holder(self, holder: str) -> Call[bool]:
         self._holders.discard(holder)
-        return self._goodbye([holder], [])
+        return self._unregister([holder], [])
 
-    def farewell(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
         # Lossy callers stay in the ledger, which drops them after a while.
-        return self._goodbye(sorted(self._holders), callers) if callers or self._holders else None
+        return self._unregister(sorted(self._holders), callers) if callers or self._holders else None
 
-    def _goodbye(self, holders: Sequence[str], callers: Sequence[str]) -> Call[bool]:
+    def _unregister(self, holders: Sequence[str], callers: Sequence[str]) -> Call[bool]:
         args: list[Argument] = [len(holders), *holders, len(callers), *callers]
-        return self._read("goodbye", "leave", args, lambda reply: reply == 1)
+        return self._read("unregister", "unregister", args, lambda reply: reply == 1)
 
     def forget_names(self) -> None:
         self._holders.clear()

@@ -1,6 +1,6 @@
 """The Lua scripts of a foreign layout: the ledger, then the layout's own part, then one of the verbs.
 
-The verbs `audit` and `inspect` also have the drift.lua of the ledger and of the layout, which compare the keys. The
+The verbs `audit` and `inspect` also have the problems.lua of the ledger and of the layout, which compare the keys. The
 names of the constants of storage/formats.py are replaced by their values.
 """
 
@@ -25,8 +25,8 @@ def script(layout: str, verb: str) -> Script:
     shebang, _, body = (source if source.is_file() else _FOLDER / f"{verb}.lua").read_text("utf-8").partition("\n")
     ledger = (_FOLDER / "ledger.lua").read_text("utf-8")
     own = (folder / f"{layout}.lua").read_text("utf-8")
-    parts = [place / "drift.lua" for place in (_FOLDER, folder)] if verb in _AUDITS else []
-    drift = [part.read_text("utf-8") for part in parts if part.is_file()]
-    text = "\n".join([ledger, own, *drift, body])
+    parts = [place / "problems.lua" for place in (_FOLDER, folder)] if verb in _AUDITS else []
+    problems = [part.read_text("utf-8") for part in parts if part.is_file()]
+    text = "\n".join([ledger, own, *problems, body])
     refuse_redefinition(layout, text, SHARED_CONSTANTS)
     return Script(f"{layout}/{verb}", f"{shebang}\n{put_in(SHARED_CONSTANTS, add_records(text), comments=True)}")

@@ -244,7 +244,7 @@ function layout.beat(holder, ends)
   return true
 end
 
-function layout.retire(holder)
+function layout.unregister(holder)
   call('ZREM', LAST_SEEN, holder)
   call('SREM', IDLE, holder)
   call('SREM', BUSY, holder)

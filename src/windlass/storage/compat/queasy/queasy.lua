@@ -460,7 +460,7 @@ function layout.beat(holder, _, _, limits)
   return true
 end
 
-function layout.retire(holder)
+function layout.unregister(holder)
   if not is_raw(holder) then call('ZREM', FAILURES.waiting, placeholder(holder)) end
 end
 

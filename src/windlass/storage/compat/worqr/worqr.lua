@@ -163,7 +163,7 @@ end
 
 -- Removes the queue from a worker, and the worker with its last queue. If workingQueues has a wrong type, its queues are
 -- unknown, so the worker stays until the key is repaired.
-function layout.retire(worker)
+function layout.unregister(worker)
   local key = working_queues(worker)
   if holds_a('set', key) then call('SREM', key, NAME) end
   if call('EXISTS', key) == 0 then remove_worker(worker) end

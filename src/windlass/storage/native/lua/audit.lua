@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- uses operations meta leases changes watching wake waiting endings drift
--- One step of an audit with repair: compares a bounded part of one key with the other keys and repairs the problems that
--- shared/drift.lua lists. Each step is atomic, so it is safe beside live workers.
+-- uses operations meta leases changes watching wake waiting endings problems
+-- One batch of an audit with repair: compares a bounded part of one key with the other keys and repairs the problems that
+-- shared/problems.lua lists. Each step is atomic, so it is safe beside live workers.
 --
 --   idle, state   expired waiters and callers → dropped
 --
--- ARGV     [4] the part's name, as above or in shared/drift.lua  [5] cursor: "0" to begin
+-- ARGV     [4] the part's name, as above or in shared/problems.lua  [5] cursor: "0" to begin
 -- returns  { the clock's reading, next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
@@ -29,7 +29,7 @@ function compare.state(field)
   if (not heard or is_forgotten(field, heard)) and report('gone', field) then call('HDEL', STATE, field) end
 end
 
-local answer = audit_step(ARGV[4], ARGV[5])
+local answer = audit_batch(ARGV[4], ARGV[5])
 if repaired > 0 then commit_op(cmsgpack.pack(answer)) end -- else nothing changed, and a retry may check again
 wake(made_ready)
 return { reading(), unpack(answer) }

@@ -24,7 +24,7 @@ for i = 4, #ARGV, 4 do
   end
 end
 if new > 0 then
-  state.newcomer = true -- makes commit_op remove an expiry that the last goodbye set
+  state.newcomer = true -- makes commit_op remove an expiry that the last client to unregister set
   commit_op('')
   wake(made_ready)
 end

@@ -20,8 +20,8 @@
 --                c crash: a 0 for one of several suspects, or 1 + ms to keep the failure as result for the certain
 --                  culprit; b the crashes that its task allows, for a job without its own limits, or -1; text the message
 --                x unhandled: a failure job that no handler takes
---          […] k children, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
---              id, data, change. A child is enqueued only if its parent's outcome was accepted.
+--          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
+--              id, data, change. It is added only if its parent's outcome was accepted.
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
 -- returns  { the clock's reading, a digit for each outcome: 0 refused (the lease was lost), 1 accepted, 2 accepted and
 --            released because the queue has max_broken broken jobs already,
@@ -261,7 +261,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       end
     end
 
-    -- Children of completed jobs: enqueued at once on this queue, put into the outbox for other queues.
+    -- Jobs that completed jobs hand over: enqueued at once on this queue, put into the outbox for other queues.
     local at = others_at + 6 * others + 1
     for _ = 1, tonumber(ARGV[at] or 0) do
       local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]

@@ -73,7 +73,7 @@ end
 local function commit_op(answer)
   local caller = 'caller:' .. ARGV[1]
   local newcomer = call('HSET', STATE, caller, ARGV[2] .. ' ' .. whole(now) .. ' ' .. answer) == 1
-  if newcomer then -- drop callers that ended without a goodbye, from a bounded sample
+  if newcomer then -- drop callers that ended without unregistering, from a bounded sample
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
       local heard = some[i] ~= caller and string.sub(some[i], 1, 5) == 'caller:' and string.match(some[i + 1], '^%d+ (%d+)')
@@ -189,7 +189,7 @@ end
 local function dismiss(holder)
   call('ZREM', HOLDERS, holder)
   call('ZREMRANGEBYLEX', HELD, '[' .. holder .. '\0', '(' .. holder .. '\1') -- entries without a run
-  if layout.retire then layout.retire(holder) end
+  if layout.unregister then layout.unregister(holder) end
 end
 
 -- When a lease ends: a named holder's lease lasts at least until the holder's deadline.

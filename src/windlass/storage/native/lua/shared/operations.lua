@@ -21,7 +21,7 @@ local function begin_op()
   caller_field = 'caller:' .. ARGV[1]
   local record = read_state(caller_field)
   advance_clock(ARGV[3])
-  state.newcomer = not record or string.sub(record, 1, 1) == '0' -- "0" marks a caller that said goodbye
+  state.newcomer = not record or string.sub(record, 1, 1) == '0' -- "0" marks a caller that unregistered
   if record then
     local number = tonumber(string.match(record, '^%d+'))
     if number == tonumber(ARGV[2]) then
@@ -54,8 +54,8 @@ local function commit_op(answer)
     call('HSET', STATE, 'drift', write_drift())
   end
   if state.newcomer then
-    call('PERSIST', STATE) -- the last goodbye may have set an expiry
-    -- The first call of a new caller drops callers that ended without a goodbye, from a bounded sample.
+    call('PERSIST', STATE) -- the last client that unregistered may have set an expiry
+    -- The first call of a new caller drops callers that ended without unregistering, from a bounded sample.
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
       local heard = some[i] ~= caller_field and string.sub(some[i], 1, 7) == 'caller:' and string.match(some[i + 1], '^%d+ (%d+)')

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- A client leaves. Deletes its callers and its holders that hold nothing; the last client deletes the ledger.
+-- A client ends. Deletes its callers and its holders that hold nothing; the last client deletes the ledger.
 --
 -- ARGV     [2] n, then n holders  […] m, then m callers
--- layout   retire(holder), if its peers keep a list of workers
+-- layout   unregister(holder), if its peers keep a list of workers
 -- returns  1 if the ledger was deleted, else 0
 -- errors   WRONGTYPE
 

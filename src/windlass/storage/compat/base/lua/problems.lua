@@ -1,5 +1,5 @@
 -- Inconsistencies in the ledger. Each call compares a bounded number of entries of one part with the other keys, counts and
--- names the problems, and repairs them for `audit`. `inspect` uses the same code and only reports. The drift.lua of a layout
+-- names the problems, and repairs them for `audit`. `inspect` uses the same code and only reports. The problems.lua of a layout
 -- adds parts of its own. The parts of the ledger:
 --
 --   runs   run in no holder's list, or not indexed by its token → indexed again; replaced by a later run → dropped;
@@ -124,8 +124,8 @@ function compare.held(cursor)
   return found[1]
 end
 
--- One bounded step: { next cursor or "0", jobs looked at, things amiss, things mended, kind and id of some of them }
-local function audit_step(part, cursor)
+-- Compares a bounded part. Returns { next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }.
+local function audit_batch(part, cursor)
   local following = compare[part](cursor)
   return { following, jobs, problems, repaired, examples }
 end

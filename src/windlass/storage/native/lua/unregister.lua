@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- uses leases
--- A client leaves. Deletes its callers (nobody asks for their answers again), its waiters and its holders that hold nothing.
+-- A client ends. Deletes its callers (no program asks for their answers again), its waiters and its holders that hold nothing.
 -- If the queue is empty and has no other callers, deletes the state too, so that no key is left. A state that remembers other
 -- queues' outboxes or late callers expires instead.
 --

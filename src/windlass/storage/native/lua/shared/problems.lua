@@ -196,7 +196,7 @@ local SCANNED = {
   meta = META, progress = PROGRESS, last_errors = LAST_ERRORS, dead = DEAD, broken = BROKEN, dead_records = DEAD_RECORDS, ticks = TICKS,
 }
 
--- Some entries of a key, and the step from one to the next. Skips the payloads where the server supports NOVALUES.
+-- Some entries of a key, and the distance from one to the next. Skips the payloads where the server supports NOVALUES.
 local function scan(key, cursor)
   if call('TYPE', key).ok == 'zset' then return call('ZSCAN', key, cursor, 'COUNT', 200), 2 end
   local found = redis.pcall('HSCAN', key, cursor, 'COUNT', 100, 'NOVALUES')
@@ -211,13 +211,13 @@ local function measure_all()
   measure('LLEN', INBOX)
 end
 
--- One bounded step. Returns { next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }.
-local function audit_step(part, cursor)
+-- Compares a bounded part. Returns { next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }.
+local function audit_batch(part, cursor)
   if part == 'counters' then
     compare_counters()
     return { '0', 0, problems, repaired, examples }
   end
-  local found, step = scan(SCANNED[part], cursor)
-  for i = 1, #found[2], step do compare[part](found[2][i]) end
-  return { found[1], JOBS[part] and #found[2] / step or 0, problems, repaired, examples }
+  local found, stride = scan(SCANNED[part], cursor)
+  for i = 1, #found[2], stride do compare[part](found[2][i]) end
+  return { found[1], JOBS[part] and #found[2] / stride or 0, problems, repaired, examples }
 end
