@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from click.testing import CliRunner, Result
 
 import windlass
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import Queue, Windlass
 from windlass.cli import main
 from windlass.worker.settings import Settings
@@ -454,17 +453,15 @@ def test_a_worker_without_its_server(shop: str) -> None:
 
 def test_ctrl_c_ends_a_worker_that_looks_for_its_server(shop: str) -> None:
     module = Path(shop.replace(":app", ".py"))
-    module.write_text(module.read_text().replace("Windlass()", 'Windlass("redis://127.0.0.1:1", retry_for=60)'))
+    module.write_text(module.read_text().replace("Windlass()", 'Windlass("redis://127.0.0.1:1", retry_for=300)'))
     process = start(shop, "--log-format", "text")
     assert process.stderr is not None
     try:
         assert "Cannot reach the server" in process.stderr.readline()
-        asked = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=15)
+        _, errors = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
-    assert time.monotonic() - asked < 5
     assert (process.returncode, errors.split()[1:]) == (0, ["·", "Stopping"])
 
 

@@ -65,7 +65,7 @@ def test_nothing_is_lost_whatever_is_killed(shop: Workshop) -> None:
     start(shop)
     second.signal_all(signal.SIGSTOP)
     second.signal_all(signal.SIGKILL)
-    shop.wait(lambda: len(numbers(shop, "end")) == 90, "all of them to end", timeout=30)
+    shop.wait(lambda: len(numbers(shop, "end")) == 90, "all of them to end")
     shop.wait_empty(*QUEUES)
     assert not shop.journal.overlaps()
 
@@ -75,7 +75,7 @@ def test_nothing_is_lost_whatever_is_killed(shop: Workshop) -> None:
 def test_what_fails_or_takes_too_long_is_tried_again(shop: Workshop) -> None:
     start(shop)
     shop.send_many([shop.call("loop_stumble", 1, queue="loops"), shop.call("process_hang", 2, queue="processes")])
-    shop.wait(lambda: numbers(shop, "end") == {1, 2}, "both to end", timeout=20)
+    shop.wait(lambda: numbers(shop, "end") == {1, 2}, "both to end")
     assert [entry.more["number"] for entry in shop.journal.all("start")].count(2) == 2
     shop.wait_empty(*QUEUES)
 

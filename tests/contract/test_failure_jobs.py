@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
+from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled
 
@@ -74,7 +75,7 @@ def test_a_failed_job_becomes_a_job_for_the_handler(catching: Queue) -> None:
         message="user deleted — für immer",
         died_at=record.died_at,
     )
-    assert record.died_at == pytest.approx(time.time(), abs=5)
+    assert record.died_at == pytest.approx(time.time(), abs=LIMIT_S)
     assert catching.complete(lease)
     assert catching.counts() == Counts(0, 0, 0, 0, 0, holders=1), "a handled failure leaves nothing behind"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.contract.leasing import drain, take
+from tests.support.moments import since
 from windlass import Counts, JobRecord, Lease, Limits, Page, Queue, RawJob, State
 
 Later = Callable[[float], None]
@@ -52,7 +53,7 @@ def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> No
     job = queue.get("a")
     limits = Limits(max_failures=4)
     assert job is not None
-    assert job.run_at == pytest.approx(began + 60, abs=5)
+    assert job.run_at == since(began, 60)
     assert job == JobRecord(queue.name, "a", State.SCHEDULED, b"data", 2, run_at=job.run_at, limits=limits)
     later(61)
     lease = take(queue, holder="worker-1")

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.contract.leasing import drain, take
+from tests.support.waiting import FOREVER_S, LIMIT_S
 from windlass import Lease, Limits, Queue, RawJob, State
 
 Later = Callable[[float], None]
@@ -125,36 +126,33 @@ def test_fences_rise_even_when_the_queue_was_purged(queue: Queue) -> None:
 
 
 @pytest.mark.serves("R3")
-def test_a_lease_without_wait_returns_at_once(queue: Queue) -> None:
-    queue.counts()  # connected
-    began = time.monotonic()
+def test_a_lease_without_wait_does_not_sleep(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
     assert queue.lease() is None
-    assert time.monotonic() - began < 0.5
 
 
 @pytest.mark.serves("R3")
 def test_a_wait_ends_when_its_time_is_up(queue: Queue) -> None:
     began = time.monotonic()
     assert queue.lease(wait=0.3) is None
-    assert 0.3 <= time.monotonic() - began < 1.5
+    assert time.monotonic() - began >= 0.3
     assert queue.lease_many(5, wait="50ms") == []
 
 
 @pytest.mark.serves("R3")
-def test_a_wait_ends_at_once_when_there_is_a_job(queue: Queue) -> None:
+def test_a_wait_ends_at_once_when_there_is_a_job(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
     queue.enqueue(b"")
-    began = time.monotonic()
-    take(queue, wait=30)
-    assert time.monotonic() - began < 1
+    take(queue, wait=FOREVER_S)
 
 
 @pytest.mark.serves("R3", "W7")
 def test_a_wait_ends_when_a_job_comes(queue: Queue, raw_queue: Queue) -> None:
     got: list[Lease | None] = []
-    waiter = threading.Thread(target=lambda: got.append(queue.lease(wait=20)))
+    waiter = threading.Thread(target=lambda: got.append(queue.lease(wait=FOREVER_S)))
     waiter.start()
     receipt = raw_queue.enqueue(b"news")
-    waiter.join(10)
+    waiter.join(LIMIT_S)
     assert [lease and lease.id for lease in got] == [receipt.id]
 
 

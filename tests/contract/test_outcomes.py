@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.leasing import drain, take
 from tests.contract.performing import perform, settle
+from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
 
@@ -63,7 +64,7 @@ def test_so_many_crashes_are_the_end(raw_queue: Queue, budget: int, crashes: int
     record = job(raw_queue)
     assert (record.state, record.reason, record.message) == (State.DEAD, "crashed", "killed by signal 9")
     assert (record.data, record.priority, record.stalls, record.failures) == (b"data", 2, crashes, 0)
-    assert record.died_at == pytest.approx(time.time(), abs=5)
+    assert record.died_at == pytest.approx(time.time(), abs=LIMIT_S)
 
 
 def test_three_crashes_are_the_end_by_default(raw_queue: Queue) -> None:
@@ -246,7 +247,7 @@ def test_a_job_of_an_unknown_task_is_put_aside_uncharged(raw_queue: Queue, later
     assert raw_queue.lease() is None
     record = job(raw_queue)
     assert (record.state, record.failures, record.stalls, record.priority) == (State.SCHEDULED, 0, 0, 1)
-    assert record.run_at == pytest.approx(time.time() + AGAIN, abs=5)
+    assert record.run_at == pytest.approx(time.time() + AGAIN, abs=LIMIT_S)
     assert record.message is not None
     assert "mails.welcome" in record.message
     counts = raw_queue.counts()
@@ -332,7 +333,7 @@ def test_what_waits_behind_a_job_that_is_put_aside_is_merged_in(raw_queue: Queue
     raw_queue.enqueue(b"new", id="a", delay=3600)
     assert settle(raw_queue, Unknown(lease, "one")) == (True,)
     assert unpark(raw_queue, "one") == 0, "it has a run time that was asked for"
-    assert job(raw_queue).run_at == pytest.approx(time.time() + 3600, abs=5)
+    assert job(raw_queue).run_at == pytest.approx(time.time() + 3600, abs=LIMIT_S)
     assert job(raw_queue).data == b"new"
 
 

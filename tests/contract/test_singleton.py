@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.leasing import drain, take
+from tests.support.moments import since
 from windlass import JobRecord, Lease, Limits, Queue, State, Status
 
 pytestmark = pytest.mark.needs("SINGLETON")
@@ -231,7 +232,7 @@ def test_a_retry_and_the_second_agree_on_a_run_time(
     if after is None:
         assert job.state is State.READY
     else:
-        assert job.run_at == pytest.approx(began + after, abs=5)
+        assert job.run_at == since(began, after)
         assert job.state is State.SCHEDULED
 
 
@@ -291,7 +292,7 @@ def test_a_third_one_changes_the_run_time_of_the_second(
     queue.enqueue(b"second", id="a", delay=second)
     queue.enqueue(b"third", id="a", delay=third, update_run_at=flag)
     assert queue.complete(lease)
-    assert look(queue).run_at == pytest.approx(began + after, abs=5)
+    assert look(queue).run_at == since(began, after)
 
 
 @pytest.mark.serves("Q11", "Q10")
@@ -316,7 +317,7 @@ def test_all_three_agree_on_a_run_time(
     for flag, delay in (second, third):
         queue.enqueue(b"", id="a", delay=delay, update_run_at=flag)
     assert queue.retry(lease, delay=retried)
-    assert look(queue).run_at == pytest.approx(began + after, abs=4)
+    assert look(queue).run_at == since(began, after)
 
 
 @pytest.mark.serves("Q11", "Q10")
@@ -341,7 +342,7 @@ def test_the_second_can_be_updated(queue: Queue) -> None:
     assert queue.update("a", delay=200, when="later")
     (blocked,) = queue.jobs("blocked").jobs
     assert (blocked.data, blocked.priority) == (b"second", 1)
-    assert blocked.run_at == pytest.approx(began + 200, abs=5)
+    assert blocked.run_at == since(began, 200)
     assert queue.update("a", data=b"newer")
     assert queue.release(lease)
     assert look(queue).data == b"newer"

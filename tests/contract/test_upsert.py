@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.leasing import drain, take
+from tests.support.moments import since
 from windlass import JobRecord, Limits, Queue, State, Status
 
 pytestmark = pytest.mark.needs("UPDATE")
@@ -95,7 +96,7 @@ def check_run_time(queue: Queue, began: float, expected: float | None) -> None:
         assert take(queue).id == "a"
     else:
         assert job.state is State.SCHEDULED
-        assert job.run_at == pytest.approx(began + expected, abs=5)
+        assert job.run_at == since(began, expected)
         assert queue.lease() is None
 
 

@@ -49,7 +49,7 @@ def test_the_shop_as_its_first_lines_say(server: Server) -> None:
             [sys.executable, "-m", "windlass", "worker", "shop:app"], cwd=SHOP, env=variables, stderr=subprocess.DEVNULL
         ) as worker:
             try:
-                wait_until(lambda: _is_done(ledger, 50), "all orders to be fulfilled", timeout=20)
+                wait_until(lambda: _is_done(ledger, 50), "all orders to be fulfilled")
                 worker.send_signal(signal.SIGTERM)
                 assert worker.wait(20) == 0
             finally:

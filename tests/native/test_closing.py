@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.proxy import HANG_REPLY, FaultProxy, nth
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.embedded import EmbeddedServer
 from windlass.errors import InvalidOption, OutcomeUnknown
@@ -97,12 +97,12 @@ def test_closing_does_not_start_a_stopped_server() -> None:
 
 def test_closing_does_not_wait_for_a_deaf_server(server: Server, client: Any) -> None:
     with FaultProxy(server.address) as proxy:
-        app = Windlass(proxy.url)
+        app = Windlass(proxy.url, call_timeout=300, retry_for=300)
         app.queue("deaf").enqueue(b"x")
         proxy.faults = lambda request: HANG_REPLY
         closing = threading.Thread(target=app.close)
         closing.start()
-        closing.join(6)
+        closing.join(LIMIT_S)
         assert not closing.is_alive()
         with Windlass(server.url) as other:
             other.queue("deaf").purge()

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
-import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from tests.support.faces import FACES, Blocking
-from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
+from tests.support.lost_replies import (
+    EACH_LOSS,
+    SCRIPT_CALLS,
+    Verb,
+    lease_losing_the_reply,
+    live_with_losses,
+    nothing,
+    queue_behind,
+)
+from tests.support.proxy import DROP_REPLY, FaultProxy, nth
 from tests.support.repairing import repaired
 from windlass import Lease, Queue, Receipt, State, Status, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
 from windlass.storage.native import scripts
 from windlass.storage.native.keys import queue_keys
 
-SCRIPT_CALLS = {"EVALSHA"}
 OPERATIONS = int(os.environ.get("WINDLASS_LOSSY_OPERATIONS", "3000"))
 SEED = int(os.environ.get("WINDLASS_LOSSY_SEED", "20"))
 
@@ -27,12 +33,9 @@ SEED = int(os.environ.get("WINDLASS_LOSSY_SEED", "20"))
 @pytest.fixture(params=FACES)
 def queue(proxy: FaultProxy, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A queue behind the proxy, in both faces."""
-    with Windlass(proxy.url, retry_for=10) as app:
-        queue = app.queue("lossy")
+    with queue_behind(proxy, "lossy") as queue:
         face = request.param(queue)
         yield face
-        proxy.faults = None
-        queue.purge()
         face.close()
 
 
@@ -48,50 +51,42 @@ def leased(queue: Queue, **options: Any) -> Lease:
 
 
 # Each verb with what it must answer, although its first reply is dropped after the server has applied it.
-VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any]] = {
-    "enqueue": (lambda q: None, lambda q, _: q.enqueue(b"x", id="job"), Receipt("job", Status.ADDED)),
-    "enqueue twice": (waiting, lambda q, _: q.enqueue(b"y", id="job"), Receipt("job", Status.UPDATED)),
-    "enqueue behind": (leased, lambda q, _: q.enqueue(b"y", id="job"), Receipt("job", Status.BLOCKED)),
-    "update": (waiting, lambda q, _: q.update("job", priority=1), True),
-    "complete": (leased, lambda q, lease: q.complete(lease), True),
-    "complete_many": (leased, lambda q, lease: q.complete_many([lease, lease]), [True, False]),
-    "release": (leased, lambda q, lease: q.release(lease), True),
-    "retry": (leased, lambda q, lease: q.retry(lease, delay=0), True),
-    "fail": (leased, lambda q, lease: q.fail(lease, "no"), True),
-    "extend": (leased, lambda q, lease: q.extend(lease, 60), True),
-    "progress": (leased, lambda q, lease: q.progress(lease, 0.5), True),
-    "beat": (lambda q: None, lambda q, _: q.beat("w", register=True), False),
-    "cancel": (waiting, lambda q, _: q.cancel("job"), True),
-    "cancel running": (leased, lambda q, _: q.cancel("job", running=True), True),
-    "pause": (lambda q: None, lambda q, _: q.pause(), True),
-    "resume": (lambda q: q.pause(), lambda q, _: q.resume(), True),
-    "purge": (lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge(), 3),
-    "purge ready": (lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge("ready"), 3),
-    "clean": (lambda q: q.enqueue(b"x"), lambda q, _: repaired(q), (0, 0)),
+VERBS: dict[str, Verb[Queue, None]] = {
+    "enqueue": Verb(nothing, lambda q, _: q.enqueue(b"x", id="job"), Receipt("job", Status.ADDED)),
+    "enqueue twice": Verb(waiting, lambda q, _: q.enqueue(b"y", id="job"), Receipt("job", Status.UPDATED)),
+    "enqueue behind": Verb(leased, lambda q, _: q.enqueue(b"y", id="job"), Receipt("job", Status.BLOCKED)),
+    "update": Verb(waiting, lambda q, _: q.update("job", priority=1), True),
+    "complete": Verb(leased, lambda q, lease: q.complete(lease), True),
+    "complete_many": Verb(leased, lambda q, lease: q.complete_many([lease, lease]), [True, False]),
+    "release": Verb(leased, lambda q, lease: q.release(lease), True),
+    "retry": Verb(leased, lambda q, lease: q.retry(lease, delay=0), True),
+    "fail": Verb(leased, lambda q, lease: q.fail(lease, "no"), True),
+    "extend": Verb(leased, lambda q, lease: q.extend(lease, 60), True),
+    "progress": Verb(leased, lambda q, lease: q.progress(lease, 0.5), True),
+    "beat": Verb(nothing, lambda q, _: q.beat("w", register=True), False),
+    "cancel": Verb(waiting, lambda q, _: q.cancel("job"), True),
+    "cancel running": Verb(leased, lambda q, _: q.cancel("job", running=True), True),
+    "pause": Verb(nothing, lambda q, _: q.pause(), True),
+    "resume": Verb(lambda q: q.pause(), lambda q, _: q.resume(), True),
+    "purge": Verb(lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge(), 3),
+    "purge ready": Verb(lambda q: q.enqueue_many([b"x"] * 3), lambda q, _: q.purge("ready"), 3),
+    "clean": Verb(lambda q: q.enqueue(b"x"), lambda q, _: repaired(q), (0, 0)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
-)
+@EACH_LOSS
 def test_a_lost_call_is_repeated_and_answers_as_the_first(
     queue: Queue, proxy: FaultProxy, verb: str, fault: Any
 ) -> None:
-    prepare, act, expected = VERBS[verb]
-    prepared = prepare(queue)
-    proxy.faults = nth(fault, only=SCRIPT_CALLS)
-    assert act(queue, prepared) == expected
-    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
+    VERBS[verb].survives(queue, proxy, fault)
 
 
 def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(queue: Queue, proxy: FaultProxy) -> None:
     for i in range(5):
         queue.enqueue(b"%d" % i, id=str(i), priority=i)
     for holder in (None, "w"):
-        proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
-        leases = queue.lease_many(2, 60, holder=holder)
-        proxy.faults = None
+        leases = lease_losing_the_reply(queue, proxy, holder)
         assert [lease.data for lease in leases] == [b"0", b"1"]
         assert [lease.priority for lease in leases] == [0, 1]
         assert queue.counts().leased == 2
@@ -162,35 +157,7 @@ def test_an_operation_that_comes_too_late_is_refused(client: redis.Redis, app: W
 def test_thousands_of_operations_with_lost_replies_have_no_double_effect(
     proxy: FaultProxy, face: type[Blocking]
 ) -> None:
-    """5,000 for each face, 1 % of the replies dropped, 1 % of the requests lost or cut."""
-    proxy.faults = random_faults(SEED, drop_reply=0.01, drop_request=0.005, cut_request=0.005, only=SCRIPT_CALLS)
-    chance = random.Random(SEED)
-    added: set[str] = set()
-    done: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    operations = 0
-    with Windlass(proxy.url, retry_for=30) as app:
-        queue: Any = face(app.queue("lossy"))
-        while operations < OPERATIONS or len(done) < len(added):
-            operations += 1
-            if operations < OPERATIONS and chance.random() < 0.4:
-                receipt = queue.enqueue(b"%d" % operations, id=f"job-{operations}")
-                assert receipt.status == Status.ADDED
-                added.add(receipt.id)
-                continue
-            leases = queue.lease_many(chance.randint(1, 3), 600)
-            for lease in leases:
-                operations += 1
-                assert lease.failures == failures[lease.id], "a failure was charged twice, or not at all"
-                if chance.random() < 0.2:
-                    assert queue.retry(lease, delay=0)
-                    failures[lease.id] += 1
-                else:
-                    assert queue.complete(lease)
-                    done[lease.id] += 1
-        assert set(done) == added
-        assert set(done.values()) == {1}
-        assert queue.counts().waiting == queue.counts().leased == 0
-        queue.close()
-    assert proxy.counts["drop_reply"] > OPERATIONS // 400
-    print(f"{operations:,} operations, {dict(proxy.counts)}, 0 double effects")
+    with queue_behind(proxy, "lossy") as queue:
+        both: Any = face(queue)
+        live_with_losses(both, proxy, OPERATIONS, SEED)
+        both.close()

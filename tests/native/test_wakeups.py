@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -22,26 +21,24 @@ from redis.client import PubSub
 
 from tests.support.queue_clock import change_core, read_core
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
 from windlass import Lease, Queue, RawJob, Windlass
-from windlass.queue import MAX_POLL_S
 from windlass.storage.native.keys import cancel_channel, queue_key, wake_channel
 
 Later = Callable[[float], None]
 
 
 class Waiter:
-    """A thread that waits for a job, five seconds at most."""
+    """A thread that waits for a job, longer than a test would wait for the thread."""
 
     def __init__(self, queue: Queue) -> None:
         self.leases: list[Lease] = []
         self.woke_at = 0.0
-        self._deadline = time.monotonic() + 4.5
         self._thread = threading.Thread(target=self._run, args=(queue,), daemon=True)
         self._thread.start()
 
     def _run(self, queue: Queue) -> None:
-        self.leases = queue.lease_many(1, wait=5)
+        self.leases = queue.lease_many(1, wait=FOREVER_S)
         self.woke_at = time.monotonic()
 
     @property
@@ -49,10 +46,9 @@ class Waiter:
         return self.woke_at > 0
 
     def join(self) -> Lease:
-        """The lease that it got, before its time was up."""
-        self._thread.join(15)
-        assert self.done, "the waiter still waits"
-        assert self.woke_at < self._deadline, "nobody woke the waiter"
+        """The lease that it got."""
+        self._thread.join(LIMIT_S)
+        assert self.done, "nobody woke the waiter"
         (lease,) = self.leases
         return lease
 
@@ -67,7 +63,7 @@ def other(server: Server, raw_queue: Queue) -> Iterator[Queue]:
 @pytest.fixture
 def no_poll_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters do not look by themselves: what is not announced is not found."""
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", 60.0)
+    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
 
 
 def idle(client: redis.Redis, queue: Queue, count: int) -> None:
@@ -123,16 +119,11 @@ def test_a_silent_holder_that_is_given_grace_is_not_polled_hot(raw_queue: Queue,
 @pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7")
 def test_an_enqueue_of_another_program_wakes_a_waiter_at_once(queue: Queue, other: Queue, client: redis.Redis) -> None:
-    delays = []
     for _ in range(20):
         waiter = Waiter(queue)
         idle(client, queue, 1)
-        began = time.monotonic()
         other.enqueue(b"")
-        lease = waiter.join()
-        delays.append(waiter.woke_at - began)
-        assert other.complete(lease)
-    assert statistics.median(delays) < 0.05 < MAX_POLL_S / 10
+        assert other.complete(waiter.join())
 
 
 @pytest.mark.usefixtures("no_poll_floor")
@@ -257,27 +248,26 @@ def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
             other.enqueue(b"", id="late", delay=0.3)
     for waiter in waiters:
         waiter.join()
-    late = max(waiter.woke_at for waiter in waiters) - due
-    assert -0.05 < late < 0.5
+    assert max(waiter.woke_at for waiter in waiters) > due - 0.05
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 @pytest.mark.serves("W7", "Q8")
 def test_a_waiter_takes_what_falls_due_while_it_waits(raw_queue: Queue, client: redis.Redis) -> None:
-    raw_queue.enqueue(b"", delay=1.3)  # longer than the poll floor
+    raw_queue.enqueue(b"", delay=1.3)
     began = time.monotonic()
     before = calls(client)
-    assert len(raw_queue.lease_many(1, wait=20)) == 1
-    assert 1.25 < time.monotonic() - began < 1.6
+    assert len(raw_queue.lease_many(1, wait=FOREVER_S)) == 1
+    assert time.monotonic() - began > 1.25
     assert calls(client) - before <= 6
 
 
+@pytest.mark.usefixtures("no_poll_floor")
 def test_a_waiter_takes_back_what_expires_while_it_waits(queue: Queue, other: Queue) -> None:
     other.enqueue(b"")
     assert other.lease(seconds=0.3) is not None
-    began = time.monotonic()
-    (lease,) = queue.lease_many(1, wait=20)
+    (lease,) = queue.lease_many(1, wait=FOREVER_S)
     assert lease.stalls == 1
-    assert time.monotonic() - began < 0.8
 
 
 # -- what can go wrong -----------------------------------------------------------------------------
@@ -288,10 +278,8 @@ def test_a_lost_announcement_only_delays(queue: Queue, other: Queue, client: red
     waiter = Waiter(queue)
     idle(client, queue, 1)
     client.delete(queue_key(queue.name, "idle"))  # nobody is known to wait
-    began = time.monotonic()
     other.enqueue(b"")
     waiter.join()
-    assert waiter.woke_at - began < MAX_POLL_S + 0.5
 
 
 @pytest.mark.serves("W7")
@@ -302,10 +290,8 @@ def test_a_waiter_whose_listening_connection_is_cut_still_gets_its_job(
     idle(client, queue, 1)
     for connection in client.client_list(_type="pubsub"):
         client.client_kill_filter(_id=connection["id"])
-    began = time.monotonic()
     other.enqueue(b"")
     waiter.join()
-    assert waiter.woke_at - began < MAX_POLL_S + 0.5
 
 
 @pytest.mark.usefixtures("no_poll_floor")
@@ -343,17 +329,17 @@ async def test_a_wait_can_be_cancelled_at_any_moment(raw_queue: Queue) -> None:
 async def test_a_cancelled_wait_does_not_swallow_the_wake_up(
     raw_queue: Queue, other: Queue, client: redis.Redis
 ) -> None:
-    tasks = [asyncio.create_task(raw_queue.alease(wait=60)) for _ in range(3)]
+    tasks = [asyncio.create_task(raw_queue.alease(wait=FOREVER_S)) for _ in range(3)]
     await asyncio.to_thread(idle, client, raw_queue, 3)
     while not all(task.done() for task in tasks):
         for task in tasks:
             task.cancel()
         await asyncio.sleep(0)
     left = client.zcard(queue_key(raw_queue.name, "idle"))
-    waiting = asyncio.create_task(raw_queue.alease(wait=20))
+    waiting = asyncio.create_task(raw_queue.alease(wait=FOREVER_S))
     await asyncio.to_thread(idle, client, raw_queue, left + 1)
     await other.aenqueue(b"")
-    assert await asyncio.wait_for(waiting, 8) is not None
+    assert await asyncio.wait_for(waiting, LIMIT_S) is not None
 
 
 @pytest.mark.serves("W7")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import termios
-import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 from windlass import Windlass
 from windlass.cli import main
 from windlass.ops.demo.account import Account, ServerView, build_account
@@ -166,9 +166,7 @@ def test_a_worker_does_not_outlive_a_demo_that_is_killed(valkey: Server, scratch
             if b"progress" in line:
                 break
         process.kill()
-    deadline = time.monotonic() + 15
-    while _processes_told_of(scratch) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not _processes_told_of(scratch), "its processes to end")
     for folder in scratch.iterdir():
         shutil.rmtree(folder)
     with Windlass(valkey.url) as app:

@@ -348,7 +348,7 @@ def test_a_worker_does_all_its_work_with_the_rights_of_a_worker(server: Server, 
                 ticked = record is not None and record.fired > 0
                 return ticked and (counts.leased, counts.broken, counts.parked, counts.outbox) == (0, 1, 1, 0)
 
-            wait_until(done, "all to be done", timeout=20)
+            wait_until(done, "all to be done")
             assert [found.queues for found in app.workers()] == [{"guarded-tasks": 1}]
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(20) == 0, log.read_text()

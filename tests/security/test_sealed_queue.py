@@ -19,7 +19,7 @@ from tests.support.conditions import until
 from tests.support.proxy import HANG_REPLY, FaultProxy, nth
 from tests.support.schedules import HOUR, NOON, Clock, declared, ticker_of
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import JobHandle, JobRecord, Lease, Limits, Queue, RawJob, Windlass
 from windlass.errors import KeyConflict, PayloadTooLarge, TooManyUndecodable, Undecodable
 from windlass.stdio.native import NativeDispatcher
@@ -288,7 +288,7 @@ def test_a_result_is_no_payload_and_a_payload_no_result(
     payload = data["b"]
     kept = [Completed(lease, Kept(b'"secret"', 60_000)) for lease in (first, second)]
     assert settle(raw_queue, *kept) == (True, True)
-    assert app.job(raw_queue.name, "a").result(timeout=5) == "secret"
+    assert app.job(raw_queue.name, "a").result(timeout=LIMIT_S) == "secret"
 
     result = client.get(result_key(raw_queue.name, "a"))
     assert isinstance(result, bytes)
@@ -298,7 +298,7 @@ def test_a_result_is_no_payload_and_a_payload_no_result(
     for forged in (b'd"forged"', b"d" + payload, result):  # unsigned, another purpose, another job
         client.set(result_key(raw_queue.name, "b"), forged, px=60_000)
         with pytest.raises(Undecodable, match=r"the result of job 'b' of queue .* refused"):
-            app.job(raw_queue.name, "b").result(timeout=5)
+            app.job(raw_queue.name, "b").result(timeout=LIMIT_S)
 
 
 def test_what_is_pushed_into_the_inbox_is_unsigned(queue: Queue, raw_queue: Queue, client: redis.Redis) -> None:

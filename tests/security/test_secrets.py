@@ -24,7 +24,7 @@ from tests.security import secretive_app
 from tests.security.conftest import ROOT
 from tests.security.secretive_app import QUEUE, RAW
 from tests.support.server import HOST, Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import Job, JobRecord, Lease, RawJob, Windlass, errors
 from windlass.cli import main
 from windlass.storage.native import NativeLayout
@@ -100,7 +100,7 @@ def _fail_in_every_way(app: Windlass, worker: subprocess.Popen[bytes], log: Path
     queue.enqueue(write_envelope("nobody_knows", b"[%s]" % _secret.encode()), id="unknown")
     raw.enqueue(CANARY.encode(), id="raw")
     cancelled = queue.enqueue(write_envelope("be_cancelled", b"[%s]" % _secret.encode()), id="cancelled").id
-    wait_until(lambda: (job := queue.get(cancelled)) and job.state is State.LEASED, "it to run", timeout=30)
+    wait_until(lambda: (job := queue.get(cancelled)) and job.state is State.LEASED, "it to run")
     assert queue.cancel(cancelled, running=True)
 
     def done() -> bool:
@@ -108,7 +108,7 @@ def _fail_in_every_way(app: Windlass, worker: subprocess.Popen[bytes], log: Path
         counts = queue.counts()
         return not (counts.ready or counts.leased or raw.counts().waiting or raw.counts().leased)
 
-    wait_until(lambda: done() and queue.counts().scheduled == queue.counts().parked, "all to have failed", timeout=40)
+    wait_until(lambda: done() and queue.counts().scheduled == queue.counts().parked, "all to have failed")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
     return log.read_text()
@@ -152,7 +152,7 @@ def test_no_message_and_no_error_tells_what_a_job_carries(aftermath: tuple[Windl
         assert CANARY not in said, said
     for id in ("kept-odd", "kept-other"):
         with pytest.raises(errors.JobFailed) as caught:
-            app.job(QUEUE, id).result(timeout=5)
+            app.job(QUEUE, id).result(timeout=LIMIT_S)
         assert "keep_result" in str(caught.value)
         assert CANARY not in "".join(traceback.format_exception(caught.value))
 

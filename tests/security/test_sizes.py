@@ -38,7 +38,7 @@ def survived(probe: Probe, ids: list[str]) -> None:
     def ended() -> bool:
         return all((job := probe.queue.get(id)) is None or job.state in (State.BROKEN, State.SCHEDULED) for id in ids)
 
-    wait_until(ended, "the bombs to be dealt with", timeout=30)
+    wait_until(ended, "the bombs to be dealt with")
     assert probe.worker.process.poll() is None
     assert "Runner " not in probe.worker.log, "another runner has taken over"
     for id in ids:
@@ -83,7 +83,7 @@ def test_what_was_written_past_the_limit_of_a_payload_is_run_or_put_aside(probe:
         for id in ids:
             probe.queue.update(id, delay=0)
         client.lpush(keys["inbox"], b"\xff" * (4 << 20), b"[" * (4 << 20), sizes[-1])
-    wait_until(lambda: probe.queue.counts().waiting == probe.queue.counts().leased == 0, "all to be taken", timeout=30)
+    wait_until(lambda: probe.queue.counts().waiting == probe.queue.counts().leased == 0, "all to be taken")
     survived(probe, ids)
     states = {job and job.state for job in map(probe.queue.get, ids)}
     assert states <= {None, State.BROKEN}, "run, or seen not to be what was enqueued"

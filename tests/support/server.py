@@ -25,7 +25,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -246,7 +246,7 @@ class Server:
         """SIGKILL: no data is flushed, no connection is closed properly."""
         process = self._running()
         process.kill()
-        process.wait(15.0)
+        process.wait(LIMIT_S)
 
     def restart(self) -> None:
         """Start it again, after a clean stop if it still runs."""

@@ -8,12 +8,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LIMIT_S = 60.0  # of one wait. Only a test that fails waits so long, so it says nothing of how fast a machine is
+FOREVER_S = 3600.0  # longer than a test may last: what would end only then never ends
+
 
 def wait_until(
     check: Callable[[], T | None],
     what: str,
     *,
-    timeout: float = 15.0,
+    timeout: float = LIMIT_S,
     interval: float = 0.01,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> T:

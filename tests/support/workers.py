@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import JobRecord, Queue, Receipt, TaskCall, Windlass
 from windlass.tasks.envelope import write_envelope
 from windlass.worker import process_info
@@ -111,7 +111,7 @@ class Journal:
         """The job id of each such line."""
         return [entry.id for entry in self.all(what, task=task)]
 
-    def wait(self, count: int, what: str, *, timeout: float = 15.0, **only: Any) -> list[Entry]:
+    def wait(self, count: int, what: str, *, timeout: float = LIMIT_S, **only: Any) -> list[Entry]:
         """Wait until there are `count` such lines."""
 
         def enough() -> list[Entry] | None:
@@ -219,7 +219,7 @@ class Worker:
             except ProcessLookupError:
                 pass
 
-    def stop(self, timeout: float = 40.0) -> int:
+    def stop(self, timeout: float = LIMIT_S) -> int:
         """Stop it with SIGTERM; returns its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
@@ -241,18 +241,16 @@ class Worker:
             return not left
 
         wait_until(gone, "the worker's processes to be gone")
-        self.process.wait(5)
+        self.process.wait(LIMIT_S)
 
-    def wait_gone(self, timeout: float) -> float:
-        """Wait until no process of it is left; returns how long that took."""
-        began = time.monotonic()
+    def wait_gone(self) -> None:
+        """Wait until no process of it is left."""
 
         def gone() -> bool:
             self.process.poll()
             return not self.processes()
 
-        wait_until(gone, "all processes to be gone", timeout=timeout)
-        return time.monotonic() - began
+        wait_until(gone, "all processes to be gone")
 
 
 class Workshop:
@@ -295,7 +293,7 @@ class Workshop:
             self.wait_ready(worker)
         return worker
 
-    def wait_ready(self, worker: Worker, timeout: float = 15.0) -> None:
+    def wait_ready(self, worker: Worker, timeout: float = LIMIT_S) -> None:
         """Wait until one of its runners looks for jobs."""
 
         def ready() -> bool:
@@ -336,7 +334,7 @@ class Workshop:
 
     # -- waiting
 
-    def wait_empty(self, *names: str, timeout: float = 20.0) -> None:
+    def wait_empty(self, *names: str, timeout: float = LIMIT_S) -> None:
         """Wait until no job waits or runs on these queues."""
         for name in names or ("default",):
             self._wait_empty(self.queue(name), timeout)
@@ -352,15 +350,15 @@ class Workshop:
             logs = "\n".join(worker.log[-3000:] for worker in self.workers)
             raise TimeoutError(f"{error}: {queue.counts()}\n{logs}") from None
 
-    def wait(self, check: Callable[[], T | None], what: str, timeout: float = 15.0) -> T:
+    def wait(self, check: Callable[[], T | None], what: str, timeout: float = LIMIT_S) -> T:
         """`wait_until`, as a method."""
         return wait_until(check, what, timeout=timeout)
 
-    def wait_job_gone(self, queue: str, id: str, timeout: float = 5.0) -> None:
+    def wait_job_gone(self, queue: str, id: str, timeout: float = LIMIT_S) -> None:
         """Wait until the job no longer exists."""
         wait_until(lambda: self.queue(queue).get(id) is None, f"{id} to be gone", timeout=timeout)
 
-    def wait_state(self, queue: str, id: str, state: str, timeout: float = 15.0) -> JobRecord:
+    def wait_state(self, queue: str, id: str, state: str, timeout: float = LIMIT_S) -> JobRecord:
         """Wait until a job is in a state; returns its record."""
 
         def there() -> JobRecord | None:
@@ -377,7 +375,7 @@ class Workshop:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGTERM)
         for worker in self.workers:
-            worker.process.wait(40)
+            worker.process.wait(LIMIT_S)
 
     def close(self) -> None:
         """Kill the remaining workers, and flush the server."""
@@ -398,7 +396,7 @@ def keys_left(server: Server) -> list[str]:
         return sorted(bytes(key).decode() for key in client.keys("*"))
 
 
-def wait_dead(*pids: int, timeout: float = 15.0) -> None:
+def wait_dead(*pids: int, timeout: float = LIMIT_S) -> None:
     """Wait until all these processes have ended."""
     wait_until(
         lambda: not any(process_info.is_alive(pid) for pid in pids), f"{pids} to end", timeout=timeout, interval=0.002
@@ -408,11 +406,3 @@ def wait_dead(*pids: int, timeout: float = 15.0) -> None:
 def pass_time(seconds: float, since: float | None = None) -> None:
     """Sleep: only for tests about time itself."""
     time.sleep(max(0.0, (since or time.monotonic()) + seconds - time.monotonic()))
-
-
-def percentiles(seconds: Iterable[float]) -> str:
-    """Format percentiles of durations."""
-    all_of_them = sorted(seconds)
-    p50 = all_of_them[len(all_of_them) // 2]
-    p99 = all_of_them[min(len(all_of_them) - 1, int(len(all_of_them) * 0.99))]
-    return f"n={len(all_of_them)} p50={p50 * 1e3:.0f} ms p99={p99 * 1e3:.0f} ms max={all_of_them[-1] * 1e3:.0f} ms"

@@ -208,7 +208,7 @@ class Traffic:
     def wait_for_more(self, count: int = 20) -> None:
         """Returns when so many more jobs were completed, or something went wrong."""
         goal = self.completed.total() + count
-        wait_until(lambda: self.errors or self.completed.total() >= goal, "work to go on", timeout=30)
+        wait_until(lambda: self.errors or self.completed.total() >= goal, "work to go on")
 
     def _guarded(self, work: Callable[[int], None], number: int) -> None:
         try:

@@ -74,17 +74,17 @@ def test_a_node_that_stands_still_disturbs_only_its_own_queue(
     with pair.nodes[0].paused():
         while time.monotonic() < at + silence:
             quick.append(shop.send("loop_gate", str(open_gate), queue=healthy))
-            shop.journal.wait(1, "end", id=quick[-1], timeout=LEASE)
+            shop.journal.wait(1, "end", id=quick[-1])
             pass_time(0.1)
         # What ran of the frozen queue was stopped before its lease had ended.
         assert shop.journal.ids("stopped") == held[frozen][:1]
-        wait_dead(pids[held[frozen][1]], timeout=1)
+        wait_dead(pids[held[frozen][1]])
         gate.touch()
         for id in held[healthy]:
             shop.journal.wait(1, "end", id=id)
         assert "Runner " not in worker.log
     for id in held[frozen]:
-        shop.journal.wait(1, "end", id=id, timeout=10)
+        shop.journal.wait(1, "end", id=id)
     shop.wait_empty(frozen, healthy)
     starts_of, ends_of = Counter(shop.journal.ids("start")), Counter(shop.journal.ids("end"))
     undisturbed = [*quick, *held[healthy]]
@@ -110,8 +110,8 @@ def test_what_ends_on_a_node_that_stands_still_holds_up_nobody(pair: Cluster, sh
         shop.journal.wait(4, "end")
         for _ in range(5):
             id = shop.send("loop_gate", str(open_gate), queue=healthy)
-            shop.journal.wait(1, "end", id=id, timeout=2)
-            shop.wait_job_gone(healthy, id, timeout=2)
+            shop.journal.wait(1, "end", id=id)
+            shop.wait_job_gone(healthy, id)
     shop.wait_empty(frozen, healthy)
     assert {entry.attempt for entry in shop.journal.all("end")} == {1}
     assert all(count == 1 for count in Counter(shop.journal.ids("end")).values())
@@ -139,7 +139,7 @@ def test_a_worker_that_starts_while_a_node_stands_still_serves_the_other(
         at = time.monotonic()
         while time.monotonic() < at + LEASE:
             id = shop.send("loop_gate", str(gate), queue=healthy)
-            shop.journal.wait(1, "end", id=id, timeout=2 * LEASE)
+            shop.journal.wait(1, "end", id=id)
         assert not shop.journal.all("start", id=early[0])
         assert all(count == 1 for count in Counter(shop.journal.ids("start")).values())
         assert "Runner " not in worker.log

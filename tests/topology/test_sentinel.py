@@ -104,7 +104,7 @@ class Producer:
 
     def wait_for_more(self, count: int = 20) -> None:
         goal = len(self.acknowledged) + count
-        wait_until(lambda: self.errors or len(self.acknowledged) >= goal, "calls to go on", timeout=30)
+        wait_until(lambda: self.errors or len(self.acknowledged) >= goal, "calls to go on")
 
     def _run(self) -> None:
         try:
@@ -126,7 +126,7 @@ def primary_other_than(old: Server | None, group: SentinelGroup) -> Server:
             return None
         return named if named is not old and named.command("ROLE")[0] == b"master" else None
 
-    return wait_until(found, "another primary", timeout=20, ignoring=(redis.ConnectionError,))
+    return wait_until(found, "another primary", ignoring=(redis.ConnectionError,))
 
 
 def change_primary(group: SentinelGroup, how: Callable[[], object], queue: Queue) -> None:

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +20,12 @@ import pytest
 
 from tests.support.proxy import DROP_REQUEST, FORWARD, HANG, Fault, FaultProxy, always, delay
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.workers import ROOT, Entry, Workshop, wait_dead
 from windlass.storage.native import scripts
 from windlass.tasks.context import MAX_HAND_OVER_BYTES, MAX_HAND_OVERS
 from windlass.tasks.envelope import write_envelope
-from windlass.transport import subscription
 from windlass.values.validation import MAX_PAYLOAD
-from windlass.worker import presence
 from windlass.worker.supervisor import supervisor
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
@@ -57,10 +54,8 @@ def send(shop: Workshop, way: str, gate: Path, queue: str | None = None) -> str:
 
 @pytest.mark.serves("Q1")
 def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: Path) -> None:
-    """Two workers: one gives up on a call early, the other after the default ten seconds."""
+    """Two workers: one gives up on a call early, the other long after the test is over."""
     grace, lease = 0.6, 3.0
-    # After the grace: returning the jobs, deleting the presence record, closing the app, and ending the processes.
-    bound = grace + supervisor.GIVE_BACK_TIMEOUT_S + presence.DELETE_TIMEOUT_S + 1.0 + 1.0
     soon, later = tmp_path / "soon", tmp_path / "later"
     with (
         FaultProxy(server.address) as first,
@@ -76,7 +71,7 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
                 lease=lease,
                 environment={"WINDLASS_URL": proxy.url, "WINDLASS_TEST_PATIENCE": patience},
             )
-            for name, patience, proxy in (("impatient", "0.5", first), ("patient", "10", second))
+            for name, patience, proxy in (("impatient", "0.5", first), ("patient", str(4 * LIMIT_S), second))
         )
         shop.wait_ready(impatient)
         shop.wait_ready(patient)
@@ -85,13 +80,11 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
         ending = [send(shop, way, soon, queue) for queue in queues for way in WAYS]
         shop.journal.wait(12, "start")
         first.faults = second.faults = always(HANG)
-        at = time.monotonic()
         impatient.signal(signal.SIGTERM)
         patient.signal(signal.SIGTERM)
         soon.touch()
 
-        assert impatient.process.wait(bound) == 0, impatient.log
-        took = [time.monotonic() - at]
+        assert impatient.process.wait(LIMIT_S) == 0, impatient.log
         assert impatient.processes() == []
         assert (
             "Cannot return the runner's jobs to queue impatient; they come back when their leases expire: "
@@ -105,17 +98,13 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
         first.faults = None
         later.touch()
         third = shop.start("endings", queues=dict.fromkeys(queues, 1), lease=lease)
-        assert patient.process.wait(bound) == 0, patient.log
-        took.append(time.monotonic() - at)
+        assert patient.process.wait(LIMIT_S) == 0, patient.log
         assert patient.processes() == []
-        print(f"\ndeaf server, grace {grace:g} s, SIGTERM to exit: {took[0]:.2f} s and {took[1]:.2f} s")
-        assert max(took) <= bound
         assert not any("Internal error" in worker.log for worker in (impatient, patient))
 
         shop.wait_empty(*queues)
         again = Counter((entry.id, entry.attempt) for entry in shop.journal.all("end") if entry.attempt > 1)
         assert again == Counter((id, 2) for id in going_on + ending), "each runs again, once, and none is lost"
-        assert min(entry.at for entry in shop.journal.all("start") if entry.attempt > 1) - at > lease / 2
         assert not shop.journal.overlaps()
         assert third.stop() == 0
 
@@ -161,9 +150,7 @@ def test_long_jobs_finish_on_a_replaced_runner(shop: Workshop, tmp_path: Path) -
     wait_dead(second)
     shop.wait(lambda: shop.queue("loops").counts().leased == 1, "all else to be settled")
     # The first runner still has a job, and SIGTERM applies to it too.
-    at = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - at <= grace + 1.0
     wait_dead(first, third)
     record = shop.queue("loops").get(given_back)
     assert record is not None
@@ -190,7 +177,7 @@ def test_a_late_heartbeat_answer_for_a_gone_runner_is_ignored(server: Server, tm
         proxy.faults = hold_old
         wait_until(lambda: True in beats, "a heartbeat for the old runner")
         gate.touch()
-        wait_until(lambda: shop.queue("loops").counts().holders == 1, "what it held to be given back", timeout=0.9)
+        wait_until(lambda: shop.queue("loops").counts().holders == 1, "what it held to be given back")
         seen = beats.count(False)
         wait_until(lambda: beats.count(False) >= seen + 2 or worker.process.poll() is not None, "more heartbeats")
         assert worker.process.poll() is None, worker.log
@@ -325,13 +312,9 @@ def test_a_missed_cancellation_arrives_after_resubscribing(server: Server, tmp_p
         assert listeners(server) == []
         assert not shop.journal.all("cancelled")
         proxy.faults = None
-        at = time.monotonic()
         wait_until(lambda: listeners(server), "the worker to listen again")
         for way, id in ids.items():
             shop.wait_job_gone(QUEUES[way], id)
-        took = time.monotonic() - at
-        print(f"\ncancelled without a subscription, stopped {took:.2f} s after the server allowed it again")
-        assert took <= subscription.RESUBSCRIBE_AFTER_S + 1.5
         heard = [ids["loop"], ids["thread"]]
         assert sorted(entry.id for entry in shop.journal.wait(2, "cancelled")) == sorted(heard)
         wait_dead(shop.journal.all("start", id=ids["process"])[0].pid)

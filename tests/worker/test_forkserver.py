@@ -6,11 +6,10 @@ import asyncio
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,8 @@ from typing import Any, Self
 
 import pytest
 
+from tests.support.conditions import until
+from tests.support.waiting import LIMIT_S
 from tests.worker import sample_app
 from windlass.embedded import EmbeddedServer
 from windlass.worker import process_info
@@ -88,7 +89,7 @@ class Child:
         return frame[0]
 
     async def printed(self) -> bytes:
-        await asyncio.wait_for(self._drained.wait(), 5)
+        await asyncio.wait_for(self._drained.wait(), LIMIT_S)
         return bytes(self._printed)
 
     async def __aexit__(
@@ -96,7 +97,7 @@ class Child:
     ) -> None:
         self.stream.close()
         self.forked.signal(signal.SIGKILL)
-        await asyncio.wait_for(asyncio.shield(self.forked.exited), 5)
+        await asyncio.wait_for(asyncio.shield(self.forked.exited), LIMIT_S)
         if self.output >= 0:
             asyncio.get_running_loop().remove_reader(self.output)
             os.close(self.output)
@@ -107,20 +108,6 @@ async def forkserver() -> AsyncIterator[ForkServer]:
     async with await ForkServer.open(SAMPLE) as forkserver:
         yield forkserver
     assert not process_info.is_alive(forkserver.pid)
-
-
-async def until(reached: Callable[[], bool], patience: float = 5.0) -> float:
-    """Poll for a condition of other processes, and return how long it took."""
-    began = time.monotonic()
-    while not reached():
-        assert time.monotonic() - began < patience, "it has not come true"
-        await asyncio.sleep(0.0005)
-    return time.monotonic() - began
-
-
-def figures(times: list[float]) -> str:
-    p99 = sorted(times)[len(times) * 99 // 100 - 1]
-    return f"p50 {statistics.median(times) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
 
 
 def none_alive(pids: Iterable[int]) -> bool:
@@ -235,20 +222,6 @@ async def test_the_gc_threshold_is_raised_unless_the_app_sets_it(tmp_path: Path,
         assert forkserver.facts["threshold"] == then
 
 
-async def test_fork_is_quick(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
-    forked, answered = [], []
-    for _ in range(100):
-        began = time.perf_counter()
-        async with Child(forkserver) as one:
-            forked.append(time.perf_counter() - began)
-            await one.ask({"run": "echo"})
-            answered.append(time.perf_counter() - began)
-
-    with capsys.disabled():
-        print(f"\nfork: {figures(forked)}; until its first answer: {figures(answered)}")
-    assert statistics.median(answered) < 0.1
-
-
 async def test_requests_that_must_not_be_forked(forkserver: ForkServer) -> None:
     for role, arguments, message in (
         ("parent", {}, "no role 'parent'"),
@@ -265,8 +238,7 @@ async def test_requests_that_must_not_be_forked(forkserver: ForkServer) -> None:
 # -- endings -------------------------------------------------------------------------------------
 
 
-async def test_every_ending_is_reported_at_once(forkserver: ForkServer, capsys: pytest.CaptureFixture[str]) -> None:
-    lags = []
+async def test_every_ending_is_reported(forkserver: ForkServer) -> None:
     for job, code, number in (
         ({"run": "exit", "code": 0}, 0, None),
         ({"run": "exit", "code": 9}, 9, None),
@@ -275,33 +247,25 @@ async def test_every_ending_is_reported_at_once(forkserver: ForkServer, capsys: 
     ):
         async with Child(forkserver) as one:
             await one.ask({"run": "echo"})
-            began = time.monotonic()
             if job:
                 await one.stream.send(job)
             else:
                 one.forked.signal(signal.SIGTERM)
-            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), 5)
-            lags.append(time.monotonic() - began)
+            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), LIMIT_S)
             assert (ending.code, ending.signal) == (code, number)
             assert ending.rss_kb is not None
             assert ending.rss_kb > 5_000
-    with capsys.disabled():
-        print(f"\nending reported after at most {max(lags) * 1e3:.1f} ms")
-    assert max(lags) < 0.1
 
 
 async def test_a_signal_right_after_the_fork_is_not_lost(forkserver: ForkServer) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL) * 20:
         async with Child(forkserver) as one:
             one.forked.signal(number)
-            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), 5)
+            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), LIMIT_S)
             assert ending.signal == number
 
 
-async def test_a_child_that_ignores_sigterm_dies_with_all_its_processes(
-    forkserver: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lags = []
+async def test_a_child_that_ignores_sigterm_dies_with_all_its_processes(forkserver: ForkServer) -> None:
     neighbour = Child(forkserver)
     await neighbour.__aenter__()
     daemon = (await neighbour.ask({"run": "daemon", "with": "setsid"}))[0]["pid"]
@@ -311,14 +275,10 @@ async def test_a_child_that_ignores_sigterm_dies_with_all_its_processes(
             pids = (await one.hear())["pids"]
             assert all(process_info.is_alive(pid) for pid in pids)
             one.forked.signal(signal.SIGTERM, group=False)
-            began = time.monotonic()
             one.forked.signal(signal.SIGKILL)
-            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), 5)
+            ending = await asyncio.wait_for(asyncio.shield(one.forked.exited), LIMIT_S)
             assert ending.signal == signal.SIGKILL
             await until(partial(none_alive, pids))
-            lags.append(time.monotonic() - began)
-    with capsys.disabled():
-        print(f"\nchild and grandchildren gone: {figures(lags)}, max {max(lags) * 1e3:.1f} ms")
     assert process_info.is_alive(daemon), "a process of a living neighbour is no orphan"
     await until(lambda: set(process_info.children(forkserver.pid) or ()) == {neighbour.forked.pid, daemon})
     await neighbour.__aexit__(None, None, None)
@@ -382,7 +342,7 @@ async def test_closing_ends_all() -> None:
     began = time.monotonic()
     ending = await forkserver.close()
     assert ending.code == 0
-    assert 1.9 < time.monotonic() - began < 3.5, "the stubborn one has two seconds"
+    assert time.monotonic() - began > 1.9, "the stubborn one has two seconds"
     assert quiet.forked.exited.result().signal == signal.SIGTERM
     assert stubborn.forked.exited.result().signal == signal.SIGKILL
     assert none_alive([*pids, quiet.forked.pid, stubborn.forked.pid])
@@ -400,12 +360,10 @@ async def test_a_killed_forkserver_takes_all_with_it() -> None:
         await one.__aenter__()
     await children[0].stream.send({"run": "hang"})
     pids = (await children[0].hear())["pids"]
-    began = time.monotonic()
     os.kill(forkserver.pid, signal.SIGKILL)
-    ending = await asyncio.wait_for(asyncio.shield(forkserver.gone), 5)
+    ending = await asyncio.wait_for(asyncio.shield(forkserver.gone), LIMIT_S)
     assert ending.signal == signal.SIGKILL
     await until(lambda: none_alive([*pids, *(one.forked.pid for one in children)]))
-    assert time.monotonic() - began < 1
     for one in children:
         assert one.forked.exited.result().signal == signal.SIGKILL
         await one.__aexit__(None, None, None)
@@ -437,7 +395,7 @@ async def test_a_killed_supervisor_takes_all_with_it() -> None:
     assert not none_alive(pids)
     supervisor.kill()
     await supervisor.wait()
-    await until(lambda: none_alive(pids), 4)
+    await until(lambda: none_alive(pids))
 
 
 async def test_the_forkserver_ignores_signals_for_the_supervisor(forkserver: ForkServer) -> None:

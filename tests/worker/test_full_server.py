@@ -32,7 +32,7 @@ def test_workers_drain_a_full_server(tmp_path: Path) -> None:
             fill(shop, taken)
         assert len(taken) > JOBS / 10
         worker = shop.start("attempts", concurrency=50, processes=2)
-        shop.wait_empty(timeout=60)
+        shop.wait_empty()
         counts = shop.queue().counts()
         failing = len(taken) // 51
         assert (counts.ready, counts.leased, counts.dead) == (0, 0, failing)

@@ -84,10 +84,10 @@ def test_a_lease_with_a_lost_reply_is_returned_by_its_living_worker(
     shop.wait_state("loops", lost, "leased")
     wait_until(lambda: worker.log.count("its reply was lost") >= 2, "the worker to give up on it")
     quick = shop.send("thread_wait", 0.0, queue="threads")
-    shop.journal.wait(1, "end", id=quick, timeout=3)
+    shop.journal.wait(1, "end", id=quick)
     assert not shop.journal.all("start", id=lost)
     proxy.faults = None
-    shop.journal.wait(1, "end", id=lost, timeout=8)
+    shop.journal.wait(1, "end", id=lost)
     shop.wait_empty("loops", "threads")
     assert Counter(shop.journal.ids("start")) == Counter([lost, quick])
     assert {entry.attempt for entry in shop.journal.all("start")} == {1}
@@ -272,7 +272,7 @@ def test_overlap_is_respected_when_the_scheduled_job_changes_workers(shop: Works
 
     def wait_for_attempt(number: int) -> None:
         for name in names:
-            attempts = shop.journal.wait(number, "start", id=name, timeout=5)
+            attempts = shop.journal.wait(number, "start", id=name)
             assert len({attempt.fence for attempt in attempts}) == number
             assert attempts[-1].attempt == 1, "given back, not charged"
 
@@ -285,7 +285,7 @@ def test_overlap_is_respected_when_the_scheduled_job_changes_workers(shop: Works
     wait_for_ticks()
     third = start()
     second.signal(signal.SIGKILL)
-    second.wait_gone(5.0)
+    second.wait_gone()
     wait_for_attempt(3)
     wait_for_ticks()
     assert len(shop.journal.all("start")) == 3 * len(names), "ticks began nothing beside what runs"

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import sys
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -68,9 +67,7 @@ def test_setdefaulttimeout_does_not_change_the_prefetch(seconds: float | None) -
     assert mine.put(1, b"job")
     thread.join(PATIENCE)
     assert taken == [b"job"]
-    before = time.monotonic()
-    assert mine.take_back() == set()
-    assert time.monotonic() - before < 2, "the loop does not wait"
+    assert mine.take_back() == set()  # and the loop does not wait for ever
     mine.close()
     childs.close()
 

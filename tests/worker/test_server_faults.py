@@ -24,14 +24,11 @@ def send(shop: Workshop, count: int, *seconds: float) -> list[str]:
     )
 
 
-def work_again(shop: Workshop, worker: Worker, timeout: float = 15.0) -> float:
-    """Wait until this worker has done a new job in every way of running, and return how long it took."""
-    began = time.monotonic()
-    ids = send(shop, 1, 0.0)
-    for id in ids:
-        shop.journal.wait(1, "end", id=id, timeout=timeout)
+def work_again(shop: Workshop, worker: Worker) -> None:
+    """Wait until this worker has done a new job in every way of running."""
+    for id in send(shop, 1, 0.0):
+        shop.journal.wait(1, "end", id=id)
     assert worker.process.poll() is None
-    return time.monotonic() - began
 
 
 def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path) -> None:
@@ -39,16 +36,11 @@ def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path) -> None:
     with Server(config=config) as server, Workshop(server, tmp_path) as shop:
         worker = shop.start("faults", lease=3.0, concurrency=10, threads=4, processes=2)
         ids = send(shop, 60, 0.05)
-        back = []
         for part in (20, 60, 100):
             shop.journal.wait(part, "end")
             server.kill()
             server.start()
-            at = time.monotonic()
-            seen = len(shop.journal.all("end"))
-            shop.journal.wait(seen + 1, "end")
-            back.append(shop.journal.all("end")[seen].at - at)
-        print(f"\nserver back to the next finished job: {', '.join(f'{each:.2f} s' for each in back)}")
+            shop.journal.wait(len(shop.journal.all("end")) + 1, "end")
         shop.wait_empty(*QUEUES.values())
         ends = Counter(shop.journal.ids("end"))
         assert set(ends) == set(ids), "lost"
@@ -64,8 +56,7 @@ def test_a_flushed_server_stops_no_worker(shop: Workshop) -> None:
     send(shop, 10, 0.3)
     shop.journal.wait(4, "start")
     shop.server.command("FLUSHALL")
-    took = work_again(shop, worker)
-    print(f"\nFLUSHALL to the next finished jobs in every way: {took:.2f} s")
+    work_again(shop, worker)
     shop.server.command("FLUSHALL")  # and idle
     # The worker notices, starts a new runner, and is idle then.
     pass_time(2.0)
@@ -124,10 +115,8 @@ def test_an_unreachable_worker_stops_its_jobs_before_others_start_them(
         second = shop.start("faults", lease=lease, concurrency=10, threads=4, processes=4)
         at = time.monotonic()
         cut(proxy, how)
-        again = [shop.journal.wait(2, "start", id=id)[1] for id in ids]
-        soonest, latest = min(entry.at for entry in again) - at, max(entry.at for entry in again) - at
-        print(f"\ncut off ({how}), run again after {soonest:.2f} to {latest:.2f} s")
-        assert latest <= lease + 2.0
+        for id in ids:
+            shop.journal.wait(2, "start", id=id)
         # A killed process writes no journal entry, so look at the processes themselves.
         assert not any(process_info.is_alive(pid) for pid in first_pids), "the first attempts were not stopped"
         pass_time(2.5 * lease, since=at)
@@ -137,8 +126,7 @@ def test_an_unreachable_worker_stops_its_jobs_before_others_start_them(
         # Healed, the first worker works again.
         heal(proxy, how)
         assert second.stop() == 0
-        took = work_again(shop, first, timeout=20)
-        print(f"healed, work again after {took:.2f} s")
+        work_again(shop, first)
         assert first.stop() == 0
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
-import time
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from tests.support.waiting import wait_until
-from tests.support.workers import Workshop, keys_left, pass_time, percentiles, wait_dead
+from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
+from tests.support.workers import Workshop, keys_left, pass_time, wait_dead
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
 WAYS = tuple(QUEUES)
@@ -39,27 +37,22 @@ def test_a_loaded_worker_stops_in_time_and_no_attempt_is_charged(shop: Workshop)
     tries = int(os.environ.get("WINDLASS_STOP_TRIES", "3"))
     grace = 1.5
     chance = random.Random(5)
-    took = []
     ids: list[str] = []
     for _ in range(tries):
         worker = shop.start("queues", grace=grace, concurrency=10, threads=3, processes=2)
         seen = len(shop.journal.all("start"))
         ids += shop.send_many(
-            shop.call(f"{way}_wait", chance.choice([0.01, 0.1, 0.4, 8.0]), queue=QUEUES[way])
+            shop.call(f"{way}_wait", chance.choice([0.01, 0.1, 0.4, FOREVER_S]), queue=QUEUES[way])
             for _ in range(12)
             for way in WAYS
         )
         shop.journal.wait(seen + 15, "start")
-        at = time.monotonic()
         assert worker.stop() == 0
-        took.append(time.monotonic() - at)
         assert worker.processes() == []
         assert all(shop.queue(queue).counts().leased == 0 for queue in QUEUES.values()), "all was given back"
         assert all(shop.queue(queue).counts().holders == 0 for queue in QUEUES.values())
         long = cancel_long(shop)
         ids = [id for id in ids if id not in long]
-    print(f"\nSIGTERM to exit with a grace of {grace:g} s: {percentiles(took)}")
-    assert max(took) <= grace + 0.5
     worker = shop.start("queues", grace=grace, concurrency=20, threads=8, processes=4)
     shop.wait_empty(*QUEUES.values())
     tried = attempts(shop)
@@ -74,35 +67,29 @@ def cancel_long(shop: Workshop) -> set[str]:
     found = set()
     for name in QUEUES.values():
         queue = shop.queue(name)
-        long = [job.id for job in queue.all_jobs("ready") if b"[8.0]" in job.data]
+        long = [job.id for job in queue.all_jobs("ready") if b"[%.1f]" % FOREVER_S in job.data]
         assert all(queue.cancel(id) for id in long)
         found.update(long)
     return found
 
 
 def test_an_idle_worker_stops_at_once_and_leaves_nothing(shop: Workshop) -> None:
-    worker = shop.start("queues", grace=10.0)
+    worker = shop.start("queues", grace=FOREVER_S)
     wait_until(lambda: len([key for key in keys_left(shop.server) if key.endswith(":idle")]) == 5, "it to be idle")
-    at = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - at < 1.0
     shop.app.close()
     assert keys_left(shop.server) == []
 
 
 def test_a_second_signal_returns_all_jobs_at_once(shop: Workshop) -> None:
-    worker = shop.start("queues", grace=20.0)
-    ids = [send(shop, way, 15.0) for way in WAYS]
+    worker = shop.start("queues", grace=FOREVER_S)
+    ids = [send(shop, way, FOREVER_S) for way in WAYS]
     shop.journal.wait(3, "start")
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "Stopping" in worker.log, "the first signal to be heard")
-    at = time.monotonic()
     assert worker.process.poll() is None
     worker.signal(signal.SIGTERM)
-    assert worker.process.wait(10) == 0
-    took = time.monotonic() - at
-    print(f"\nsecond SIGTERM to exit: {took:.2f} s")
-    assert took < 2.0
+    assert worker.process.wait(LIMIT_S) == 0
     for way, id in zip(WAYS, ids, strict=True):
         record = shop.queue(QUEUES[way]).get(id)
         assert record is not None
@@ -110,13 +97,13 @@ def test_a_second_signal_returns_all_jobs_at_once(shop: Workshop) -> None:
 
 
 def test_two_signals_at_once_return_all_jobs_at_once(shop: Workshop) -> None:
-    worker = shop.start("queues", grace=20.0)
+    worker = shop.start("queues", grace=FOREVER_S)
     for way in WAYS:
-        send(shop, way, 15.0)
+        send(shop, way, FOREVER_S)
     shop.journal.wait(3, "start")
     worker.signal(signal.SIGTERM)
     worker.signal(signal.SIGINT)
-    assert worker.process.wait(5) == 0
+    assert worker.process.wait(LIMIT_S) == 0
     assert all(shop.queue(queue).counts().ready == 1 for queue in QUEUES.values())
 
 
@@ -125,18 +112,16 @@ def test_a_signal_while_the_worker_starts_stops_it(shop: Workshop) -> None:
         worker = shop.start("queues", wait=False)
         pass_time(pause)
         worker.signal(signal.SIGTERM)
-        code = worker.process.wait(10)
+        code = worker.process.wait(LIMIT_S)
         assert code in (0, -signal.SIGTERM), worker.log
-        assert worker.wait_gone(3.0) < 3.0
+        worker.wait_gone()
 
 
 def test_a_worker_with_a_blocking_job_stops_in_time(shop: Workshop) -> None:
     worker = shop.start("queues", grace=1.0)
-    id = shop.send("thread_wait", 30.0, queue="threads")
+    id = shop.send("thread_wait", FOREVER_S, queue="threads")
     shop.journal.wait(1, "start", id=id)
-    at = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - at <= 1.0 + 0.5
     record = shop.queue("threads").get(id)
     assert record is not None
     assert (record.state, record.failures, record.stalls) == ("ready", 0, 0)
@@ -148,17 +133,14 @@ def test_a_worker_with_a_blocking_job_stops_in_time(shop: Workshop) -> None:
 def test_a_runner_is_replaced_after_max_jobs(shop: Workshop) -> None:
     worker = shop.start("queues", max_jobs=300, concurrency=10)
     ids = shop.send_many(shop.call("loop_wait", 0.01, queue="loops") for _ in range(2500))
-    shop.wait_empty("loops", timeout=30)
+    shop.wait_empty("loops")
     assert Counter(shop.journal.ids("end")) == Counter(ids)
     assert {entry.attempt for entry in shop.journal.all("start")} == {1}
     ends = shop.journal.all("end")
     runners = list(dict.fromkeys(entry.pid for entry in ends))
-    gaps = [later.at - earlier.at for earlier, later in pairwise(ends)]
-    print(f"\n{len(runners)} runners one after the other; longest time without a finished job {max(gaps) * 1e3:.0f} ms")
     assert len(runners) >= 3
-    assert max(gaps) < 0.5, "the work goes on meanwhile"
     assert not shop.journal.overlaps()
-    wait_dead(*runners[:-1], timeout=8)
+    wait_dead(*runners[:-1])
     assert worker.stop() == 0
 
 
@@ -176,7 +158,7 @@ def test_a_child_above_max_rss_is_replaced_after_its_job(shop: Workshop) -> None
     worker = shop.start("queues", processes=1, max_rss=120_000_000)
     first = shop.send("grow", 150, queue="processes")
     pid = shop.journal.wait(1, "end", id=first)[0].pid
-    wait_dead(pid, timeout=5)
+    wait_dead(pid)
     second = send(shop, "process", 0.0)
     assert shop.journal.wait(1, "end", id=second)[0].pid != pid
     assert attempts(shop) == {first: [1], second: [1]}
@@ -196,32 +178,25 @@ def test_a_paused_queue_is_left_alone_and_goes_on_when_resumed(shop: Workshop) -
     pass_time(1.5)  # more than MIN_POLL_S
     assert not set(ids) & set(shop.journal.ids("start"))
     assert queue.counts().ready == 10
-    at = time.monotonic()
     queue.resume()
     shop.journal.wait(11, "end")
-    print(f"\nresume to the end of ten jobs: {(time.monotonic() - at) * 1e3:.0f} ms")
-    assert time.monotonic() - at < 1.5
 
 
 @pytest.mark.serves("W10")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_running_job_sees_its_cancellation_and_is_removed(shop: Workshop, way: str) -> None:
-    worker = shop.start("queues", kill_grace=0.5)
+    # No heartbeat is sent during the test, so a job hears of its cancellation from the published message.
+    worker = shop.start("queues", kill_grace=0.5, lease=FOREVER_S)
     bystander = send(shop, "loop", 1.0)
-    lags = []
     for _ in range(5):
-        id = shop.send(f"{way}_listen", 20.0, queue=QUEUES[way])
+        id = shop.send(f"{way}_listen", FOREVER_S, queue=QUEUES[way])
         start = shop.journal.wait(1, "start", id=id)[0]
-        at = time.monotonic()
         assert shop.queue(QUEUES[way]).cancel(id, running=True)
         if way == "process":
-            wait_dead(start.pid, timeout=2)
+            wait_dead(start.pid)
         else:
-            shop.journal.wait(1, "cancelled", id=id, timeout=2)
-        lags.append(time.monotonic() - at)
+            shop.journal.wait(1, "cancelled", id=id)
         shop.wait_job_gone(QUEUES[way], id)
-    print(f"\ncancel to the job's hearing of it, in a {way}: {percentiles(lags)}")
-    assert max(lags) < 1.0
     shop.wait_empty(*QUEUES.values())
     assert shop.journal.ids("end") == [bystander]
     assert all(numbers == [1] for numbers in attempts(shop).values())
@@ -232,7 +207,7 @@ def test_two_full_queues_are_served_by_their_weights(shop: Workshop) -> None:
     for name in ("heavy", "light"):
         shop.send_many(shop.call(name, queue=name) for _ in range(1200))
     shop.start("queues", queues={"heavy": 3, "light": 1}, concurrency=8)
-    shop.wait_empty("heavy", "light", timeout=30)
+    shop.wait_empty("heavy", "light")
     first = [entry.task for entry in shop.journal.all("done")][:1200]
     ratio = first.count("heavy") / first.count("light")
     print(f"\nweights 3 : 1, served {ratio:.2f} : 1")
@@ -245,14 +220,14 @@ def test_two_full_queues_are_served_by_their_weights(shop: Workshop) -> None:
 def test_a_long_empty_queue_does_not_starve_the_others(shop: Workshop) -> None:
     shop.start("queues", queues={"heavy": 1, "light": 1}, concurrency=4)
     shop.send_many(shop.call("heavy", queue="heavy") for _ in range(1500))
-    shop.wait_empty("heavy", timeout=30)
+    shop.wait_empty("heavy")
     before = len(shop.journal.all("done"))
     for name in ("heavy", "light"):
         shop.queue(name).pause()
         shop.send_many(shop.call(name, queue=name) for _ in range(600))
     for name in ("heavy", "light"):
         shop.queue(name).resume()
-    shop.wait_empty("heavy", "light", timeout=30)
+    shop.wait_empty("heavy", "light")
     both = [entry.task for entry in shop.journal.all("done")][before:]
     share = both[:600].count("heavy") / 600
     print(f"\nshare of the queue that had been busy: {share:.0%} of the next 600")
@@ -260,15 +235,9 @@ def test_a_long_empty_queue_does_not_starve_the_others(shop: Workshop) -> None:
 
 
 @pytest.mark.serves("W7")
-def test_an_idle_worker_wakes_up_at_once(shop: Workshop) -> None:
-    shop.start("queues")
-    lags = []
+def test_an_idle_worker_is_woken(shop: Workshop) -> None:
+    shop.start("queues", environment={"WINDLASS_TEST_POLL_S": str(FOREVER_S)})
     for number in range(40):
         way = WAYS[number % 2]
         wait_until(lambda: all(shop.queue(queue).counts().leased == 0 for queue in QUEUES.values()), "idle")
-        at = time.monotonic()
-        id = send(shop, way, 0.0)
-        lags.append(shop.journal.wait(1, "start", id=id)[0].at - at)
-    print(f"\nenqueue to start on an idle worker: {percentiles(lags)}")
-    assert statistics.median(lags) < 0.05
-    assert max(lags) < 1.2
+        shop.journal.wait(1, "start", id=send(shop, way, 0.0))

@@ -10,7 +10,7 @@ def test_two_workers_tick_each_second_once_and_a_kill_loses_none(shop: Workshop)
     shop.start("ticking", lease=2.0)
     shop.journal.wait(2, "tick")
     first.kill_everything()
-    ticks = shop.journal.wait(6, "tick", timeout=20)
+    ticks = shop.journal.wait(6, "tick")
     names = [entry.id for entry in ticks]
     assert len(set(names)) == len(names), "each tick is a job with the tick's time as its id"
     (record,) = shop.app.schedules.list("ticks")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.workers import Workshop
@@ -38,15 +40,16 @@ def test_poison_is_found_with_zero_process_slots(shop: Workshop) -> None:
     assert {entry.attempt for entry in shop.journal.all("end")} == {1}
 
 
-def test_suspects_do_not_wait_for_each_other(shop: Workshop) -> None:
+def test_suspects_do_not_wait_for_each_other(shop: Workshop, tmp_path: Path) -> None:
     """One poison job kills the runner of ten long jobs: all of them start again at once, in processes."""
+    gate = tmp_path / "gate"
     shop.start("running", processes=1)
-    ids = shop.send_many(shop.call("loop_wait", 1.5, queue="loops") for _ in range(10))
-    shop.journal.wait(10, "start", task="loop_wait")
-    killer = shop.send("loop_die_once", queue="loops")
-    again = shop.journal.wait(20, "start", task="loop_wait")[10:]
-    (blow,) = shop.journal.all("start", id=killer)[:1]
-    assert max(entry.at for entry in again) - blow.at < 1.0
+    ids = shop.send_many(shop.call("loop_until", str(gate), queue="loops") for _ in range(10))
+    shop.journal.wait(10, "start", task="loop_until")
+    shop.send("loop_die_once", queue="loops")
+    again = shop.journal.wait(20, "start", task="loop_until")[10:]
+    assert not shop.journal.all("end", task="loop_until"), "none had to end before another one started"
+    gate.touch()
     shop.wait_empty("loops")
-    assert {entry.id for entry in shop.journal.all("end", task="loop_wait")} == set(ids)
+    assert {entry.id for entry in shop.journal.all("end", task="loop_until")} == set(ids)
     assert {entry.attempt for entry in again} == {1}

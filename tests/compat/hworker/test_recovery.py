@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.compat.hworker.conftest import Lose
 from tests.compat.hworker.peer import Peer
-from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth
+from tests.support.lost_replies import EACH_LOSS, Verb, lease_losing_the_reply, nothing, queue_behind
+from tests.support.proxy import FaultProxy
 from tests.support.repairing import repaired
 from tests.support.server import Server
 from windlass import Lease, Queue, State, Windlass
@@ -161,11 +162,8 @@ def test_beside_peers_every_job_is_done_with_crashes_on_both_sides(
 @pytest.fixture
 def lossy(proxy: FaultProxy) -> Iterator[Queue]:
     """The same queue behind a proxy."""
-    with Windlass(proxy.url, retry_for=10, layouts={"mail": "hworker"}) as app:
-        queue = app.queue("mail")
+    with queue_behind(proxy, "mail", "hworker") as queue:
         yield queue
-        proxy.faults = None
-        queue.purge()
 
 
 def waiting(queue: Queue) -> None:
@@ -186,40 +184,32 @@ def dead(queue: Queue) -> str:
 
 
 Counted = tuple[int, int, int]  # ready, leased, dead
-VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any, Counted]] = {
-    "enqueue": (lambda q: None, lambda q, _: q.enqueue(b"1").status, "added", (1, 0, 0)),
-    "complete": (leased, lambda q, lease: q.complete(lease), True, (1, 0, 0)),
-    "complete_many": (leased, lambda q, lease: q.complete_many([lease, lease]), [True, False], (1, 0, 0)),
-    "release": (leased, lambda q, lease: q.release(lease), True, (2, 0, 0)),
-    "retry": (leased, lambda q, lease: q.retry(lease, delay=0), True, (2, 0, 0)),
-    "fail": (leased, lambda q, lease: q.fail(lease), True, (1, 0, 1)),
-    "extend": (leased, lambda q, lease: q.extend(lease, 60), True, (1, 1, 0)),
-    "beat": (lambda q: q.beat("w", register=True), lambda q, _: q.beat("w"), True, (0, 0, 0)),
-    "revive": (dead, lambda q, id: q.revive([id, id]), [True, False], (2, 0, 0)),
-    "purge": (waiting, lambda q, _: q.purge("ready"), 2, (0, 0, 0)),
-    "clean": (waiting, lambda q, _: repaired(q), (0, 0), (2, 0, 0)),
+VERBS: dict[str, Verb[Queue, Counted]] = {
+    "enqueue": Verb(nothing, lambda q, _: q.enqueue(b"1").status, "added", (1, 0, 0)),
+    "complete": Verb(leased, lambda q, lease: q.complete(lease), True, (1, 0, 0)),
+    "complete_many": Verb(leased, lambda q, lease: q.complete_many([lease, lease]), [True, False], (1, 0, 0)),
+    "release": Verb(leased, lambda q, lease: q.release(lease), True, (2, 0, 0)),
+    "retry": Verb(leased, lambda q, lease: q.retry(lease, delay=0), True, (2, 0, 0)),
+    "fail": Verb(leased, lambda q, lease: q.fail(lease), True, (1, 0, 1)),
+    "extend": Verb(leased, lambda q, lease: q.extend(lease, 60), True, (1, 1, 0)),
+    "beat": Verb(lambda q: q.beat("w", register=True), lambda q, _: q.beat("w"), True, (0, 0, 0)),
+    "revive": Verb(dead, lambda q, id: q.revive([id, id]), [True, False], (2, 0, 0)),
+    "purge": Verb(waiting, lambda q, _: q.purge("ready"), 2, (0, 0, 0)),
+    "clean": Verb(waiting, lambda q, _: repaired(q), (0, 0), (2, 0, 0)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
-)
+@EACH_LOSS
 def test_a_lost_call_is_repeated_and_applied_once(lossy: Queue, proxy: FaultProxy, verb: str, fault: Any) -> None:
-    prepare, act, expected, counted = VERBS[verb]
-    prepared = prepare(lossy)
-    proxy.faults = nth(fault, only={"EVALSHA"})
-    assert act(lossy, prepared) == expected
-    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
+    VERBS[verb].survives(lossy, proxy, fault)
     counts = lossy.counts()
-    assert (counts.ready, counts.leased, counts.dead) == counted
+    assert (counts.ready, counts.leased, counts.dead) == VERBS[verb].left
 
 
 def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(lossy: Queue, proxy: FaultProxy, peer: Peer) -> None:
     peer.queue("broken", *ABC)
-    proxy.faults = nth(DROP_REPLY, only={"EVALSHA"})
-    leases = lossy.lease_many(2, 60)
-    proxy.faults = None
+    leases = lease_losing_the_reply(lossy, proxy)
     assert [(lease.id, lease.data) for lease in leases] == [("a", b"1"), ("b", b"2")]
     assert {job.id: job.fence for job in lossy.jobs(State.LEASED).jobs} == {lease.id: lease.fence for lease in leases}
     assert lossy.complete_many(leases) == [True, True]

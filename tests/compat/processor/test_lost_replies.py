@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
 from tests.compat.processor.conftest import QUEUE, Look
-from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth
+from tests.support.lost_replies import EACH_LOSS, SCRIPT_CALLS, Verb, lease_losing_the_reply, nothing
+from tests.support.proxy import DROP_REPLY, FaultProxy, nth
 from windlass import Cleaned, Lease, Queue, RawJob, Receipt, Status, Windlass
 from windlass.storage.compat.processor import ProcessorLayout
 from windlass.storage.port import Call
-
-SCRIPT_CALLS = {"EVALSHA"}
 
 
 class Desk:
@@ -59,42 +58,36 @@ def desk(proxy: FaultProxy) -> Iterator[Desk]:
 
 
 WAITS, RUNS, DONE = {"jobs_queued"}, {"jobs_processing", "jobs_progress"}, {"jobs_finished"}
-Verb = tuple[Callable[[Desk], Any], Callable[[Desk, Any], Any], Any, set[str]]
+SENT = {"jobs_dispatched"}
 
 # Each verb: what was before, the call, its answer, and the keys of jobs that are there afterwards.
-VERBS: dict[str, Verb] = {
-    "enqueue": (lambda d: None, lambda d, _: d.queue.enqueue(b"{}", id="a"), Receipt("a", Status.ADDED), WAITS),
-    "enqueue twice": (Desk.waiting, lambda d, _: d.queue.enqueue(b"{}", id="a"), Receipt("a", Status.KEPT), WAITS),
-    "complete": (Desk.leased, lambda d, lease: d.queue.complete(lease), True, DONE),
-    "release": (Desk.leased, lambda d, lease: d.queue.release(lease), True, WAITS),
-    "retry": (Desk.leased, lambda d, lease: d.queue.retry(lease, delay=0), True, WAITS),
-    "fail": (Desk.leased, lambda d, lease: d.queue.fail(lease), True, DONE),
-    "extend": (Desk.leased, lambda d, lease: d.queue.extend(lease, 60), True, RUNS),
-    "progress": (Desk.leased, lambda d, lease: d.queue.progress(lease, 0.5), True, RUNS),
-    "cancel": (Desk.waiting, lambda d, _: d.queue.cancel("a"), True, set()),
-    "purge": (Desk.waiting, lambda d, _: d.queue.purge(), 1, set()),
-    "clean": (Desk.leased, lambda d, _: d.queue.clean(), Cleaned(0), RUNS),
-    "idle": (Desk.waiting, lambda d, _: d.do(d.layout.hail("w", 0, busy=False)), True, WAITS),
-    "busy": (Desk.accepted, lambda d, _: d.do(d.layout.hail("w", 0, busy=True, job="a")), True, RUNS),
-    "dispatch": (Desk.idle, lambda d, _: [j.id for j in d.do(d.layout.dispatch(["w"]))], ["a"], {"jobs_dispatched"}),
-    "accept": (Desk.dispatched, lambda d, _: d.do(d.layout.accept("w", 0, "a", "now")), True, RUNS),
-    "finish": (Desk.accepted, lambda d, _: d.do(d.layout.finish("w", 0, "a", "now", b"{}")), True, DONE),
+VERBS: dict[str, Verb[Desk, set[str]]] = {
+    "enqueue": Verb(nothing, lambda d, _: d.queue.enqueue(b"{}", id="a"), Receipt("a", Status.ADDED), WAITS),
+    "enqueue twice": Verb(Desk.waiting, lambda d, _: d.queue.enqueue(b"{}", id="a"), Receipt("a", Status.KEPT), WAITS),
+    "complete": Verb(Desk.leased, lambda d, lease: d.queue.complete(lease), True, DONE),
+    "release": Verb(Desk.leased, lambda d, lease: d.queue.release(lease), True, WAITS),
+    "retry": Verb(Desk.leased, lambda d, lease: d.queue.retry(lease, delay=0), True, WAITS),
+    "fail": Verb(Desk.leased, lambda d, lease: d.queue.fail(lease), True, DONE),
+    "extend": Verb(Desk.leased, lambda d, lease: d.queue.extend(lease, 60), True, RUNS),
+    "progress": Verb(Desk.leased, lambda d, lease: d.queue.progress(lease, 0.5), True, RUNS),
+    "cancel": Verb(Desk.waiting, lambda d, _: d.queue.cancel("a"), True, set()),
+    "purge": Verb(Desk.waiting, lambda d, _: d.queue.purge(), 1, set()),
+    "clean": Verb(Desk.leased, lambda d, _: d.queue.clean(), Cleaned(0), RUNS),
+    "idle": Verb(Desk.waiting, lambda d, _: d.do(d.layout.hail("w", 0, busy=False)), True, WAITS),
+    "busy": Verb(Desk.accepted, lambda d, _: d.do(d.layout.hail("w", 0, busy=True, job="a")), True, RUNS),
+    "dispatch": Verb(Desk.idle, lambda d, _: [j.id for j in d.do(d.layout.dispatch(["w"]))], ["a"], SENT),
+    "accept": Verb(Desk.dispatched, lambda d, _: d.do(d.layout.accept("w", 0, "a", "now")), True, RUNS),
+    "finish": Verb(Desk.accepted, lambda d, _: d.do(d.layout.finish("w", 0, "a", "now", b"{}")), True, DONE),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
-)
+@EACH_LOSS
 def test_a_lost_call_is_repeated_and_answers_as_the_first(
     desk: Desk, proxy: FaultProxy, look: Look, verb: str, fault: Any
 ) -> None:
-    prepare, act, expected, keys = VERBS[verb]
-    prepared = prepare(desk)
-    proxy.faults = nth(fault, only=SCRIPT_CALLS)
-    assert act(desk, prepared) == expected
-    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
-    seen = look()
+    VERBS[verb].survives(desk, proxy, fault)
+    keys, seen = VERBS[verb].left or set(), look()
     assert {key for key in seen if key.startswith("jobs")} == keys
     assert len(seen.get("jobs_queued", [])) == len(keys & WAITS)
 
@@ -102,9 +95,7 @@ def test_a_lost_call_is_repeated_and_answers_as_the_first(
 def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(desk: Desk, proxy: FaultProxy) -> None:
     desk.queue.enqueue_many([RawJob(b"{}", id=str(n), priority=n) for n in range(5)])
     for holder in (None, "w"):
-        proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
-        leases = desk.queue.lease_many(2, 60, holder=holder)
-        proxy.faults = None
+        leases = lease_losing_the_reply(desk.queue, proxy, holder)
         assert [(lease.id, lease.priority) for lease in leases] == [("0", 0), ("1", 1)]
         assert desk.queue.counts().leased == 2
         for lease in leases:

@@ -13,6 +13,8 @@ from tests.compat.queasy.conftest import Later, Look
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import take
 from tests.contract.performing import perform, settle
+from tests.support.moments import since
+from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.errors import CrashError, JobFailed, StallError
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled, Unknown
@@ -71,7 +73,7 @@ def test_the_handler_gets_data_job_and_error(catching: Queue, end: str) -> None:
         message="für immer",
         died_at=record.died_at,
     )
-    assert record.died_at == pytest.approx(time.time(), abs=5)
+    assert record.died_at == pytest.approx(time.time(), abs=LIMIT_S)
     assert type(record.error()) is error
     assert catching.complete(lease)
     assert catching.counts() == Counts(0, 0, 0, 0, 0, holders=1)
@@ -104,7 +106,7 @@ def test_a_failure_has_its_own_life_by_the_limits_of_its_handler(catching: Queue
     assert catching.retry(lease, message="the handler raised")
     (waiting,) = catching.jobs("scheduled").jobs
     assert (waiting.id, waiting.data, waiting.failures) == ("failure-a", b"1", 1)
-    assert waiting.run_at == pytest.approx(began + 0.5, abs=0.3)
+    assert waiting.run_at == since(began, 0.5, doubt=0.3)
     later(1)
     lease, second = caught(catching)
     assert (lease.failures, second) == (1, first)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,21 +10,25 @@ import pytest
 from tests.compat.queasy.conftest import NAME
 from tests.contract.leasing import take
 from tests.contract.performing import perform
-from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
+from tests.support.lost_replies import (
+    EACH_LOSS,
+    SCRIPT_CALLS,
+    Verb,
+    lease_losing_the_reply,
+    live_with_losses,
+    nothing,
+    queue_behind,
+)
+from tests.support.proxy import DROP_REPLY, FaultProxy, nth
 from tests.support.repairing import repaired
-from windlass import Lease, Limits, Queue, Receipt, Status, Windlass
-
-SCRIPT_CALLS = {"EVALSHA"}
+from windlass import Lease, Limits, Queue, Receipt, Status
 
 
 @pytest.fixture
 def lossy(proxy: FaultProxy) -> Iterator[Queue]:
     """The queue behind the proxy."""
-    with Windlass(proxy.url, retry_for=10) as app:
-        queue = app.queue(NAME, layout="queasy")
+    with queue_behind(proxy, NAME, "queasy") as queue:
         yield queue
-        proxy.faults = None
-        queue.purge()
 
 
 def leased(queue: Queue) -> Lease:
@@ -38,39 +40,29 @@ def waiting(queue: Queue) -> None:
     queue.enqueue(b"1", id="a")
 
 
-def nothing(queue: Queue) -> None:
-    pass
-
-
-VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any]] = {
-    "enqueue": (nothing, lambda q, _: q.enqueue(b"1", id="a"), Receipt("a", Status.ADDED)),
-    "enqueue twice": (waiting, lambda q, _: q.enqueue(b"2", id="a"), Receipt("a", Status.UPDATED)),
-    "enqueue behind": (leased, lambda q, _: q.enqueue(b"2", id="a"), Receipt("a", Status.BLOCKED)),
-    "update": (waiting, lambda q, _: q.update("a", max_failures=1), True),
-    "complete": (leased, lambda q, lease: q.complete(lease), True),
-    "release": (leased, lambda q, lease: q.release(lease), True),
-    "retry": (leased, lambda q, lease: q.retry(lease), True),
-    "fail": (leased, lambda q, lease: q.fail(lease, "no"), True),
-    "extend": (leased, lambda q, lease: q.extend(lease, 60), True),
-    "beat": (nothing, lambda q, _: q.beat("w", register=True), False),
-    "cancel": (waiting, lambda q, _: q.cancel("a"), True),
-    "purge": (lambda q: q.enqueue_many([b"1"] * 3), lambda q, _: q.purge(), 3),
-    "clean": (waiting, lambda q, _: repaired(q), (0, 0)),
+VERBS: dict[str, Verb[Queue, None]] = {
+    "enqueue": Verb(nothing, lambda q, _: q.enqueue(b"1", id="a"), Receipt("a", Status.ADDED)),
+    "enqueue twice": Verb(waiting, lambda q, _: q.enqueue(b"2", id="a"), Receipt("a", Status.UPDATED)),
+    "enqueue behind": Verb(leased, lambda q, _: q.enqueue(b"2", id="a"), Receipt("a", Status.BLOCKED)),
+    "update": Verb(waiting, lambda q, _: q.update("a", max_failures=1), True),
+    "complete": Verb(leased, lambda q, lease: q.complete(lease), True),
+    "release": Verb(leased, lambda q, lease: q.release(lease), True),
+    "retry": Verb(leased, lambda q, lease: q.retry(lease), True),
+    "fail": Verb(leased, lambda q, lease: q.fail(lease, "no"), True),
+    "extend": Verb(leased, lambda q, lease: q.extend(lease, 60), True),
+    "beat": Verb(nothing, lambda q, _: q.beat("w", register=True), False),
+    "cancel": Verb(waiting, lambda q, _: q.cancel("a"), True),
+    "purge": Verb(lambda q: q.enqueue_many([b"1"] * 3), lambda q, _: q.purge(), 3),
+    "clean": Verb(waiting, lambda q, _: repaired(q), (0, 0)),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
-)
+@EACH_LOSS
 def test_a_lost_call_is_repeated_and_answers_as_the_first(
     lossy: Queue, proxy: FaultProxy, verb: str, fault: Any
 ) -> None:
-    prepare, act, expected = VERBS[verb]
-    prepared = prepare(lossy)
-    proxy.faults = nth(fault, only=SCRIPT_CALLS)
-    assert act(lossy, prepared) == expected
-    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
+    VERBS[verb].survives(lossy, proxy, fault)
 
 
 @pytest.mark.parametrize("holder", [None, "worker-1"])
@@ -78,8 +70,7 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(
     lossy: Queue, proxy: FaultProxy, holder: str | None
 ) -> None:
     lossy.enqueue_many([b"1"] * 5)
-    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
-    leases = lossy.lease_many(2, 60, holder=holder)
+    leases = lease_losing_the_reply(lossy, proxy, holder)
     assert [lease.data for lease in leases] == [b"1", b"1"]
     assert lossy.counts().leased == 2
     assert {job.id: job.fence for job in lossy.jobs("leased").jobs} == {lease.id: lease.fence for lease in leases}
@@ -103,29 +94,4 @@ def test_a_lost_retry_charges_one_failure(lossy: Queue, proxy: FaultProxy) -> No
 
 
 def test_a_thousand_operations_with_lost_replies_have_no_double_effect(lossy: Queue, proxy: FaultProxy) -> None:
-    proxy.faults = random_faults(7, drop_reply=0.02, drop_request=0.01, cut_request=0.01, only=SCRIPT_CALLS)
-    chance = random.Random(7)
-    added: set[str] = set()
-    done: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    operations = 0
-    while operations < 1000 or len(done) < len(added):
-        operations += 1
-        if operations < 1000 and chance.random() < 0.4:
-            receipt = lossy.enqueue(b"1", id=f"job-{operations}")
-            assert receipt.status is Status.ADDED
-            added.add(receipt.id)
-            continue
-        for lease in lossy.lease_many(chance.randint(1, 3), 600):
-            operations += 1
-            assert lease.failures == failures[lease.id], "a failure was charged twice, or not at all"
-            if chance.random() < 0.2:
-                assert lossy.retry(lease, delay=0)
-                failures[lease.id] += 1
-            else:
-                assert lossy.complete(lease)
-                done[lease.id] += 1
-    assert set(done) == added
-    assert set(done.values()) == {1}
-    assert proxy.counts["drop_reply"] > 5
-    assert lossy.counts().waiting == lossy.counts().leased == 0
+    live_with_losses(lossy, proxy, 1000, 7)

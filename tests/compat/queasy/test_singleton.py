@@ -13,6 +13,7 @@ from tests.compat.queasy.conftest import Later
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import drain, take
 from tests.contract.performing import settle
+from tests.support.moments import since
 from windlass import Lease, Limits, Queue, State, Status
 from windlass.values.outcome import Crashed, Failed
 
@@ -121,7 +122,7 @@ def test_a_retry_and_the_second_agree_on_a_run_time(
     assert job is not None
     assert job.state is (State.READY if after is None else State.SCHEDULED)
     if after is not None:
-        assert job.run_at == pytest.approx(began + after, abs=5)
+        assert job.run_at == since(began, after)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_a_third_one_changes_the_second(
     job = emails.get("a")
     assert job is not None
     assert job.data == b"2", "what the third leaves alone the second still asks for"
-    assert job.run_at == pytest.approx(began + after, abs=4)
+    assert job.run_at == since(began, after)
 
 
 def test_cancel_takes_the_second_and_leaves_the_first(emails: Queue) -> None:

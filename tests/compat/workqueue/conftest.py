@@ -9,6 +9,8 @@ import pytest
 import redis
 from redis_work_queue import KeyPrefix, WorkQueue  # type: ignore[import-untyped]
 
+from tests.support.server import Server
+from tests.support.waiting import FOREVER_S, LIMIT_S
 from windlass import Queue, Windlass
 
 PREFIX = "parcels"
@@ -22,6 +24,14 @@ def queue(app: Windlass) -> Iterator[Queue]:
     queue = app.queue(PREFIX, layout="workqueue")
     yield queue
     queue.purge()
+
+
+@pytest.fixture
+def patient(server: Server, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """The same queue for one who waits for a message: it does not look by itself within the time of a test."""
+    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+    with Windlass(server.url, call_timeout=4 * LIMIT_S) as app:
+        yield app.queue(queue.name, layout="workqueue")
 
 
 @pytest.fixture

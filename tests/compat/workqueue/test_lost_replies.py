@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,11 +11,19 @@ import redis
 
 from tests.compat.workqueue.conftest import PREFIX, Look, lease_keys
 from tests.support.faces import FACES, Blocking
-from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
+from tests.support.lost_replies import (
+    EACH_LOSS,
+    SCRIPT_CALLS,
+    Verb,
+    lease_losing_the_reply,
+    live_with_losses,
+    nothing,
+    queue_behind,
+)
+from tests.support.proxy import DROP_REPLY, FaultProxy, nth
 from tests.support.repairing import repaired
-from windlass import Cleaned, Lease, Queue, Receipt, State, Status, Windlass
+from windlass import Cleaned, Lease, Queue, Receipt, State, Status
 
-SCRIPT_CALLS = {"EVALSHA"}
 OPERATIONS = int(os.environ.get("WINDLASS_LOSSY_OPERATIONS", "1000"))
 SEED = int(os.environ.get("WINDLASS_LOSSY_SEED", "20"))
 
@@ -25,12 +31,9 @@ SEED = int(os.environ.get("WINDLASS_LOSSY_SEED", "20"))
 @pytest.fixture(params=FACES)
 def queue(proxy: FaultProxy, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A queue behind the proxy, in both faces."""
-    with Windlass(proxy.url, retry_for=10) as app:
-        queue = app.queue(PREFIX, layout="workqueue")
+    with queue_behind(proxy, PREFIX, "workqueue") as queue:
         face = request.param(queue)
         yield face
-        proxy.faults = None
-        queue.purge()
         face.close()
 
 
@@ -45,40 +48,33 @@ def leased(queue: Queue) -> Lease:
     return lease
 
 
-Verb = tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any, set[str]]
 READY, LEASED = {"queue", "item:a"}, {"processing", "item:a", "lease:a", "leased_by_session:a"}
 
 # Each verb: what was before, the call, its answer, and the keys that are there afterwards.
-VERBS: dict[str, Verb] = {
-    "enqueue": (lambda q: None, lambda q, _: q.enqueue(b"x", id="a"), Receipt("a", Status.ADDED), READY),
-    "enqueue twice": (waiting, lambda q, _: q.enqueue(b"y", id="a"), Receipt("a", Status.KEPT), READY),
-    "complete": (leased, lambda q, lease: q.complete(lease), True, set()),
-    "complete_many": (leased, lambda q, lease: q.complete_many([lease, lease]), [True, False], set()),
-    "release": (leased, lambda q, lease: q.release(lease), True, READY),
-    "retry": (leased, lambda q, lease: q.retry(lease, delay=0), True, READY),
-    "fail": (leased, lambda q, lease: q.fail(lease, "no"), True, set()),
-    "extend": (leased, lambda q, lease: q.extend(lease, 60), True, LEASED),
-    "cancel": (waiting, lambda q, _: q.cancel("a"), True, set()),
-    "cancel running": (leased, lambda q, _: q.cancel("a"), False, LEASED),
-    "purge": (leased, lambda q, _: q.purge(), 1, set()),
-    "purge ready": (waiting, lambda q, _: q.purge("ready"), 1, set()),
-    "clean": (leased, lambda q, _: repaired(q), (0, 0), LEASED),
+VERBS: dict[str, Verb[Queue, set[str]]] = {
+    "enqueue": Verb(nothing, lambda q, _: q.enqueue(b"x", id="a"), Receipt("a", Status.ADDED), READY),
+    "enqueue twice": Verb(waiting, lambda q, _: q.enqueue(b"y", id="a"), Receipt("a", Status.KEPT), READY),
+    "complete": Verb(leased, lambda q, lease: q.complete(lease), True, set()),
+    "complete_many": Verb(leased, lambda q, lease: q.complete_many([lease, lease]), [True, False], set()),
+    "release": Verb(leased, lambda q, lease: q.release(lease), True, READY),
+    "retry": Verb(leased, lambda q, lease: q.retry(lease, delay=0), True, READY),
+    "fail": Verb(leased, lambda q, lease: q.fail(lease, "no"), True, set()),
+    "extend": Verb(leased, lambda q, lease: q.extend(lease, 60), True, LEASED),
+    "cancel": Verb(waiting, lambda q, _: q.cancel("a"), True, set()),
+    "cancel running": Verb(leased, lambda q, _: q.cancel("a"), False, LEASED),
+    "purge": Verb(leased, lambda q, _: q.purge(), 1, set()),
+    "purge ready": Verb(waiting, lambda q, _: q.purge("ready"), 1, set()),
+    "clean": Verb(leased, lambda q, _: repaired(q), (0, 0), LEASED),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
-)
+@EACH_LOSS
 def test_a_lost_call_is_repeated_and_answers_as_the_first(
     queue: Queue, proxy: FaultProxy, look: Look, verb: str, fault: Any
 ) -> None:
-    prepare, act, expected, left = VERBS[verb]
-    prepared = prepare(queue)
-    proxy.faults = nth(fault, only=SCRIPT_CALLS)
-    assert act(queue, prepared) == expected
-    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
-    seen = look()
+    VERBS[verb].survives(queue, proxy, fault)
+    left, seen = VERBS[verb].left or set(), look()
     assert set(seen) == left
     assert [id for key in ("queue", "processing") for id in seen.get(key, [])] == [b"a"][: len(left)]
 
@@ -87,9 +83,7 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(queue: Queue,
     for i in range(5):
         queue.enqueue(b"%d" % i, id=str(i))
     for holder in (None, "w"):
-        proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
-        leases = queue.lease_many(2, 60, holder=holder)
-        proxy.faults = None
+        leases = lease_losing_the_reply(queue, proxy, holder)
         assert [lease.data for lease in leases] == [b"0", b"1"]
         assert look()["processing"] == [b"1", b"0"]
         stored = {job.id: job.fence for job in queue.jobs(State.LEASED).jobs}
@@ -131,32 +125,10 @@ def test_a_lease_that_was_lost_on_the_way_is_not_given_again(
 
 @pytest.mark.parametrize("face", FACES)
 def test_thousands_of_operations_with_lost_replies_have_no_double_effect(
-    proxy: FaultProxy, client: redis.Redis, look: Look, face: type[Blocking]
+    proxy: FaultProxy, look: Look, face: type[Blocking]
 ) -> None:
-    """1 % of the replies dropped, 1 % of the requests lost or cut."""
-    proxy.faults = random_faults(SEED, drop_reply=0.01, drop_request=0.005, cut_request=0.005, only=SCRIPT_CALLS)
-    chance = random.Random(SEED)
-    added: set[str] = set()
-    done: Counter[str] = Counter()
-    operations = 0
-    with Windlass(proxy.url, retry_for=30) as app:
-        queue: Any = face(app.queue(PREFIX, layout="workqueue"))
-        while operations < OPERATIONS or len(done) < len(added):
-            operations += 1
-            if operations < OPERATIONS and chance.random() < 0.4:
-                receipt = queue.enqueue(b"%d" % operations, id=f"item-{operations}")
-                assert receipt.status == Status.ADDED
-                added.add(receipt.id)
-                continue
-            for lease in queue.lease_many(chance.randint(1, 3), 600):
-                operations += 1
-                if chance.random() < 0.2:
-                    assert chance.choice([queue.release, lambda lease: queue.retry(lease, delay=0)])(lease)
-                else:
-                    assert queue.complete(lease)
-                    done[lease.id] += 1
-        assert set(done) == added
-        assert set(done.values()) == {1}
+    with queue_behind(proxy, PREFIX, "workqueue") as queue:
+        both: Any = face(queue)
+        live_with_losses(both, proxy, OPERATIONS, SEED, charges=False)
         assert look() == {}
-        queue.close()
-    assert proxy.counts["drop_reply"] > OPERATIONS // 400
+        both.close()

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from tests.compat.worqr.conftest import NAME, contents
-from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
+from tests.support.lost_replies import EACH_LOSS, SCRIPT_CALLS, Verb, lease_losing_the_reply, nothing, queue_behind
+from tests.support.proxy import FaultProxy, random_faults
 from tests.support.repairing import repaired
 from windlass import Lease, Queue, Status, Windlass
-
-SCRIPT_CALLS = {"EVALSHA"}
 
 
 @pytest.fixture
 def queue(proxy: FaultProxy) -> Iterator[Queue]:
     """The queue behind the proxy."""
-    with Windlass(proxy.url, retry_for=10) as app:
-        queue = app.queue(NAME, layout="worqr")
+    with queue_behind(proxy, NAME, "worqr") as queue:
         yield queue
-        proxy.faults = None
-        queue.purge()
 
 
 def places(client: redis.Redis) -> Counter[bytes]:
@@ -51,37 +47,31 @@ def recoverable(queue: Queue) -> None:
 
 # Each verb with what it must answer, although its first reply is dropped after the server has applied it, and how many
 # tasks there are then.
-VERBS: dict[str, tuple[Callable[[Queue], Any], Callable[[Queue, Any], Any], Any, int]] = {
-    "enqueue": (lambda q: None, lambda q, _: q.enqueue(b"T0").status, Status.ADDED, 1),
-    "enqueue_many": (lambda q: None, lambda q, _: len(q.enqueue_many([b"T0", b"T1"])), 2, 2),
-    "complete": (leased, lambda q, lease: q.complete(lease), True, 0),
-    "complete_many": (leased, lambda q, lease: q.complete_many([lease, lease]), [True, False], 0),
-    "release": (leased, lambda q, lease: q.release(lease), True, 1),
-    "retry": (leased, lambda q, lease: q.retry(lease, delay=0), True, 1),
-    "fail": (leased, lambda q, lease: q.fail(lease, "no"), True, 0),
-    "extend": (leased, lambda q, lease: q.extend(lease, 60), True, 1),
-    "beat": (leased, lambda q, _: q.beat("w1"), True, 1),
-    "cancel": (lambda q: q.enqueue_many([b"T0"] * 3), lambda q, _: q.cancel("T0"), True, 0),
-    "cancel running": (leased, lambda q, _: q.cancel("T0", running=True), True, 1),
-    "purge": (lambda q: q.enqueue_many([b"T0"] * 3), lambda q, _: q.purge(), 3, 0),
-    "clean": (recoverable, lambda q, _: repaired(q), (2, 0), 3),
+VERBS: dict[str, Verb[Queue, int]] = {
+    "enqueue": Verb(nothing, lambda q, _: q.enqueue(b"T0").status, Status.ADDED, 1),
+    "enqueue_many": Verb(nothing, lambda q, _: len(q.enqueue_many([b"T0", b"T1"])), 2, 2),
+    "complete": Verb(leased, lambda q, lease: q.complete(lease), True, 0),
+    "complete_many": Verb(leased, lambda q, lease: q.complete_many([lease, lease]), [True, False], 0),
+    "release": Verb(leased, lambda q, lease: q.release(lease), True, 1),
+    "retry": Verb(leased, lambda q, lease: q.retry(lease, delay=0), True, 1),
+    "fail": Verb(leased, lambda q, lease: q.fail(lease, "no"), True, 0),
+    "extend": Verb(leased, lambda q, lease: q.extend(lease, 60), True, 1),
+    "beat": Verb(leased, lambda q, _: q.beat("w1"), True, 1),
+    "cancel": Verb(lambda q: q.enqueue_many([b"T0"] * 3), lambda q, _: q.cancel("T0"), True, 0),
+    "cancel running": Verb(leased, lambda q, _: q.cancel("T0", running=True), True, 1),
+    "purge": Verb(lambda q: q.enqueue_many([b"T0"] * 3), lambda q, _: q.purge(), 3, 0),
+    "clean": Verb(recoverable, lambda q, _: repaired(q), (2, 0), 3),
 }  # fmt: skip
 
 
 @pytest.mark.speaks("worqr", "W2")
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "fault", [DROP_REPLY, DROP_REQUEST, CUT_REQUEST], ids=["reply lost", "request lost", "request cut"]
-)
+@EACH_LOSS
 def test_a_lost_call_is_repeated_and_answers_as_the_first(
     client: redis.Redis, queue: Queue, proxy: FaultProxy, verb: str, fault: Any
 ) -> None:
-    prepare, act, expected, left = VERBS[verb]
-    prepared = prepare(queue)
-    proxy.faults = nth(fault, only=SCRIPT_CALLS)
-    assert act(queue, prepared) == expected
-    assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
-    assert places(client).total() == left
+    VERBS[verb].survives(queue, proxy, fault)
+    assert places(client).total() == VERBS[verb].left
 
 
 @pytest.mark.speaks("worqr", "W5")
@@ -90,8 +80,7 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(
     client: redis.Redis, queue: Queue, proxy: FaultProxy, holder: str | None
 ) -> None:
     queue.enqueue_many([b"T0", b"T1", b"T2"])
-    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
-    leases = queue.lease_many(2, 60, holder=holder)
+    leases = lease_losing_the_reply(queue, proxy, holder)
     assert [lease.data for lease in leases] == [b"T0", b"T1"]
     assert places(client) == Counter([b"T0", b"T1", b"T2"])
     assert len(contents(client)["worqr:workingProcesses:tubes"]) == 2

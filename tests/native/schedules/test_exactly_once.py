@@ -167,7 +167,7 @@ def test_a_ticker_that_is_killed_between_reading_and_firing_loses_nothing(
         )
         doomed = subprocess.Popen([sys.executable, "-c", program])
         try:
-            wait_until(lambda: proxy.counts["hang"], "the doomed ticker to fire", timeout=20)
+            wait_until(lambda: proxy.counts["hang"], "the doomed ticker to fire")
         finally:
             doomed.kill()
             doomed.wait()

@@ -8,8 +8,11 @@ import time
 
 from tests.support.workers import note
 from windlass import Job, Windlass, current
+from windlass.worker.runner import queue_consumer
 
 app = Windlass()
+# The runners are forked from the process that imports this module.
+queue_consumer.MIN_POLL_S = float(os.environ.get("WINDLASS_TEST_POLL_S", queue_consumer.MIN_POLL_S))
 
 
 @app.task(queue="loops")

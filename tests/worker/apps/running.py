@@ -40,6 +40,14 @@ def process_wait(seconds: float, job: Job = current()) -> None:
 
 
 @app.task(queue="loops")
+async def loop_until(gate: str, job: Job = current()) -> None:
+    note("start", job)
+    while not os.path.exists(gate):  # noqa: ASYNC110, ASYNC240  # another process opens it
+        await asyncio.sleep(0.01)
+    note("end", job)
+
+
+@app.task(queue="loops")
 async def loop_die_once(job: Job = current()) -> None:
     """Kills its runner at the first try, and only then."""
     note("start", job)
