@@ -15,7 +15,7 @@
 | channel | message |
 |---|---|
 | `worqr_<q>_work` | number of tasks that came, or came back |
-| `worqr_<q>_done` | `{"workerId": …, "task": …, "result": null}` |
+| `worqr_<q>_done` | `{"workerId":…,"task":…}`; the package adds `"result":…` if its worker gives one |
 | `worqr_<q>_cancel` | the cancelled task |
 | `worqr_<q>_delete` | empty: the queue was deleted |
 
