@@ -583,6 +583,13 @@ MUTANTS = (
         ("tests/security/test_sealed_queue.py",),
     ),
     Mutant(
+        "a Queasy peer takes a set flag for one that is not set",
+        "storage/compat/queasy/queasy.lua",
+        "    if is_default then\n",
+        "    if false then\n",
+        ("tests/compat/queasy/test_beside_peers.py::test_what_we_change_while_a_peer_runs_it_survives_its_retry",),
+    ),
+    Mutant(
         "text behind the array makes an hworker job broken",
         "storage/compat/hworker/hworker.lua",
         "return array and #array < #text and is_job(array) and array or nil",
