@@ -583,6 +583,27 @@ MUTANTS = (
         ("tests/security/test_sealed_queue.py",),
     ),
     Mutant(
+        "a Queasy peer takes a set flag for one that is not set",
+        "storage/compat/queasy/queasy.lua",
+        "    if is_default then\n",
+        "    if false then\n",
+        ("tests/compat/queasy/test_beside_peers.py::test_what_we_change_while_a_peer_runs_it_survives_its_retry",),
+    ),
+    Mutant(
+        "text behind the array makes an hworker job broken",
+        "storage/compat/hworker/hworker.lua",
+        "return array and #array < #text and is_job(array) and array or nil",
+        "return nil",
+        ("tests/compat/hworker/test_texts.py::test_a_text_that_is_a_job_is_given_out_as_it_stands",),
+    ),
+    Mutant(
+        "the mark of an idle hworker peer is taken for a running job",
+        "storage/compat/hworker/hworker.lua",
+        "local NO_JOB = 'false'",
+        "local NO_JOB = 'no such field'",
+        ("tests/compat/hworker/test_semantics.py::test_the_mark_of_an_idle_peer_is_no_job",),
+    ),
+    Mutant(
         "a stdio service with wrong keys moves a whole queue to broken",
         "stdio/native.py",
         "guard.undecodable(each) if isinstance(each, Broken) else each for each",

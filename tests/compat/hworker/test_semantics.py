@@ -12,7 +12,7 @@ import redis
 from tests.compat.hworker.peer import Peer, moment
 from tests.support.repairing import repaired
 from tests.support.server import Server
-from windlass import Lease, Queue, State, Windlass
+from windlass import Counts, Lease, Queue, State, Windlass
 from windlass.errors import InvalidPayload, UnsupportedByLayout
 from windlass.storage.compat.hworker import HworkerLayout
 from windlass.values.outcome import Crashed
@@ -111,6 +111,23 @@ def test_the_monitor_returns_only_what_is_in_progress_for_too_long(mail: Queue, 
     assert mail.clean().recovered == 0
     assert peer.waiting() == [b'["500",0]', b'["121",0]', b'["next",0]']
     assert [job.id for job in mail.jobs(State.LEASED).jobs] == ["119", "5"]
+
+
+@pytest.mark.speaks("hworker", "H3", "H7")
+def test_the_mark_of_an_idle_peer_is_no_job(mail: Queue, client: redis.Redis, peer: Peer) -> None:
+    """A worker of the package that finds no job writes the field `false`: its Lua takes an empty reply for one."""
+    client.hset(peer.progress, "false", moment(500))
+    assert mail.counts() == Counts(0, 0, 0, 0, 0)
+    assert not mail.jobs(State.LEASED).jobs
+    assert mail.clean().recovered == 0
+    assert peer.waiting() == [], "the package's monitor would queue a job that nobody can read"
+    client.hset(peer.progress, mapping={"false": moment(), '["a",1]': moment(), '["b",2]': "some day"})
+    assert mail.counts().leased == 2
+    assert [job.id for job in mail.jobs(State.LEASED).jobs] == ["b", "a"]
+    assert mail.clean().recovered == 0
+    assert repaired(mail) == (0, 0)
+    assert peer.running()[b"false"], "it belongs to the peer"
+    assert mail.purge() == 2
 
 
 @pytest.mark.speaks("hworker", "H3")

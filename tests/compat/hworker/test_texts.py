@@ -33,6 +33,12 @@ JOBS = {
     "numbers that doubles cannot hold": (b'["a",123456789012345678901.10]', "a", b"123456789012345678901.10"),
     "keys in their order": (b'["a",{"z":1,"a":2,"z":3}]', "a", b'{"z":1,"a":2,"z":3}'),
     "deeper than can be checked": (b'["a",%s]' % DEEP, "a", DEEP),
+    "a word behind": (b'["a",1] trailing', "a", b"1"),
+    "an array behind": (b'["a",{"b":"]"}]["c",2]', "a", b'{"b":"]"}'),
+    "a bracket behind": (b'["a",1] x]', "a", b"1"),
+    "a zero byte behind": (b'["a",[1]]\0]', "a", b"[1]"),
+    "bytes behind that are no text": (b'["a","\\"]"] \xff"', "a", b'"\\"]"'),
+    "something deep and something behind": (b'["a",%s]]' % DEEP, "a", DEEP),
 }
 
 
@@ -44,9 +50,10 @@ def test_a_text_that_is_a_job_is_given_out_as_it_stands(mail: Queue, peer: Peer,
     lease = mail.lease()
     assert lease is not None
     assert (lease.id, lease.data) == (id, data)
-    assert [job.id for job in mail.jobs(State.LEASED).jobs] == [id]
+    assert [(job.id, job.data) for job in mail.jobs(State.LEASED).jobs] == [(id, data)]
     assert mail.release(lease)
     assert peer.waiting() == [text]
+    assert [(job.id, job.data) for job in mail.jobs(State.READY).jobs] == [(id, data)]
 
 
 BROKEN = {
@@ -64,8 +71,9 @@ BROKEN = {
     "cut off": b'["a",{"b":1}',
     "cut off in a string": b'["a","b]',
     "a comma too many": b'["a",1,]',
-    "something behind": b'["a",1] x]',
-    "a zero byte and something behind": b'["a",1]\0]',
+    "a zero byte in it": b'["a","\0"]',
+    "brackets of two kinds": b'["a",1} ]',
+    "two ids and an array behind": b'["a","b",1]["c",1]',
     "not a number": b'["a",NaN]',
     "hexadecimal": b'["a",0x10]',
     "half a surrogate pair": b'["a","\\ud800"]',

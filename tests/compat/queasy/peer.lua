@@ -1,9 +1,10 @@
 -- The functions of Queasy's document, each as it lists them, for a peer that has never heard of Windlass.
 --
--- KEYS  [1] {queue}, only to find the slot    ARGV  [1] the function  [2] now in ms  [3…] its own
+-- KEYS  [1] {queue}, only to find the slot    ARGV  [1] the function  [2] now in ms
+--       [3] "1": it compares flags with booleans and stores none, as the first published Lua does  [4…] its own
 
 local call = redis.call
-local now = tonumber(ARGV[2])
+local now, boolean = tonumber(ARGV[2]), ARGV[3] == '1'
 local HEARTBEAT = 10000
 local peer = {}
 
@@ -25,15 +26,17 @@ end
 local function upsert_job(q, job)
   local hash = q.waiting .. '_job:' .. job.id
   for field, value in pairs(job) do
-    if field == 'failureCount' or field == 'stallCount' then value = nil end -- no options: see resetCounts
+    local is_count = field == 'failureCount' or field == 'stallCount'
+    if is_count and not boolean then value = nil end -- no options: see resetCounts
     local flag = 'update' .. string.upper(string.sub(field, 1, 1)) .. string.sub(field, 2)
-    if value and job[flag] == 'false' then
+    if boolean and string.find(field, '^update') then value = nil end
+    if value and (job[flag] == 'false' or (boolean and job[flag] ~= nil)) then -- a stored flag is a text, and no boolean
       call('HSETNX', hash, field, value)
     elseif value then
       call('HSET', hash, field, value)
     end
   end
-  for _, field in ipairs({ 'failureCount', 'stallCount' }) do
+  for _, field in ipairs(boolean and {} or { 'failureCount', 'stallCount' }) do
     call(job.resetCounts == 'false' and 'HSETNX' or 'HSET', hash, field, 0)
   end
   local run_at = tonumber(job.runAt)
@@ -124,4 +127,4 @@ function peer.clear_stall(q)
   return #stalled
 end
 
-return peer[ARGV[1]](keys(KEYS[1]), unpack(ARGV, 3))
+return peer[ARGV[1]](keys(KEYS[1]), unpack(ARGV, 4))

@@ -14,11 +14,15 @@ _FLAGS = ("updateData", "updateMaxFailures", "updateMaxStalls", "updateMinBackof
 
 
 class Peer:
-    """A worker and producer of the published kind. `later` is how far its clock is ahead, in ms."""
+    """A worker and producer of the published kind. `later` is how far its clock is ahead, in ms.
+
+    With `boolean` it reads the flags of a blocked job as the first published Lua does: text is never a set flag.
+    """
 
     def __init__(self, client: redis.Redis, queue: str, worker: str = "peer-1") -> None:
         self.worker = worker
         self.later = 0
+        self.boolean = False
         self._queue = f"{{{queue}}}"
         self._script: Any = client.register_script(_TEXT)
 
@@ -66,4 +70,4 @@ class Peer:
 
     def _run(self, function: str, *args: Any, queue: str | None = None) -> Any:
         now = round(time.time() * 1000) + self.later
-        return self._script(keys=[queue or self._queue], args=[function, now, *args])
+        return self._script(keys=[queue or self._queue], args=[function, now, int(self.boolean), *args])

@@ -54,6 +54,7 @@ def test_what_we_add_is_run_there(emails: Queue, peer: Peer, look: Look) -> None
 
 
 @pytest.mark.parametrize(("flag", "mode"), [("true", True), ("false", False), ("ifLater", "later")])
+@pytest.mark.speaks("queasy", "Q10", "Q11")
 def test_a_blocked_job_is_merged_whoever_wrote_it(emails: Queue, peer: Peer, flag: str, mode: Any) -> None:
     """Blocked by a peer and merged by us, then the other way round: the run time and data are the same."""
     soon = round(time.time()) + 1000
@@ -82,6 +83,43 @@ def test_a_blocked_job_is_merged_whoever_wrote_it(emails: Queue, peer: Peer, fla
     expected = (b"1", 1, 7, soon if mode is not False else soon - 500)
     assert (ours.data, ours.failures, ours.limits.max_stalls, ours.run_at) == expected
     assert (theirs.data, theirs.failures, theirs.limits.max_stalls, theirs.run_at) == expected
+
+
+@pytest.mark.speaks("queasy", "Q10", "Q11")
+@pytest.mark.parametrize("boolean", [False, True], ids=["document", "published"])
+@pytest.mark.parametrize("first", [{}, {"update_data": False, "reset_counts": True}], ids=["once", "twice"])
+def test_what_we_change_while_a_peer_runs_it_survives_its_retry(
+    emails: Queue, peer: Peer, look: Look, boolean: bool, first: dict[str, Any]
+) -> None:
+    peer.boolean = boolean
+    emails.enqueue(b"1", id="a", max_stalls=5)
+    peer.dequeue()
+    peer.retry("a", run_at=1)
+    peer.dequeue()
+    if first:
+        emails.enqueue(b"2", id="a", **first)
+    emails.enqueue(b"3", id="a", max_failures=7)
+    peer.retry("a", run_at=2)
+    job = emails.get("a")
+    assert job is not None
+    assert (job.data, job.failures, job.limits.max_failures, job.limits.max_stalls) == (b"3", 0, 7, 3)
+    assert emails.complete(take(emails))
+    assert look() == {}
+
+
+@pytest.mark.speaks("queasy", "Q10", "Q11")
+@pytest.mark.parametrize("boolean", [False, True], ids=["document", "published"])
+def test_what_we_must_not_change_survives_its_retry_too(emails: Queue, peer: Peer, boolean: bool) -> None:
+    peer.boolean = boolean
+    emails.enqueue(b"1", id="a", max_stalls=5)
+    peer.dequeue()
+    kept = {f"update_{name}": False for name in ("data", "run_at", "max_failures", "max_stalls")}
+    emails.enqueue(b"2", id="a", max_failures=7, max_stalls=9, **kept)  # type: ignore[arg-type]
+    peer.retry("a", run_at=4102444800000)
+    job = emails.get("a")
+    assert job is not None
+    assert (job.data, job.failures, job.run_at) == (b"1", 1, 4102444800)
+    assert (job.limits.max_failures, job.limits.max_stalls) == (10, 5)
 
 
 def test_odd_ids_go_through_every_step(emails: Queue, peer: Peer, later: Later, look: Look) -> None:

@@ -17,15 +17,6 @@ from windlass import Lease, Limits, Queue, RawJob, Status
 from windlass.values.outcome import Broken, Crashed, Outcome, Released, Retried, Unhandled, Unknown
 
 NOBODY = -9007199254740991.0
-FLAGS = {
-    "updateData": "true",
-    "updateRunAt": "true",
-    "updateMaxFailures": "true",
-    "updateMaxStalls": "true",
-    "updateMinBackoff": "true",
-    "updateMaxBackoff": "true",
-    "resetCounts": "true",
-}
 
 
 def job(id: str = "a", data: str = "1", **more: str) -> dict[str, str]:
@@ -146,13 +137,35 @@ def test_a_blocked_job_has_a_minus_and_says_how_to_merge_it(emails: Queue, look:
     found = look()
     assert found[":active_job:a"] == active
     assert found[":waiting"] == {"a": -4102444800000}
-    assert found[":waiting_job:a"] == job(data="2", runAt="4102444800000", **FLAGS)
+    assert found[":waiting_job:a"] == job(data="2", runAt="4102444800000"), "a flag that is set is not written"
     emails.enqueue(b"3", id="a", update_data=False, update_run_at="earlier", max_stalls=1)
     found = look()
     assert found[":waiting"] == {"a": -1}, "a run time of 0 has no sign of its own"
-    assert found[":waiting_job:a"] == job(data="2", maxStalls="1", limited="true", **FLAGS)
+    assert found[":waiting_job:a"] == job(data="2", maxStalls="1", limited="true")
     assert emails.complete(lease)
     assert look() == {":waiting": {"a": 0}, ":waiting_job:a": job(data="2", maxStalls="1", limited="true")}
+
+
+def test_a_blocked_job_says_what_it_must_not_update(emails: Queue, look: Look) -> None:
+    lease = start(emails, holder="worker-1")
+    emails.enqueue(b"2", id="a", update_data=False, update_max_stalls=False, update_run_at="later")
+    written = job(data="2", updateData="false", updateMaxStalls="false", updateRunAt="ifLater", resetCounts="false")
+    del written["failureCount"], written["stallCount"]
+    assert look()[":waiting_job:a"] == written, "a count would be an update of a count"
+    emails.enqueue(b"3", id="a", update_data=False, update_run_at=False, reset_counts=True)
+    written = job(data="2", updateData="false", updateRunAt="ifLater", resetCounts="true")
+    assert look()[":waiting_job:a"] == written
+    emails.enqueue(b"4", id="a")
+    assert look()[":waiting_job:a"] == job(data="4")
+    assert emails.complete(lease)
+    assert look()[":waiting_job:a"] == job(data="4")
+
+
+def test_a_job_that_was_blocked_has_counts(emails: Queue, look: Look) -> None:
+    lease = start(emails)
+    emails.enqueue(b"2", id="a", reset_counts=False)
+    assert emails.complete(lease)
+    assert look()[":waiting_job:a"] == job(data="2")
 
 
 # -- coming back -----------------------------------------------------------------------------------

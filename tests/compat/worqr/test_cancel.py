@@ -92,7 +92,7 @@ def test_it_is_gone_however_its_attempt_ends(client: redis.Redis, queue: Queue, 
     heard()
     assert ends[verb](lease)
     assert contents(client) == worker_keys("w1")
-    assert heard() == [("worqr_tubes_done", b'{"workerId":"w1","task":"T0","result":null}')]
+    assert heard() == [("worqr_tubes_done", b'{"workerId":"w1","task":"T0"}')]
 
 
 @pytest.mark.speaks("worqr", "W10", "W14")

@@ -68,7 +68,7 @@ def test_complete_finishes_a_task(client: redis.Redis, queue: Queue, heard: Cloc
     heard()
     assert queue.complete(lease)
     assert contents(client) == {WAITING: [b"T1"], **worker_keys("w1")}
-    assert heard() == [("worqr_tubes_done", b'{"workerId":"w1","task":"T0","result":null}')]
+    assert heard() == [("worqr_tubes_done", b'{"workerId":"w1","task":"T0"}')]
 
 
 @pytest.mark.speaks("worqr", "W3", "W9")
@@ -98,7 +98,7 @@ def test_what_failed_is_finished(client: redis.Redis, queue: Queue, heard: Clock
     heard()
     assert queue.fail(lease, "it cannot be done")
     assert contents(client) == worker_keys("w1")
-    assert heard() == [("worqr_tubes_done", b'{"workerId":"w1","task":"T0","result":null}')]
+    assert heard() == [("worqr_tubes_done", b'{"workerId":"w1","task":"T0"}')]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,18 @@ def test_done_says_the_task_as_json(queue: Queue, heard: ClockView, task: bytes,
     assert queue.complete(lease)
     ((channel, message),) = heard()
     assert channel == "worqr_tubes_done"
-    assert json.loads(message) == {"workerId": f".{lease.fence}", "task": said, "result": None}
+    assert json.loads(message) == {"workerId": f".{lease.fence}", "task": said}
+
+
+@pytest.mark.parametrize("task", [b"T0", b"/a/b \\/ c", "ŁJé 漢 😀\t\n".encode()])
+def test_done_is_written_byte_for_byte_as_the_package_writes_it(queue: Queue, heard: ClockView, task: bytes) -> None:
+    queue.enqueue(task)
+    lease = take(queue, holder="w1")
+    heard()
+    assert queue.complete(lease)
+    ((_, message),) = heard()
+    packages = {"workerId": "w1", "task": task.decode()}  # JSON.stringify drops the result of a task that has none
+    assert message == json.dumps(packages, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 @pytest.mark.speaks("worqr", "W11", "W12")

@@ -11,7 +11,7 @@ import redis
 from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import drain, take
-from windlass import Lease, Queue
+from windlass import Lease, Queue, Windlass
 
 
 def dequeued(peer: Peer) -> bytes:
@@ -60,6 +60,25 @@ def test_a_dead_peer_costs_our_own_workers_nothing(queue: Queue, peer: Peer) -> 
     assert queue.clean().recovered == 1
     assert queue.complete_many([named, raw]) == [True, True]
     assert drain(queue) == ["T2", "T3"]
+
+
+@pytest.mark.speaks("worqr", "W13", "W14")
+def test_what_peers_share_on_a_queue_comes_back_and_nothing_else(client: redis.Redis, app: Windlass) -> None:
+    shared, ours, elsewhere = (app.queue(name, layout="worqr") for name in (NAME, "ours", "elsewhere"))
+    for each in (shared, ours, elsewhere):
+        each.enqueue_many([b"%d" % n for n in range(20)])
+    dead, alive = Peer(client, "dead").start(NAME, "ours"), Peer(client, "alive").start(NAME, "elsewhere")
+    running = [(alive.dequeue(NAME), alive.dequeue("elsewhere"), ours.lease(60, holder="w1")) for _ in range(10)]
+    assert dequeued(dead) == b"10"
+    dead.die()
+    assert shared.clean().recovered == 11, "its own task, and 10 of 10 of its neighbour: no key tells them apart"
+    assert (shared.counts().ready, shared.counts().leased) == (20, 0)
+    assert all(client.exists(f"worqr:processes:{process[0]}") for _, process, _ in running if process)
+    assert elsewhere.counts().leased == 10, "0 of 10 of a queue that the dead one did not serve"
+    assert all(ours.complete_many([lease for *_, lease in running if lease])), "0 of 10 of ours"
+    alive.fail("alive")
+    for each in (shared, ours, elsewhere):
+        each.purge()
 
 
 def test_a_dead_worker_of_ours_costs_a_peer_nothing(

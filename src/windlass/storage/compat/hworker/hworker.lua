@@ -5,6 +5,8 @@ local TIMEOUT_MS = 120000 -- a job that is longer in progress counts as abandone
 local MAX_PAGES = 10 -- pages of running jobs that one sweep checks
 local MAX_SORTED = 10000 -- more running or broken jobs than this are listed unsorted
 local MAX_ID_BYTES = 512
+-- A worker of the package that finds no job writes this field of PROGRESS, because its Lua takes an empty reply for a job.
+local NO_JOB = 'false'
 expect('list', JOBS, FAILED)
 expect('hash', PROGRESS, BROKEN)
 layout.sweep_every = TIMEOUT_MS / 10
@@ -86,19 +88,51 @@ end
 
 local json_reader -- an own instance: the settings of the shared one apply to all scripts
 
--- Whether a text is a JSON array of a string and one more element. An object or an empty array has no element 1. The reader
--- stops at a zero byte, so the text must not have one.
-local function is_job(text)
-  if string.find(text, '%z') or not string.find(text, '%]%s*$') then return false end
+local function decode(text)
   if not json_reader then
     json_reader = cjson.new()
     json_reader.decode_invalid_numbers(false)
   end
-  local fine, found = pcall(json_reader.decode, text)
+  return pcall(json_reader.decode, text)
+end
+
+-- A text up to the bracket that closes its first one.
+local function first_array(text)
+  local at, depth = string.find(text, '%['), 0
+  while at do
+    local mark = string.sub(text, at, at)
+    if mark == '"' then
+      repeat
+        at = string.find(text, '["\\]', at + 1)
+        local escapes = at and string.sub(text, at, at) == '\\'
+        if escapes then at = at + 1 end
+      until not escapes
+    else
+      depth = depth + ((mark == '[' or mark == '{') and 1 or -1)
+      if depth == 0 then return string.sub(text, 1, at) end
+    end
+    at = at and string.find(text, '["%[%]{}]', at + 1)
+  end
+  return nil
+end
+
+-- Whether a text is a JSON array of a string and one more element, and nothing else. An object or an empty array has no
+-- element 1. The reader stops at a zero byte, so the text must not have one.
+local function is_job(text)
+  if string.find(text, '%z') or not string.find(text, '%]%s*$') then return false end
+  local fine, found = decode(text)
   if fine then return type(found) == 'table' and type(found[1]) == 'string' and #found == 2 end
   if not string.find(tostring(found), 'too many nested', 1, true) then return false end
   local id, last = read_id(text)
-  return id and string.find(text, '^%s*,', last + 1)
+  local array = id and string.find(text, '^%s*,', last + 1) and first_array(text)
+  return array and not string.find(text, '%S', #array + 1)
+end
+
+-- The job that a text begins with, or nil. Like the package's parser, this ignores what stands behind the array.
+local function job_in(text)
+  if is_job(text) then return text end
+  local array = first_array(text)
+  return array and #array < #text and is_job(array) and array or nil
 end
 
 -- Taking and keeping ------------------------------------------------------------------------------------------------
@@ -133,11 +167,15 @@ end
 
 local looks_left = MAX_ITEMS -- undecodable texts that this call may still put aside
 
+local jobs_taken = {} -- in this call: text → the job in it
+
 function layout.take(_, ends)
   while looks_left > 0 do
     local text = call('RPOP', JOBS)
     if not text then return nil end
-    if is_job(text) then
+    local job = job_in(text)
+    if job then
+      jobs_taken[text] = job
       sign(text, beginning(ends), note_field(text))
       return text
     end
@@ -148,7 +186,8 @@ function layout.take(_, ends)
 end
 
 function layout.describe(run)
-  return public_id(run.token), run.token, ''
+  local text = run.token
+  return public_id(text), jobs_taken[text] or job_in(text) or text, ''
 end
 
 function layout.holds(run)
@@ -217,7 +256,8 @@ function layout.sweep(asked)
     cursor, pages = found[1], pages + 1
     for i = 1, #found[2], 2 do
       local text, began = found[2][i], read_time(found[2][i + 1])
-      if not began then
+      if text == NO_JOB then -- stays: the next idle worker would only write it again
+      elseif not began then
         call('HSET', PROGRESS, text, write_time(now_us))
       elseif now - began > TIMEOUT_MS then
         overdue[#overdue + 1] = { text = text, began = began }
@@ -294,9 +334,14 @@ local function purge_hash(key)
   return #texts, call('HLEN', key)
 end
 
+local function purge_running()
+  call('HDEL', PROGRESS, NO_JOB)
+  return purge_hash(PROGRESS)
+end
+
 local PURGES = {
   ready = function() return purge_list(JOBS) end,
-  leased = function() return purge_hash(PROGRESS) end,
+  leased = purge_running,
   dead = function() return purge_list(FAILED) end,
   broken = function() return purge_hash(BROKEN) end,
 }
@@ -315,7 +360,8 @@ end
 -- Questions ---------------------------------------------------------------------------------------------------------
 
 function layout.counts()
-  return { call('LLEN', JOBS), 0, 0, call('HLEN', PROGRESS), call('LLEN', FAILED), call('HLEN', BROKEN) }
+  local running = call('HLEN', PROGRESS) - call('HEXISTS', PROGRESS, NO_JOB)
+  return { call('LLEN', JOBS), 0, 0, running, call('LLEN', FAILED), call('HLEN', BROKEN) }
 end
 
 -- A page of texts of a hash with their times. Sorting by time means reading the whole hash; a hash with more than MAX_SORTED
@@ -323,14 +369,18 @@ end
 local function by_time(key, latest_first, offset, limit)
   local dated, passed_over = {}, 0
   local function add_entry(text, time) dated[#dated + 1] = { text = text, time = read_time(time) or 0 } end
+  local function is_mark(text) return key == PROGRESS and text == NO_JOB end
   if call('HLEN', key) > MAX_SORTED then
     walk(key, function(text, time)
+      if is_mark(text) then return false end
       if passed_over == offset then add_entry(text, time) else passed_over = passed_over + 1 end
       return #dated == limit
     end)
     return dated
   end
-  walk(key, add_entry)
+  walk(key, function(text, time)
+    if not is_mark(text) then add_entry(text, time) end
+  end)
   table.sort(dated, function(a, b)
     if a.time ~= b.time then return (a.time > b.time) == latest_first end
     return a.text < b.text

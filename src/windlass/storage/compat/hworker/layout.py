@@ -18,7 +18,8 @@ Decisions where the document is open:
 * A run has its job while the begin time is the one that Windlass wrote: a peer that takes the job writes its own.
 * An unreadable time in `progress` counts from when a Windlass monitor first sees it.
 * Two equal texts are one job while they run, because they share a field of that hash: the later run has it.
-* A text that is not a JSON array of a string and one more element goes to `broken` when it is taken. A text that is
+* A text is a job if it begins with a JSON array of a string and one more element. What stands behind the array is
+  ignored, as by the package, and stays with the text. Any other text goes to `broken` when it is taken. A text that is
   nested too deep for the server's parser is a job if it begins and ends like one. The handler checks whether the job
   in it is UTF-8.
 * A job whose task the worker does not know goes to `broken`, too: the document uses that place also for applications
@@ -26,6 +27,8 @@ Decisions where the document is open:
 * The worker logs the messages of retries and failures; the keys have no place for them.
 * A dead or broken job is revived by the id in its array (all jobs with that id); a job without a readable id, by
   `sha1:` and the SHA-1 of its text.
+* The field `false` of `progress` is no job: idle workers of the package write it. Windlass neither counts it nor puts
+  it on the queue; a purge deletes it.
 * Running and broken jobs are listed by time; more than 10,000 of them in the order of the server.
 * `audit(repair=True)` does the same as `clean()` and repairs the ledger. A job is one text in one place, so nothing
   else can be inconsistent, and the monitor handles every other problem.
@@ -45,6 +48,8 @@ from windlass.values.job import JobRecord, NewJob
 from windlass.values.validation import MAX_DEAD
 
 _SPACE = b" \t\r\n"
+_TOO_DEEP = "it is nested too deep"
+_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 _HEAD = re.compile(rb'[ \t\r\n]*+\[[ \t\r\n]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"[ \t\r\n]*+,', re.DOTALL)
 
 
@@ -79,7 +84,9 @@ class HworkerLayout(ForeignLayout):
     def _read_row(self, row: list[Any]) -> JobRecord:
         """Read a row. A waiting or broken text may be no job: then its data is the whole text."""
         text = row[2]
-        data = text if _json_problem(_cut_out(text)) else self.decode(text)
+        array = _first_array(text)
+        job = _cut_out(array)
+        data = job if job is not array and _json_problem(job) in (None, _TOO_DEEP) else text
         return msgspec.structs.replace(super()._read_row(row), data=data)
 
 
@@ -92,13 +99,26 @@ def _cut_out(text: bytes) -> bytes:
     return body[head.end() : -1].strip(_SPACE)
 
 
+def _first_array(text: bytes) -> bytes:
+    """A text up to the bracket that closes its first one, as in hworker.lua."""
+    depth = 0
+    for mark in _MARK.finditer(text):
+        if mark[0] in b"[{":
+            depth += 1
+        elif mark[0] in b"]}":
+            depth -= 1
+            if depth == 0:
+                return text[: mark.end()]
+    return text
+
+
 def _json_problem(data: bytes) -> str | None:
     """Why the data is not JSON; None if it is. Builds no objects."""
     try:
         data.decode()
         msgspec.json.decode(data, type=msgspec.Raw)
     except RecursionError:
-        return "it is nested too deep"
+        return _TOO_DEEP
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return str(error)
     return None

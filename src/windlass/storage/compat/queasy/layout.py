@@ -14,7 +14,8 @@
 | `runAt`, `maxFailures`, `maxStalls`, `minBackoff`, `maxBackoff` | times in ms |
 | `failureCount`, `stallCount` | |
 | `lockedBy` | while it runs: the worker |
-| `updateData`, `updateRunAt` and so on, `resetCounts` | while blocked: how to merge it if the running job comes back |
+| `updateData`, `updateRunAt` and so on, `resetCounts` | while blocked: how to merge it if the running job comes back; \
+left out if they say "true" |
 | `error` | of a failure job: a JSON object with `name` ("Error" or "StallError"), `message` and `reason` |
 | `job` | of a failure job, Windlass only: a JSON object with limits and counts of the failed job, and `failedAt` |
 | `limited` | Windlass only: the job was enqueued with limits, even if they are the plain ones |

@@ -128,16 +128,31 @@ end
 local function fold_flags(old, c)
   local folded = {}
   for _, flag in ipairs(FLAGS) do
-    folded[#folded + 1] = flag
     if flag ~= 'updateRunAt' then
-      folded[#folded + 1] = (is_set(c, flag) or (old ~= nil and is_set(old, flag))) and 'true' or 'false'
+      folded[flag] = (is_set(c, flag) or (old ~= nil and is_set(old, flag))) and 'true' or 'false'
     elseif old and (c.updateRunAt == 'false' or (old.updateRunAt or 'true') == 'true') then
-      folded[#folded + 1] = old.updateRunAt or 'true'
+      folded[flag] = old.updateRunAt or 'true'
     else
-      folded[#folded + 1] = c.updateRunAt or 'true'
+      folded[flag] = c.updateRunAt or 'true'
     end
   end
   return folded
+end
+
+-- The fields and values to write for these flags, and the fields to delete. A flag that is set is not written: a missing flag
+-- is set for all peers, but the published Lua compares it with a boolean and takes the text "true" for a flag that is not set.
+local function write_flags(folded)
+  local set, left_out = {}, {}
+  for _, flag in ipairs(FLAGS) do
+    local is_default = folded[flag] == 'true' and (flag ~= 'resetCounts' or folded.updateData == 'true')
+    if is_default then
+      left_out[#left_out + 1] = flag
+    else
+      set[#set + 1] = flag
+      set[#set + 1] = folded[flag]
+    end
+  end
+  return set, left_out
 end
 
 -- addToWaiting, with the merged run time.
@@ -149,8 +164,13 @@ end
 -- `before` is the score of the waiting job with this id, if any; `c` has the fields and flags of a hash, and `runAt`.
 local function upsert_job(queue, id, c, before, is_blocked)
   local key = waiting_job(queue, id)
-  local set = is_blocked and fold_flags(before and read_flags(key), c) or {}
-  if not before then call('DEL', key) end -- a hash without an index entry is no job
+  local set, left_out = {}, {}
+  if is_blocked then set, left_out = write_flags(fold_flags(before and read_flags(key), c)) end
+  if not before then
+    call('DEL', key) -- a hash without an index entry is no job
+  elseif #left_out > 0 then
+    call('HDEL', key, unpack(left_out))
+  end
   local run_at = before and merge_run_at(run_time(before), c.runAt, c.updateRunAt) or c.runAt
   local function put(field, value)
     set[#set + 1] = field
@@ -164,7 +184,8 @@ local function upsert_job(queue, id, c, before, is_blocked)
     end
   end
   if c.limited then put('limited', 'true') end
-  if not before or is_set(c, 'resetCounts') then
+  -- The published Lua takes over whatever counts a blocked job has, so it has none that must not be taken over.
+  if is_set(c, 'resetCounts') or not (before or is_blocked) then
     put('failureCount', 0)
     put('stallCount', 0)
   end
@@ -179,8 +200,10 @@ local function unblock(queue, id)
     call('ZREM', queue.waiting, id)
     return
   end
-  call('HDEL', waiting_job(queue, id), unpack(FLAGS))
-  call('HSET', waiting_job(queue, id), 'runAt', run_time(score))
+  local key = waiting_job(queue, id)
+  call('HDEL', key, unpack(FLAGS))
+  call('HSET', key, 'runAt', run_time(score))
+  for _, field in ipairs({ 'failureCount', 'stallCount' }) do call('HSETNX', key, field, 0) end
   add_to_waiting(queue, id, run_time(score), false)
 end
 

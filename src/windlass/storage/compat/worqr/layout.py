@@ -15,7 +15,7 @@
 | channel | message |
 |---|---|
 | `worqr_<q>_work` | number of tasks that came, or came back |
-| `worqr_<q>_done` | `{"workerId": …, "task": …, "result": null}` |
+| `worqr_<q>_done` | `{"workerId":…,"task":…}`; the package adds `"result":…` if its worker gives one |
 | `worqr_<q>_cancel` | the cancelled task |
 | `worqr_<q>_delete` | empty: the queue was deleted |
 
@@ -28,8 +28,10 @@ Decisions where the document is open:
   `RPOPLPUSH P1 Q1` would put them at the back. Several tasks return in the order in which they were taken.
 * A task has no id. Its id here is its text, if that is valid text of 1 to 512 bytes, else `sha1:` and its hash.
   Equal tasks have one id: `cancel` cancels all of them, and by a hash it reads the whole queue.
-* A worker of another system does not record which processes of its queue are its own. When it dies, all processes that
-  no Windlass worker has come back, unordered, as in the published package: a task of its live neighbours may run twice.
+* No key says which worker of the package runs a process: the set of processes is the queue's, and a process is a
+  random id and the task. When such a worker dies, all processes of its queues that no Windlass worker has come back,
+  unordered, as in the package: a task of its live neighbours runs twice. To spare these would leave tasks of the dead
+  one behind.
 * A worker of the published package that fails another takes back all processes of the queue, also those of Windlass,
   whose workers then find that they have lost them. If it drops a process that has just begun, our next heartbeat lists
   it again.

@@ -246,13 +246,19 @@ function layout.lost(run)
   call('ZREM', TOKENS, run.token)
 end
 
+-- A text as JSON.stringify writes it: cjson also escapes each slash.
+local function as_json(text)
+  return (string.gsub(cjson.encode(text), '\\/', '/'))
+end
+
 -- `hash` is the MD5 of the task (Lua has none here), then "t" for text or "b" for other bytes.
 function layout.complete(run, _, _, hash)
   local task = call('LINDEX', process(run.token), 0)
   end_process(run.token)
   call('DEL', unique_task(string.sub(hash, 1, 32)))
   if string.sub(hash, 33) == 'b' then task = string.gsub(task, '[\128-\255]', '\239\191\189') end
-  local said = '{"workerId":' .. cjson.encode(run.holder) .. ',"task":' .. cjson.encode(task) .. ',"result":null}'
+  -- No field `result`: the package leaves it out when a task has none.
+  local said = '{"workerId":' .. as_json(run.holder) .. ',"task":' .. as_json(task) .. '}'
   call('PUBLISH', channel('done'), said)
 end
 
