@@ -8,11 +8,11 @@ import time
 
 from tests.support.workers import note
 from windlass import Job, Windlass, current
-from windlass.worker.runner import queue_consumer
+from windlass.worker.runner import poll_timer
 
 app = Windlass()
 # The runners are forked from the process that imports this module.
-queue_consumer.MIN_POLL_S = float(os.environ.get("WINDLASS_TEST_POLL_S", queue_consumer.MIN_POLL_S))
+poll_timer.MIN_POLL_S = float(os.environ.get("WINDLASS_TEST_POLL_S", poll_timer.MIN_POLL_S))
 
 
 @app.task(queue="loops")
