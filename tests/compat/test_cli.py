@@ -54,7 +54,7 @@ def test_jobs_go_in_are_shown_and_go(run: Run, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_queue_may_be_named_with_its_layout(run: Run, layout: str) -> None:
     (status,) = told(run("status", "--json", "--layout", f"{NAME}={layout}"))["queues"]
-    assert (status["queue"], status["problem"]) == (NAME, None)
+    assert (status["queue"], status["error"]) == (NAME, None)
 
 
 @pytest.mark.speaks("hworker", "H7")

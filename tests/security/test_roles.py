@@ -115,6 +115,7 @@ QUEUE_VERBS: dict[str, tuple[Verb, tuple[str, ...]]] = {
     "counts": (lambda s: s.queue.counts(), READS),
     "get": (lambda s: s.queue.get("ready"), READS),
     "jobs": (lambda s: [s.queue.jobs(state) for state in State], READS),
+    "tags": (lambda s: s.queue.tags(), READS),
     "all_jobs": (lambda s: list(s.queue.all_jobs(State.DEAD)), READS),
 }
 SCHEDULE_VERBS: dict[str, tuple[Verb, tuple[str, ...]]] = {

@@ -316,7 +316,7 @@ class NativeLayout:
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
         _, flags, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *rare = reply
-        dropped, expired = (*rare, 0, ())[:2] if len(rare) < 2 else rare
+        dropped, expired = (*rare, *(0, ())[len(rare) :])
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
