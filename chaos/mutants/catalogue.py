@@ -590,6 +590,13 @@ MUTANTS = (
         ("tests/compat/queasy/test_beside_peers.py::test_what_we_change_while_a_peer_runs_it_survives_its_retry",),
     ),
     Mutant(
+        "a newer Queasy is not noticed while all its jobs run",
+        "storage/compat/queasy/queasy.lua",
+        "  NEWER[2 * i] = NEWER[2 * i - 1] .. ':expiry'\n",
+        "  NEWER[2 * i] = NEWER[2 * i - 1]\n",
+        ("tests/compat/queasy/test_generations.py::test_a_queue_of_a_newer_release_is_refused_and_not_touched",),
+    ),
+    Mutant(
         "text behind the array makes an hworker job broken",
         "storage/compat/hworker/hworker.lua",
         "return array and #array < #text and is_job(array) and array or nil",

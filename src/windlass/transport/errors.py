@@ -88,6 +88,7 @@ _TABLE: tuple[tuple[str, Fault], ...] = (
     ("WRONGTYPE", Fault(Action.GIVE_UP, errors.KeyConflict, "another program wrote a key of this queue: rename or delete that key")),
     ("CROSSSLOT", Fault(Action.GIVE_UP, errors.UnsupportedByLayout, "this layout spreads its keys over several cluster slots: use the layout native or queasy, or a single server")),
     ("FORMAT", Fault(Action.GIVE_UP, errors.KeyConflict, "use one version of Windlass for a queue, or delete its keys")),
+    ("GENERATION", Fault(Action.GIVE_UP, errors.KeyConflict, "use another queue name, or let the workers of that release empty this queue and then delete the key")),
     ("STALEOP", Fault(Action.GIVE_UP, errors.OutcomeUnknown, "an older request arrived after a newer one")),
 )  # fmt: skip
 _UNKNOWN = Fault(Action.GIVE_UP, errors.ServerFault, "Windlass does not know this error; please report it")

@@ -21,6 +21,8 @@ left out if they say "true" |
 | `limited` | Windlass only: the job was enqueued with limits, even if they are the plain ones |
 | `note` | Windlass only: the last message |
 
+A queue of a newer release is refused: see the beginning of queasy.lua.
+
 Decisions where the document is open:
 
 * A run time of 0 has no sign, so a blocked job with it has the score -1. The server stores the -0 of a peer as 0:

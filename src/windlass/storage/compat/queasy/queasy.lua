@@ -10,6 +10,20 @@ local PLACEHOLDER_SCORE = '-9007199254740991' -- lower than the score of any blo
 expect('zset', JOBS.waiting, JOBS.active, FAILURES.waiting, FAILURES.active)
 layout.sweep_every = 1000
 
+-- Newer releases keep the waiting jobs in `{queue}` itself and their clients in `{queue}:expiry`, but give the hashes the same
+-- names. Each generation would take the other's jobs for leftovers, so every script stops here, before it writes anything.
+local NEWER = {}
+for i, queue in ipairs(QUEUES) do
+  NEWER[2 * i - 1] = string.sub(queue.waiting, 1, -#':waiting' - 1)
+  NEWER[2 * i] = NEWER[2 * i - 1] .. ':expiry'
+end
+if call('EXISTS', unpack(NEWER)) > 0 then
+  local found = NEWER
+  while call('EXISTS', found[1]) == 0 do found = { unpack(found, 2) } end
+  error(redis.error_reply('GENERATION the key ' .. found[1] .. ' belongs to a newer release of Queasy (0.3 and later). '
+    .. 'The layout queasy speaks the releases before it, which keep a queue in ' .. JOBS.waiting))
+end
+
 local function waiting_job(queue, id) return queue.waiting .. '_job:' .. id end
 local function active_job(queue, id) return queue.active .. '_job:' .. id end
 local function is_hash(key) return call('TYPE', key).ok == 'hash' end
