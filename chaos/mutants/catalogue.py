@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "a retry does not wait",
         f"{LUA}/turn.lua",
-        "put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))",
+        "put_back(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))",
         "put_back(id, m, 0)",
     ),
     Mutant(
@@ -107,15 +107,15 @@ MUTANTS = (
     Mutant(
         "a crash is not counted",
         f"{LUA}/turn.lua",
-        "      m.stalls = m.stalls + 1\n      if allowed",
-        "      if allowed",
+        "      m.stalls = m.stalls + 1\n      if tonumber(allowed)",
+        "      if tonumber(allowed)",
         RUN,
     ),
     Mutant(
         "a crash is counted for all jobs of the process",
         f"{LUA}/turn.lua",
-        "        set_mark(m, SUSPECT, true)\n        put_back(id, m, 0, lease.score)",
-        "        m.stalls = m.stalls + 1\n        put_back(id, m, 0, lease.score)",
+        "      set_mark(m, SUSPECT, true)\n      put_back(id, m, 0, lease.score)",
+        "      m.stalls = m.stalls + 1\n      put_back(id, m, 0, lease.score)",
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
@@ -409,8 +409,8 @@ MUTANTS = (
     Mutant(
         "a release is sent as a completion",
         "storage/native/layout.py",
-        'return (*name, "l", 0, 0, "")',
-        'return (*name, "d", 0, 0, "")',
+        'return (*name, "release", 0)',
+        'return (*name, "complete", 2, 0, b"")',
         ("tests/contract/test_settle.py",),
     ),
     Mutant(
@@ -550,7 +550,7 @@ MUTANTS = (
     Mutant(
         "a queue keeps any number of broken jobs",
         f"{LUA}/turn.lua",
-        "if call('ZCARD', BROKEN) >= max_broken and not call('ZSCORE', BROKEN, id) then",
+        "if call('ZCARD', BROKEN) >= tonumber(max_broken) and not call('ZSCORE', BROKEN, id) then",
         "if false then",
         ("simulation", "tests/contract/test_outcomes.py"),
     ),

@@ -73,7 +73,7 @@ class Turns(Moves):
                 continue
             flags += "1"
             touched.add(job.holder)
-            self._end(job, "completed")
+            self._end(job, "complete")
             done.append(id)
         for id in done:
             self._gone(id)
@@ -82,43 +82,45 @@ class Turns(Moves):
     def _settle_others(self, args: list[bytes], at: int) -> tuple[str, set[str]]:
         touched: set[str] = set()
         flags = ""
-        for i in range(int(args[at])):
-            id_, fence, verb, a, b, _ = args[at + 1 + 6 * i : at + 7 + 6 * i]
-            job = self.leased.get(id_.decode())
-            if job is None or job.fence != int(fence):
+        for id, fence, verb, rest in _other_outcomes(args, at):
+            job = self.leased.get(id)
+            if job is None or job.fence != fence:
                 flags += "0"
                 continue
-            no_room = verb == b"k" and len(self.broken) >= int(b) and job.id not in self.broken and not job.cancelled
+            full = verb == "broken" and len(self.broken) >= int(rest[0]) and job.id not in self.broken
+            no_room = full and not job.cancelled
             flags += "2" if no_room else "1"
-            verb = b"l" if no_room else verb
+            verb = "release" if no_room else verb
             touched.add(job.holder)
-            self._end(job, verb.decode())
-            if job.cancelled or verb == b"d":
+            self._end(job, verb)
+            if job.cancelled or verb == "complete":
                 self._gone(job.id)
             else:
-                self._settle_one(job, verb, int(a), int(b))
+                self._settle_one(job, verb, rest)
         return flags, touched
 
-    def _settle_one(self, job: Job, verb: bytes, a: int, b: int) -> None:
-        if verb == b"l":
-            self._put_back(job, NOW, keep_order=True)
-        elif verb == b"r":
-            job.failures += 1
-            job.marks &= ~SUSPECT
-            when = When(b) if a == 1 else self._from_now(b) if a == 2 else NOW
-            self._put_back(job, when, keep_order=False)
-        elif verb == b"f":
-            job.failures += 1
-            self._bury(job, "failed")
-        elif verb == b"k":
-            self._bury(job, UNDECODABLE)
-        elif verb == b"c" and a == 0:
-            job.marks |= SUSPECT
-            self._put_back(job, NOW, keep_order=True)
-        elif verb == b"c":
-            self._crash(job, allowed=b)
-        else:
-            raise AssertionError(f"unknown outcome {verb!r}")
+    def _settle_one(self, job: Job, verb: str, args: list[bytes]) -> None:
+        match verb:
+            case "release":
+                self._put_back(job, NOW, keep_order=True)
+            case "retry":
+                job.failures += 1
+                job.marks &= ~SUSPECT
+                kind, ms = int(args[0]), int(args[1])
+                when = When(ms) if kind == 1 else self._from_now(ms) if kind == 2 else NOW
+                self._put_back(job, when, keep_order=False)
+            case "fail":
+                job.failures += 1
+                self._bury(job, "failed")
+            case "broken":
+                self._bury(job, UNDECODABLE)
+            case "suspect":
+                job.marks |= SUSPECT
+                self._put_back(job, NOW, keep_order=True)
+            case "crash":
+                self._crash(job, allowed=int(args[1]))
+            case _:
+                raise AssertionError(f"unknown outcome {verb!r}")
 
     def _crash(self, job: Job, allowed: int) -> None:
         job.stalls += 1
@@ -274,11 +276,17 @@ class Turns(Moves):
     def _outcomes(self, args: list[bytes]) -> Iterable[tuple[str, int, str]]:
         count = int(args[9])
         for id, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
-            yield id.decode(), fence, "completed"
-        at = 11 + count
-        for i in range(int(args[at])):
-            id, number, verb = args[at + 1 + 6 * i : at + 4 + 6 * i]
-            yield id.decode(), int(number), verb.decode()
+            yield id.decode(), fence, "complete"
+        for id, number, verb, _ in _other_outcomes(args, 11 + count):
+            yield id, number, verb
 
     def _describe_outcomes(self, args: list[bytes]) -> str:
         return "".join(f" {verb}({id}^{fence})" for id, fence, verb in self._outcomes(args))
+
+
+def _other_outcomes(args: list[bytes], at: int) -> Iterable[tuple[str, int, str, list[bytes]]]:
+    """Id, fence, verb and the verb's arguments of each outcome that is not a plain completion."""
+    for _ in range(int(args[at])):
+        id, fence, verb, count = args[at + 1 : at + 5]
+        first, at = at + 5, at + 4 + int(count)
+        yield id.decode(), int(fence), verb.decode(), args[first : at + 1]

@@ -422,25 +422,27 @@ def _keeps_result(outcome: Outcome) -> bool:
 
 
 def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
-    """Pack id, fence, verb and the verb's three arguments, as lua/turn.lua lists them."""
+    """Pack an outcome as lua/turn.lua lists them: id, fence, verb, the number of the verb's arguments, and these."""
     name = (outcome.lease.id, outcome.lease.fence)
     match outcome:
         case Completed(result=result):
-            return (*name, "d", 0, result.ms if result else 0, result.data if result else b"")
+            return (*name, "complete", 2, result.ms if result else 0, result.data if result else b"")
         case Released():
-            return (*name, "l", 0, 0, "")
+            return (*name, "release", 0)
         case Retried(when=when, message=message):
-            return (*name, "r", *pack_when(when), message)
+            return (*name, "retry", 3, *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
-            return (*name, "f", 0, ms, message)
-        case Crashed(message=message, alone=alone, allowed=allowed, keep_ms=ms):
-            return (*name, "c", 1 + ms if alone else 0, allowed, message)
+            return (*name, "fail", 2, ms, message)
+        case Crashed(alone=True, message=message, allowed=allowed, keep_ms=ms):
+            return (*name, "crash", 3, ms, allowed, message)
+        case Crashed(message=message):
+            return (*name, "suspect", 1, message)
         case Broken(message=message):
-            return (*name, "k", 0, max_broken, message)
+            return (*name, "broken", 2, max_broken, message)
         case Unknown(task=task):
-            return (*name, "u", 0, 0, task)
+            return (*name, "unknown", 1, task)
         case Unhandled():
-            return (*name, "x", 0, 0, "")
+            return (*name, "unhandled", 0)
 
 
 def _seconds(ms: int) -> float | None:

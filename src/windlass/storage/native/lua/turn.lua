@@ -9,17 +9,19 @@
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
 --          [10] n completed jobs, then n ids, each once, then the n fences (8 bytes each, big-endian) as one string
---          […] m other outcomes, then for each: id, fence, verb, a, b, text:
---                d done, with a result to keep or jobs to hand over: a 0, b ms to keep the result, text the result
---                r retry: a and b kind of time and ms (see CHANGE), text the message
---                f fail: a 0, b ms to keep the failure as result, text the message
---                l release
---                u unknown task: text the task's name
---                k broken (cannot be decoded): a 0, b max_broken of the queue, text the reason. A queue with max_broken
---                  broken jobs releases the job instead: it was never run, so it must not be dropped
---                c crash: a 0 for one of several suspects, or 1 + ms to keep the failure as result for the certain
---                  culprit; b the crashes that its task allows, for a job without its own limits, or -1; text the message
---                x unhandled: a failure job that no handler takes
+--          […] m other outcomes, then for each: id, fence, verb, n, then the verb's n arguments:
+--                complete   keep_ms, result. A completed job with a result to keep or jobs to hand over
+--                release
+--                retry      kind of time and ms (see CHANGE), message
+--                fail       keep_ms, message
+--                crash      keep_ms, the crashes that its task allows (for a job without its own limits, or -1), message.
+--                           Certainly this job crashed its process
+--                suspect    message. One of several jobs whose process crashed
+--                unknown    task. The worker does not know this task
+--                broken     max_broken of the queue, reason. The job cannot be decoded. A queue with max_broken broken jobs
+--                           releases the job instead: it was never run, so it must not be dropped
+--                unhandled  a failure job that no handler takes
+--                keep_ms is how long to keep the result or failure for callers that ask for it; 0 keeps nothing
 --          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. It is added only if its parent's outcome was accepted.
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
@@ -159,53 +161,56 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     local kept = KEYS_OF_QUEUE -- index of the last used result key, behind the queue's own keys
 
     -- Stores a result: a letter for how the job ended, then the result or message.
-    local function keep_result(letter, ms, text)
-      if ms > 0 then call('SET', KEYS[kept], letter .. text, 'PX', ms) end
+    local function keep_result(letter, keep_ms, text)
+      if keep_ms ~= '0' then call('SET', KEYS[kept], letter .. text, 'PX', keep_ms) end
     end
 
-    function settle.d(id, m, lease, a, ms, text)
+    function settle.complete(id, m, lease, keep_ms, result)
+      keep_result('d', keep_ms, result)
       publish_event(id, 'completed')
       remove(id)
     end
 
-    function settle.l(id, m, lease)
+    function settle.release(id, m, lease)
       put_back(id, m, 0, lease.score)
       publish_event(id, 'released')
     end
 
-    function settle.r(id, m, lease, kind, ms, message)
+    function settle.retry(id, m, lease, kind, ms, message)
       m.failures = m.failures + 1
       set_mark(m, SUSPECT, false) -- the attempt ended without killing its process
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
-      put_back(id, m, (kind == '0' and 0) or (kind == '1' and ms) or from_now(ms))
+      put_back(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))
       publish_event(id, 'retried')
     end
 
-    function settle.f(id, m, lease, a, ms, message)
+    function settle.fail(id, m, lease, keep_ms, message)
+      keep_result('f', keep_ms, message)
       m.failures = m.failures + 1
       end_for_good(id, m, FAILED, message, max_dead)
     end
 
-    function settle.k(id, m, lease, a, max_broken, message)
-      if call('ZCARD', BROKEN) >= max_broken and not call('ZSCORE', BROKEN, id) then
-        settle.l(id, m, lease)
+    function settle.broken(id, m, lease, max_broken, reason)
+      if call('ZCARD', BROKEN) >= tonumber(max_broken) and not call('ZSCORE', BROKEN, id) then
+        settle.release(id, m, lease)
         return '2'
       end
-      end_for_good(id, m, UNDECODABLE, message, max_dead)
+      end_for_good(id, m, UNDECODABLE, reason, max_dead)
     end
 
-    function settle.c(id, m, lease, alone, allowed, message)
+    function settle.suspect(id, m, lease, message)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
-      if alone == '0' then
-        set_mark(m, SUSPECT, true)
-        put_back(id, m, 0, lease.score)
-        publish_event(id, 'crashed')
-        return
-      end
+      set_mark(m, SUSPECT, true)
+      put_back(id, m, 0, lease.score)
+      publish_event(id, 'crashed')
+    end
+
+    function settle.crash(id, m, lease, keep_ms, allowed, message)
+      if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       m.stalls = m.stalls + 1
-      if allowed >= 0 and not marked(m, LIMITED) then m.max_stalls = allowed end
+      if tonumber(allowed) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(allowed) end
       if m.stalls >= m.max_stalls then
-        keep_result('c', alone - 1, message)
+        keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
       else
         put_back(id, m, 0, lease.score)
@@ -213,7 +218,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       end
     end
 
-    function settle.u(id, m, lease, a, b, task)
+    function settle.unknown(id, m, lease, task)
       call('HSET', LAST_ERRORS, id, 'no worker has registered the task ' .. task)
       call('ZADD', PARKED, 0, task .. '\0' .. id)
       call('PEXPIRE', PARKED, 2 * PARK_MS)
@@ -221,7 +226,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'released')
     end
 
-    function settle.x(id, m)
+    function settle.unhandled(id, m)
       if marked(m, FAILURE_JOB) then
         keep_unhandled_failure(id, max_dead)
       else -- not a failure job: its data has no dead record
@@ -236,13 +241,15 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     local accepted = {}
+    local at = others_at
     for i = 1, others do
-      local at = others_at + 6 * (i - 1)
-      local id, fence, verb, a, b, text =
-        ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6]
+      local id, fence, verb = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+      local first = at + 5
+      at = at + 4 + tonumber(ARGV[at + 4])
       local lease = owned(call('HGET', LEASES, id), fence)
-      local ms = (verb == 'd' or verb == 'f') and b or verb == 'c' and a - 1 or 0
-      if ms > 0 then kept = kept + 1 end -- the caller passes a key for it, used or not
+      if (verb == 'complete' or verb == 'fail' or verb == 'crash') and ARGV[first] ~= '0' then
+        kept = kept + 1 -- the caller passes a key for it, used or not
+      end
       accepted[i] = lease and true or false
       flags[completed + i] = lease and '1' or '0'
       if lease then
@@ -251,18 +258,17 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         end_lease(id, lease)
         local m = read_meta(call('HGET', META, id))
         m.priority = priority_of(lease.score)
-        if verb ~= 'c' then keep_result(verb, ms, text) end
-        if lease.cancelled and verb ~= 'd' then
+        if lease.cancelled and verb ~= 'complete' then
           publish_event(id, 'cancelled')
           remove(id)
         else
-          flags[completed + i] = settle[verb](id, m, lease, a, b, text) or '1'
+          flags[completed + i] = settle[verb](id, m, lease, unpack(ARGV, first, at)) or '1'
         end
       end
     end
 
     -- Jobs that completed jobs hand over: enqueued at once on this queue, put into the outbox for other queues.
-    local at = others_at + 6 * others + 1
+    at = at + 1
     for _ = 1, tonumber(ARGV[at] or 0) do
       local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
       at = at + 5
