@@ -716,4 +716,19 @@ MUTANTS = (
         "ARGV[2]",
         ("tests/worker/test_idle.py",),
     ),
+    # -- sizes ------------------------------------------------------------------------------------------
+    Mutant(
+        "a frame carries less than the largest payload",
+        "worker/ipc/frames.py",
+        "MAX_BODY_BYTES = LARGEST_PAYLOAD + 1024 * 1024",
+        "MAX_BODY_BYTES = 64 * 1024 * 1024",
+        ("tests/worker/test_large_payloads.py",),
+    ),
+    Mutant(
+        "a payload above every limit is planned",
+        "worker/attempt.py",
+        "    if len(lease.data) > LARGEST_PAYLOAD:",
+        "    if False:",
+        ("tests/worker/test_large_payloads.py",),
+    ),
 )

@@ -48,7 +48,15 @@ from windlass.values.options import RawJob
 from windlass.values.outcome import HandOver
 from windlass.values.redacted import Redacted
 from windlass.values.schedule import Schedule, TimingOptions
-from windlass.values.validation import MAX_BROKEN, MAX_DEAD, MAX_PAYLOAD, check_flag, check_name, check_whole
+from windlass.values.validation import (
+    LARGEST_PAYLOAD,
+    MAX_BROKEN,
+    MAX_DEAD,
+    MAX_PAYLOAD,
+    check_flag,
+    check_name,
+    check_whole,
+)
 from windlass.values.worker_record import WorkerRecord
 
 if TYPE_CHECKING:
@@ -91,7 +99,8 @@ class Windlass:
       home            data folder of the embedded server; `WINDLASS_HOME` sets the default.
       retry_for       how long a call is retried while the server cannot be used, 10 s by default; then it raises.
       call_timeout    how long one attempt of a call waits for its reply, 10 s by default.
-      max_payload     the largest payload in bytes, 1 MiB by default.
+      max_payload     the largest payload that is enqueued, 1 MiB by default and 512 MiB at most. Workers run every
+                      payload up to 512 MiB.
       max_dead        how many dead jobs a queue keeps, 1,000 by default; then it drops the oldest.
       max_broken      how many broken jobs (with a payload that cannot be decoded) a queue keeps, 1,000 by default.
                       None is ever dropped: at this limit workers stop leasing from the queue.
@@ -139,7 +148,7 @@ class Windlass:
             raise InvalidOption("home is the data folder of the embedded server: pass a URL or home, not both")
         folder = home or self._endpoint.addresses[0].path
         self._embedded = EmbeddedServer(Path(folder) if folder else None) if self.is_embedded else None
-        self._max_payload = check_whole(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+        self._max_payload = check_whole(max_payload, "max_payload", 1, LARGEST_PAYLOAD)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self.max_broken = check_whole(max_broken, "max_broken", 1, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)

@@ -16,6 +16,7 @@ from typing import Any
 from windlass import Windlass
 from windlass.worker import process_info
 from windlass.worker.executors.child import Link
+from windlass.worker.ipc.frames import MAX_HEADER_BYTES
 
 app = Windlass("redis://127.0.0.1:1")  # nobody connects to it
 not_an_app = 42
@@ -25,6 +26,10 @@ Answer = tuple[dict[str, Any], bytes]
 
 def facts(app: Windlass) -> dict[str, Any]:
     return {"shown": repr(app)}
+
+
+def many_facts(app: Windlass) -> dict[str, Any]:
+    return {"many": ["x" * 128] * (MAX_HEADER_BYTES // 128 + 1)}
 
 
 def perform(app: Windlass, header: dict[str, Any], body: bytes, link: Link) -> Answer:

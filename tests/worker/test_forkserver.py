@@ -23,7 +23,7 @@ from tests.worker import sample_app
 from windlass.embedded import EmbeddedServer
 from windlass.worker import process_info
 from windlass.worker.app_loading import AppNotLoadable
-from windlass.worker.ipc.frames import FrameStream
+from windlass.worker.ipc.frames import MAX_HEADER_BYTES, FrameStream
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.supervisor.forkserver import ForkedProcess, ForkRefused, ForkServer, ForkServerGone
 from windlass.worker.supervisor.forkserver_process import GC_THRESHOLD
@@ -115,6 +115,16 @@ def none_alive(pids: Iterable[int]) -> bool:
 
 
 # -- the app -------------------------------------------------------------------------------------
+
+
+async def test_facts_and_arguments_grow_with_the_app() -> None:
+    """An app may have any number of queues: both are larger here than the header of a frame may be."""
+    async with await ForkServer.open(SAMPLE, facts="tests.worker.sample_app:many_facts") as forkserver:
+        many = forkserver.facts["many"]
+        assert sum(map(len, many)) > MAX_HEADER_BYTES
+        arguments = {"entry": "windlass.worker.executors.child:begin", "perform": PERFORM, "many": many}
+        forked = await forkserver.fork("runner", arguments)
+        assert (await asyncio.wait_for(asyncio.shield(forked.exited), LIMIT_S)).code == 70, "it lacks its descriptor"
 
 
 async def test_facts() -> None:

@@ -35,7 +35,7 @@ def test_round_trip(pair: Pair) -> None:
     assert frames.receive(there) is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 32 * 1024 + 1, 10_000_000, MAX_BODY_BYTES])
+@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 32 * 1024 + 1, 10_000_000, 70_000_000])
 async def test_bodies_of_every_size_both_ways(pair: Pair, size: int) -> None:
     here, there = pair
     body = os.urandom(min(size, 4096)) * (size // 4096 + 1)

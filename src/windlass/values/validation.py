@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from windlass.errors import InvalidId, InvalidName, InvalidOption, InvalidPayload, PayloadTooLarge
 
 MAX_PAYLOAD = 1024 * 1024  # bytes, by default: larger data belongs into a store, with a reference in the job
+LARGEST_PAYLOAD = 512 * 1024 * 1024  # bytes, the upper bound of max_payload: the largest string that a server holds
 MAX_ID_BYTES = 512
 MAX_COUNT = 2**32 - 1  # the server stores limits in four bytes
 MAX_DEAD = 1000  # dead jobs that a queue keeps by default; the oldest are dropped when there are more

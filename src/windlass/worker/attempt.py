@@ -28,7 +28,7 @@ from windlass.tasks.envelope import Envelope, read_envelope
 from windlass.values.backoff import after_failure
 from windlass.values.job import Lease, Limits
 from windlass.values.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Unhandled, Unknown
-from windlass.values.validation import MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
+from windlass.values.validation import LARGEST_PAYLOAD, MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
 _encode = msgspec.json.Encoder().encode
 _CONTROL_TYPES = (Retry, Failure)
@@ -72,6 +72,11 @@ def plan(app: Windlass, lease: Lease) -> Plan | Outcome:
 
 
 def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
+    if len(lease.data) > LARGEST_PAYLOAD:  # the server's own limit was raised, and another client wrote it
+        raise Undecodable(
+            f"the payload has {len(lease.data):,} bytes, and a worker takes at most {LARGEST_PAYLOAD:,}: store it "
+            "elsewhere and enqueue a reference"
+        )
     handler = app.handlers.get(lease.queue)
     if handler is not None:
         return _plan(lease, handler, None, 0.0, partial(handler.invoke, lease.data))

@@ -24,11 +24,12 @@ from typing import Any
 import msgspec
 
 from windlass.errors import WindlassError
+from windlass.values.validation import LARGEST_PAYLOAD
 
 Header = dict[str, Any]
 
 MAX_HEADER_BYTES = 4 * 1024 * 1024  # far above any real header: a larger length means that the stream is corrupt
-MAX_BODY_BYTES = 64 * 1024 * 1024  # far above the largest payload (MAX_PAYLOAD, 1 MB)
+MAX_BODY_BYTES = LARGEST_PAYLOAD + 1024 * 1024  # a lease: its payload, and far more than the rest of it needs
 MAX_FDS = 16  # per frame; the largest carries three
 
 _LENGTHS = struct.Struct(">II")
@@ -97,6 +98,8 @@ def close_all(fds: Sequence[int]) -> None:
 
 def _read_rest(sock: socket.socket, prefix: bytes) -> tuple[Header, bytes]:
     header_length, body_length = _lengths(prefix)
+    if body_length > _CHUNK_BYTES:  # cutting a large body off would copy it once more
+        return _read_header(_read_exactly(sock, header_length)), _read_exactly(sock, body_length)
     rest = _read_exactly(sock, header_length + body_length)
     return _read_header(rest[:header_length]), rest[header_length:]
 

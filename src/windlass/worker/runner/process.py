@@ -3,7 +3,8 @@
     from the supervisor   {"child": slot, "pid": n} + its socket and prefetch · {"gone": ending of a child, "pid": n}
                       {"cancel": queue, "id": id} · {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue}
                       {"drain": seconds}
-    to the supervisor     {"lost": queue} · {"suspended": {queue: why}} · {"child": slot} · {"kill": slot, "why": text}
+    to the supervisor     {"lost": queue} · {"suspended": true} + {queue: why}
+                      {"child": slot} · {"kill": slot, "why": text}
 
 If the supervisor dies, no process renews the leases: the runner returns all jobs at once and ends. If the supervisor is
 alive but silent (stopped, for example) until other workers may start the same jobs, the runner exits immediately.
@@ -76,7 +77,7 @@ async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotT
         slot_table,
         source,
         lambda queue: control.post({"lost": queue}),
-        lambda queues: control.post({"suspended": queues}),
+        lambda queues: control.post({"suspended": True}, msgspec.json.encode(queues)),
     )
     working = asyncio.create_task(runner.run())
     controlling = asyncio.create_task(_handle_control(control, runner, source))

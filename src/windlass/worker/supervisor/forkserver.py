@@ -8,10 +8,10 @@
       └ the control socket closes ⇒ the forkserver ends all of them, and itself
 
 On the control socket, from the supervisor:
-    {"fork": role, "id": n, "arguments": {…}, "names": [name of each descriptor]}   + the descriptors
+    {"fork": role, "id": n, "names": [name of each descriptor]}   + the arguments as JSON, and the descriptors
     {"signal": number, "pid": n, "group": bool}
 and from the forkserver:
-    {"ready": facts} or {"error": text}         once
+    {"ready": true} + the facts as JSON, or {"error": text}         once
     {"forked": pid, "id": n} or {"refused": why, "id": n}
     {"exited": pid, "code": n or null, "signal": n or null, "rss_kb": peak}
 """
@@ -154,13 +154,14 @@ class ForkServer:
         """
         names = dict(fds or {})
         number = next(self._ids)
-        request = {"fork": role, "id": number, "arguments": dict(arguments or {}), "names": list(names)}
+        request = {"fork": role, "id": number, "names": list(names)}
+        body = msgspec.json.encode(arguments or {})
         answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         if self._listening is None or self._listening.done():
             raise self._gone_error()
         self._requests[number] = answer
         try:
-            await self._stream.send(request, fds=list(names.values()))
+            await self._stream.send(request, body, fds=list(names.values()))
             return await answer
         except OSError:
             raise self._gone_error() from None
@@ -193,8 +194,8 @@ class ForkServer:
         frame = await self._stream.receive()
         header: Header = frame[0] if frame else {}
         if "ready" in header:
-            facts: dict[str, Any] = header["ready"]
-            return facts
+            assert frame is not None
+            return msgspec.json.decode(frame[1], type=dict[str, Any])
         if "error" in header:
             raise AppNotLoadable(header["error"])
         ending = await _wait_ended(self._process)

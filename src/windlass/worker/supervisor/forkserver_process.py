@@ -32,6 +32,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+import msgspec
+
 from windlass.errors import InvalidOption, WindlassError
 from windlass.worker import process_info
 from windlass.worker.app_loading import explain, load_app
@@ -73,7 +75,7 @@ def main() -> NoReturn:
         _give_up(control, error)
     service = _Service(control, app, int(supervisor))
     try:
-        service.report({"ready": facts})
+        service.report({"ready": True}, msgspec.json.encode(facts))
         service.run()
         code = 0
     except BaseException:
@@ -157,10 +159,10 @@ class _Service:
                 supervisor_there = self._serve_one()
         self._end_everything()
 
-    def report(self, header: Header) -> None:
+    def report(self, header: Header, body: bytes = b"") -> None:
         """Send a frame to the supervisor. If it is gone, the next wait for a request notices that."""
         try:
-            frames.send(self._control, header)
+            frames.send(self._control, header, body)
         except OSError:
             pass
 
@@ -178,9 +180,9 @@ class _Service:
             frame = None  # the supervisor is gone, or its frames are corrupt
         if frame is None:
             return False
-        header, _, fds = frame
+        header, body, fds = frame
         if "fork" in header:
-            self._fork(header, dict(zip(header["names"], fds, strict=True)))
+            self._fork(header | {"arguments": msgspec.json.decode(body)}, dict(zip(header["names"], fds, strict=True)))
         elif "signal" in header:
             self._signal(header["pid"], header["signal"], header["group"])
         return True

@@ -91,13 +91,13 @@ class RunnerGroup:
     async def _listen(self) -> None:
         try:
             while (frame := await self.control.receive()) is not None:
-                header = frame[0]
+                header, body, _ = frame
                 if "lost" in header and header["lost"] not in self.unregistered:
                     self.kill("it lost its leases")
                 elif "child" in header:
                     self._spawn(self._fork_child(header["child"]))
                 elif "suspended" in header:
-                    self.suspended = header["suspended"]
+                    self.suspended = msgspec.json.decode(body, type=dict[str, str])
                 elif "kill" in header:
                     self.end_child(header["kill"], header["why"])
         except FrameError as error:
