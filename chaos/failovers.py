@@ -204,7 +204,7 @@ class Load:
         def empty() -> bool:
             self._take(queue, 100)
             counts = queue.counts()
-            return counts.waiting + counts.leased == 0
+            return counts.waiting + counts.running == 0
 
         wait_until(empty, f"{queue!r} to be empty", timeout=CALL_TIMEOUT_S + 2 * LEASE_S, ignoring=(WindlassError,))
 

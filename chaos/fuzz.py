@@ -225,7 +225,7 @@ def _feed_worker(server: Server, folder: Path, payloads: list[bytes], findings: 
 
 def _under_way(queue: Queue) -> bool:
     counts = queue.counts()
-    return bool(counts.ready or counts.leased or counts.inbox)
+    return bool(counts.ready or counts.running or counts.inbox)
 
 
 # -- names, on a server ----------------------------------------------------------------------------

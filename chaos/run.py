@@ -395,7 +395,7 @@ def _version(server: Server) -> str:
 
 
 def _unfinished(counts: Counts) -> int:
-    return counts.waiting + counts.leased + counts.outbox
+    return counts.waiting + counts.running + counts.outbox
 
 
 def _server(order: Order) -> Server:

@@ -76,7 +76,7 @@ def split(group: SentinelGroup) -> Account:
         queue.purge()
         queue.enqueue(b"both hold it", id="both", durability=SAFE)
         first = _lease(cut_off)
-        wait_until(lambda: len(list(queue.all_jobs("leased"))) == 1, "the lease to be known")
+        wait_until(lambda: len(list(queue.all_jobs("running"))) == 1, "the lease to be known")
         _ip("addr", "del", f"{ISOLATED_ADDRESS}/32", "dev", "lo")
         cut = monotonic()
         _take_all_it_gets(cut_off, account, cut)
@@ -86,7 +86,7 @@ def split(group: SentinelGroup) -> Account:
         account.fences = (first.fence, second.fence)
         _ip("addr", "add", f"{ISOLATED_ADDRESS}/32", "dev", "lo")
         group.wait_replicas(2)
-        there = {job.id for state in ("ready", "leased") for job in queue.all_jobs(state)}
+        there = {job.id for state in ("ready", "running") for job in queue.all_jobs(state)}
         account.kept = there >= {"both", "new"}
         account.lost = [after for id, after in account.taken.items() if id not in there]
         assert queue.complete(second)

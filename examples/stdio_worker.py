@@ -54,7 +54,7 @@ def main() -> None:
         queue.enqueue_json({"path": "b.png"}, priority=1)
         work(jobs=2)
         counts = queue.counts()
-        print("left", counts.waiting + counts.leased)
+        print("left", counts.waiting + counts.running)
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ class Queue:
             self._put_back(job, wall + asked.delay if asked.delay else 0, wall, old=False)
         elif asked.outcome == "crashed":
             job.stalls += asked.alone
-            if asked.alone and job.stalls >= job.max_stalls:
+            if asked.alone and job.stalls > job.max_stalls:
                 self._bury(job, "dead", "crashed", wall)
             else:
                 self._put_back(job, 0, wall, old=True)
@@ -687,7 +687,7 @@ class World:
 
     def _look(self) -> None:
         for queue in self.queues:
-            counts = {"ready": 0, "scheduled": 0, "leased": 0, "blocked": 0, "dead": 0, "broken": 0}
+            counts = {"ready": 0, "scheduled": 0, "running": 0, "blocked": 0, "dead": 0, "broken": 0}
             for id, (job, where, reason) in queue.dead.items():
                 counts[where] += 1
                 why = reason if where == "dead" else ""

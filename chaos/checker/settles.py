@@ -86,7 +86,7 @@ def _apply(book: Book, life: Life, asked: SettleAsked) -> None:
             _retry(book, life, asked.delay)
         case "crashed" if asked.alone:
             life.stalls += 1
-            if life.stalls >= life.terms.max_stalls:
+            if life.stalls > life.terms.max_stalls:
                 book.die(life, "crashed")
             else:
                 put_back(book, life, CRASH)
@@ -201,7 +201,7 @@ def ends_in_doubt(book: Book, life: Life) -> set[str]:
     ways = set()
     for asked in book.doubted.get(life.job, ()):
         if asked.fence == life.fence or (asked.fence > life.fence and book.unheard_leases):
-            last = life.stalls + 1 >= life.terms.max_stalls
+            last = life.stalls >= life.terms.max_stalls
             if asked.outcome in ENDS or (asked.outcome == "crashed" and asked.alone and last):
                 ways.add(asked.outcome)
     return ways

@@ -102,7 +102,7 @@ def run(orders: Orders, folder: Path) -> Result:
         commands = _commands(orders.machines)
         actors = [_start(command, server.url, folder, orders, number) for number, command in enumerate(commands)]
         try:
-            wait_until(lambda: queue.counts().leased > 0, "the actors to work", timeout=30)
+            wait_until(lambda: queue.counts().running > 0, "the actors to work", timeout=30)
             jumps = _jump_about(orders, clock)
             problems = _drain(queue, actors)
         finally:
@@ -159,7 +159,7 @@ def _drain(queue: Queue, actors: list[subprocess.Popen[bytes]]) -> list[str]:
 
     def drained() -> bool:
         counts = queue.counts()
-        if counts.ready or counts.leased:
+        if counts.ready or counts.running:
             return False
         return all((record.run_at or 0) > time.time() + POSTPONED_S for record in queue.all_jobs("scheduled"))
 

@@ -148,7 +148,7 @@ class Site:
     def leased(self) -> Iterator[JobRecord]:
         """All current leases."""
         for name in QUEUES:
-            yield from self.app.queue(name).all_jobs("leased")
+            yield from self.app.queue(name).all_jobs("running")
 
     def held_by(self, hand: Hand) -> list[JobRecord]:
         """The jobs that one worker holds."""
@@ -159,7 +159,7 @@ class Site:
             while not self._ending.wait(FEED_EVERY_S):
                 for name, slots in SLOTS.items():
                     counts = self.app.queue(name).counts()
-                    wanted = round(slots * len(self.hands) * LOAD_SHARE) - counts.waiting - counts.leased
+                    wanted = round(slots * len(self.hands) * LOAD_SHARE) - counts.waiting - counts.running
                     if wanted > 0:
                         self._send(name, wanted)
         except Exception as error:
@@ -191,14 +191,14 @@ class Site:
 
     def _is_empty(self) -> bool:
         every = [self.app.queue(name).counts() for name in QUEUES]
-        return not any(counts.waiting or counts.leased for counts in every)
+        return not any(counts.waiting or counts.running for counts in every)
 
     def left(self) -> dict[str, int]:
         """Remaining jobs by state; all zero after a successful run."""
         total: dict[str, int] = {}
         for name in QUEUES:
             counts = self.app.queue(name).counts()
-            for state in ("waiting", "leased", "dead", "broken"):
+            for state in ("waiting", "running", "dead", "broken"):
                 total[state] = total.get(state, 0) + getattr(counts, state)
         return total
 

@@ -126,7 +126,7 @@ class Turns(Moves):
         job.stalls += 1
         if allowed >= 0 and not job.marks & LIMITED:
             job.limits = (job.limits[0], allowed, *job.limits[2:])
-        if job.stalls >= job.limits[1]:
+        if job.stalls > job.limits[1]:
             self._bury(job, "crashed")
         else:
             self._put_back(job, NOW, keep_order=True)

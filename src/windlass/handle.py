@@ -72,7 +72,7 @@ _RUNNING = (EventKind.STARTED, EventKind.PROGRESS)
 _FOUND = {
     State.READY: EventKind.READY,
     State.SCHEDULED: EventKind.SCHEDULED,
-    State.LEASED: EventKind.STARTED,
+    State.RUNNING: EventKind.STARTED,
     State.DEAD: EventKind.DEAD,
     State.BROKEN: EventKind.BROKEN,
 }

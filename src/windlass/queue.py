@@ -110,8 +110,7 @@ class Queue:
           delay, run_at when the job may run: "5m" from now, or a datetime with a time zone (or seconds since 1970).
           priority      0 (first) to 9 (last); 5.
           max_failures  how many failed attempts are retried, 10.
-          max_stalls    how many lost leases are retried, 3. Crashes add to the same counter: see "When a job is dead"
-                        in docs/tasks.md.
+          max_stalls    how many lost leases and crashes are retried, 3.
           min_backoff, max_backoff
                         the wait after the first failure, 2 s; it doubles up to 5 min.
           tags          up to 10 short strings to find the job by: see `jobs`.
@@ -590,7 +589,7 @@ class Queue:
 
     def _purge(self, state: State | str | None) -> Callable[[Session], Flow[int]]:
         chosen = None if state is None else _state(state)
-        if chosen is State.LEASED:
+        if chosen is State.RUNNING:
             raise InvalidOption("running jobs cannot be purged alone: cancel them, or purge the whole queue")
 
         def flow(session: Session) -> Flow[int]:

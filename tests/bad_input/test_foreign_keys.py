@@ -64,7 +64,7 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "get": (lambda queue, _: queue.get("running"), _ROW | {"leases"}),
     "jobs ready": (lambda queue, _: queue.jobs("ready"), _ROW | {"ready"}),
     "jobs scheduled": (lambda queue, _: queue.jobs("scheduled"), _ROW | {"scheduled"}),
-    "jobs leased": (lambda queue, _: queue.jobs("leased"), _ROW | {"leases", "held"}),
+    "jobs leased": (lambda queue, _: queue.jobs("running"), _ROW | {"leases", "held"}),
     "jobs blocked": (lambda queue, _: queue.jobs("blocked"), {"state", "blocked", "held"}),
     "jobs dead": (lambda queue, _: queue.jobs("dead"), {"state", "dead", "dead_records"}),
     "jobs broken": (lambda queue, _: queue.jobs("broken"), {"state", "broken", "dead_records"}),

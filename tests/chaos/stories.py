@@ -207,7 +207,7 @@ class Story:
         """The final inspection, and the checker's report."""
         for left in self.dead:
             self._write("driver", msgspec.structs.replace(left, t=self._tick()))
-        counts = {"ready": 0, "leased": 0, "dead": len(self.dead)}
+        counts = {"ready": 0, "running": 0, "dead": len(self.dead)}
         self._write("driver", Inspected(self._tick(), QUEUE, True, 0.1, 0, 3, counts))
         for who, records in self._files.items():
             write_log(self._folder / f"{who}.log", records)

@@ -582,7 +582,7 @@ def an_audit_finds_something_amiss(log: Forged) -> str:
 @plant("I12")
 def counts_say_what_is_not_there(log: Forged) -> str:
     name, at, seen = next(log.all(Inspected))
-    log.put(name, at, counts={**seen.counts, "leased": 1})
+    log.put(name, at, counts={**seen.counts, "running": 1})
     return ""
 
 
@@ -1047,23 +1047,23 @@ def crashes(story: Story, times: int) -> None:
 
 def test_a_job_that_crashes_is_dead_after_exactly_its_crashes(story: Story) -> None:
     story.enqueue("p-1")
-    crashes(story, 3)
-    story.bury("p-1", 0, 3, "crashed")
+    crashes(story, 4)
+    story.bury("p-1", 0, 4, "crashed")
     report = story.end()
     assert report.ok, report.text()
-    assert (report.dead, report.duplicates["crash"]) == (1, 2)
+    assert (report.dead, report.duplicates["crash"]) == (1, 3)
 
 
 def test_a_job_is_dead_before_its_crashes_are_used_up(story: Story) -> None:
     story.enqueue("p-1")
-    crashes(story, 2)
-    story.bury("p-1", 0, 2, "crashed")
+    crashes(story, 3)
+    story.bury("p-1", 0, 3, "crashed")
     assert "I12" in broken(story.end())
 
 
 def test_a_job_runs_on_after_its_crashes_are_used_up(story: Story) -> None:
     story.enqueue("p-1")
-    crashes(story, 4)
+    crashes(story, 5)
     assert "I5" in broken(story.end())
 
 

@@ -384,7 +384,7 @@ def test_a_worker_runs_jobs_is_seen_and_drains(shop: str, app: Windlass, queue: 
         assert worker.name.startswith("worker_process-")
         assert (worker.pid, worker.queues, worker.slots["thread"]) == (process.pid, {QUEUE: 3}, 2)
         assert told(run("workers", "--json"))[0]["name"] == worker.name
-        wait_until(lambda: queue.counts().leased == 0, "the job to be settled")
+        wait_until(lambda: queue.counts().running == 0, "the job to be settled")
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=10)
     finally:
@@ -471,7 +471,7 @@ def test_a_worker_tells_of_each_job_if_asked_to(shop: str, queue: Queue) -> None
         assert run("enqueue", "welcome", "42", "--app", shop, "--id", "a").exit_code == 0
         said = Path("said")
         wait_until(said.exists, "the job to run")
-        wait_until(lambda: queue.counts().leased == 0, "the job to be settled")
+        wait_until(lambda: queue.counts().running == 0, "the job to be settled")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=15)
     finally:

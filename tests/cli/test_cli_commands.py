@@ -155,17 +155,17 @@ def test_a_url_on_the_command_line_beats_the_app_of_the_environment(
 def test_status_counts_every_state(run: Run, app: Windlass, queue: Queue, client: redis.Redis) -> None:
     fill(app, queue)
     (row,) = told(run("status", "--json"))["queues"]
-    expected = {"ready": 1, "scheduled": 2, "blocked": 1, "leased": 1, "dead": 1, "broken": 1, "paused": False}
+    expected = {"ready": 1, "scheduled": 2, "blocked": 1, "running": 1, "dead": 1, "broken": 1, "paused": False}
     assert {name: row[name] for name in expected} == expected
     assert (row["queue"], row["workers"], row["parked"], row["unknown_tasks"]) == (NAME, 0, 1, ["lost_task"])
     head, *rows = lines(run("status"))
-    assert head == ["queue", "ready", "scheduled", "blocked", "leased", "dead", "broken", "workers"]
+    assert head == ["queue", "ready", "scheduled", "blocked", "running", "dead", "broken", "workers"]
     assert rows[0] == [NAME, "1", "2", "1", "1", "1", "1", "0"]
 
 
 def fill(app: Windlass, queue: Queue) -> None:
     """A job in every state, and one whose task nobody knows."""
-    for id in ("leased", "dead", "broken", "parked"):
+    for id in ("running", "dead", "broken", "parked"):
         queue.enqueue(b"payload of " + id.encode(), id=id)
     _, dead, broken, parked = queue.lease_many(4, 600)
     queue.fail(dead, "it is \x1b[31mbroken\x1b[0m [bold]beyond repair\nTraceback: line")
@@ -174,7 +174,7 @@ def fill(app: Windlass, queue: Queue) -> None:
             app.layout(NAME).turn([Broken(broken, "no JSON"), Unknown(parked, "lost_task")])
         )
     )
-    queue.enqueue(b"behind", id="leased")
+    queue.enqueue(b"behind", id="running")
     queue.enqueue(b'{"task": "welcome", "args": [1]}', id="ready", priority=3)
     queue.enqueue(b"\xff\x00", id="later", delay=900)
 
@@ -351,8 +351,8 @@ def test_jobs_of_every_state(run: Run, app: Windlass, queue: Queue) -> None:
         ("ready", "ready"),
         ("scheduled", "parked"),
         ("scheduled", "later"),
-        ("blocked", "leased"),
-        ("leased", "leased"),
+        ("blocked", "running"),
+        ("running", "running"),
         ("dead", "dead"),
         ("broken", "broken"),
     }
@@ -523,7 +523,7 @@ def test_the_dead_are_purged_when_one_agrees(run: Run, app: Windlass, queue: Que
         "state": "broken",
         "deleted": 1,
     }
-    assert (queue.counts().dead, queue.counts().broken, queue.counts().leased) == (0, 0, 1)
+    assert (queue.counts().dead, queue.counts().broken, queue.counts().running) == (0, 0, 1)
 
 
 # -- orders -----------------------------------------------------------------------------------------------
@@ -535,7 +535,7 @@ def test_purge_asks(run: Run, queue: Queue) -> None:
     queue.lease(600)
     refused(run("purge", NAME, answer="n\n"), 1, f"Delete 3 jobs of queue {NAME}, 1 of them running?")
     refused(run("purge", NAME), 1)  # nobody there to answer
-    refused(run("purge", NAME, "--state", "leased", "--yes"), 2, "leased")
+    refused(run("purge", NAME, "--state", "running", "--yes"), 2, "running")
     assert told(run("purge", NAME, "--state", "ready", "--yes", "--json"))["deleted"] == 2
     assert run("purge", NAME, "--yes").stdout == f"1 job of {NAME} deleted.\n"
 

@@ -42,7 +42,7 @@ def test_jobs_go_in_are_shown_and_go(run: Run, layout: str) -> None:
     for number in range(3):
         assert run("enqueue", "--raw", NAME, f'{{"n": {number}}}', *words).exit_code == 0
     (status,) = told(run("status", NAME, "--json", *words))["queues"]
-    assert (status["ready"], status["leased"]) == (3, 0)
+    assert (status["ready"], status["running"]) == (3, 0)
     jobs = told(run("jobs", NAME, "--json", "--data", *words))["jobs"]
     assert sorted(job["data"]["json"]["n"] for job in jobs) == [0, 1, 2]  # queasy has no order among equals
     assert run("purge", NAME, "--yes", *words).exit_code == 0
@@ -68,7 +68,7 @@ def test_what_failed_and_what_is_broken_can_be_looked_at_and_brought_back(
         queue.enqueue(b'{"to": "ann"}')
         lease = queue.lease()
         assert lease is not None
-        (running,) = told(run("jobs", "--json", "--state", "leased", *words))["jobs"]
+        (running,) = told(run("jobs", "--json", "--state", "running", *words))["jobs"]
         assert running["id"] == lease.id
         assert queue.fail(lease, "no such address")
         (dead,) = told(run("dead", "list", "--json", *words))["jobs"]

@@ -87,7 +87,7 @@ def test_a_worker_that_stops_gives_back_what_it_had(shop: Workshop) -> None:
     shop.journal.wait(4, "start")
     assert worker.stop() == 0
     counts = [shop.queue(name).counts() for name in QUEUES]
-    assert [(count.ready + count.scheduled, count.leased) for count in counts] == [(4, 0)] * 3, worker.log
+    assert [(count.ready + count.scheduled, count.running) for count in counts] == [(4, 0)] * 3, worker.log
 
 
 @pytest.mark.speaks("queasy", "Q12")

@@ -10,7 +10,7 @@ from tests.contract.leasing import drain, take
 from windlass import Counts, Queue, Status
 
 Later = Callable[[float], None]
-NOTHING = Counts(ready=0, scheduled=0, blocked=0, leased=0, dead=0)
+NOTHING = Counts(ready=0, scheduled=0, blocked=0, running=0, dead=0)
 
 
 @pytest.mark.serves("W10", "Q9")
@@ -74,7 +74,7 @@ def test_who_runs_a_cancelled_job_is_told(queue: Queue) -> None:
     assert not queue.extend(lease, 30)
     assert not queue.progress(lease, 0.5)
     assert queue.lease() is None, "it still runs: nobody else may begin it"
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
 
 
 @pytest.mark.serves("W10")

@@ -58,7 +58,7 @@ def test_a_failed_job_becomes_a_job_for_the_handler(catching: Queue) -> None:
     assert catching.retry(take(catching), delay=0, message="once")
     assert catching.fail(take(catching), "user deleted — für immer")
     counts = catching.counts()
-    assert (counts.ready, counts.dead, counts.leased) == (1, 0, 0)
+    assert (counts.ready, counts.dead, counts.running) == (1, 0, 0)
     assert catching.get("ä") is None
     lease, record = caught(catching)
     assert lease.id.startswith("failure-")
@@ -88,7 +88,7 @@ def test_the_last_forgiven_failure_is_caught(catching: Queue) -> None:
 
 
 def test_a_crash_is_caught(catching: Queue) -> None:
-    catching.enqueue(b"", id="a", max_stalls=1)
+    catching.enqueue(b"", id="a", max_stalls=0)
     assert settle(catching, Crashed(take(catching), "killed by signal 11", True)) == (True,)
     _, record = caught(catching)
     assert (record.id, record.reason, record.message, record.stalls) == ("a", "crashed", "killed by signal 11", 1)
@@ -187,7 +187,7 @@ def ends_for_good(lease: Lease) -> dict[str, Outcome]:
 
 @pytest.mark.parametrize("end", ["failed", "crashed"])
 def test_a_failure_that_fails_for_good_is_dead_and_not_caught_again(raw_queue: Queue, end: str) -> None:
-    register(raw_queue, Limits(max_failures=0, max_stalls=1))
+    register(raw_queue, Limits(max_failures=0, max_stalls=0))
     die(raw_queue)
     lease, _ = caught(raw_queue)
     assert settle(raw_queue, ends_for_good(lease)[end]) == (True,)

@@ -192,7 +192,7 @@ def test_a_job_that_failed_for_good(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, death: str, when: str
 ) -> None:
     end, expected = DEATHS[death]
-    lease = leased(raw_queue, max_stalls=1)
+    lease = leased(raw_queue, max_stalls=0)
     found = waiting.for_(job.result) if when == "while waiting" else None
     assert settle(raw_queue, end(lease)) == (True,)
     with pytest.raises(JobFailed) as caught:
@@ -255,12 +255,12 @@ def test_an_older_result_is_not_taken_for_that_of_a_job_that_waits(
 # -- waiting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["ready", "leased"])
+@pytest.mark.parametrize("state", ["ready", "running"])
 def test_a_result_is_waited_for(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw_queue.enqueue(b"", id="a")
-    lease = take(raw_queue) if state == "leased" else None
+    lease = take(raw_queue) if state == "running" else None
     monkeypatch.setattr(handle, "RECHECK_AFTER_S", FOREVER_S)
     found = waiting.for_(lambda: job.result(timeout=FOREVER_S))
     assert not found.done()
@@ -280,12 +280,12 @@ def test_a_retry_is_not_the_end(raw_queue: Queue, job: JobHandle[Any], waiting: 
     assert found.result(10) == 42
 
 
-@pytest.mark.parametrize("state", ["ready", "leased"])
+@pytest.mark.parametrize("state", ["ready", "running"])
 def test_a_job_that_is_cancelled_while_waited_for(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, state: str
 ) -> None:
     raw_queue.enqueue(b"", id="a")
-    lease = take(raw_queue) if state == "leased" else None
+    lease = take(raw_queue) if state == "running" else None
     found = waiting.for_(job.result)
     assert make(raw_queue).cancel(running=True)
     if lease:
@@ -313,7 +313,7 @@ def test_the_record(raw_queue: Queue, job: JobHandle[Any]) -> None:
 @pytest.mark.parametrize("timeout", [0, 0.05, "50ms"])
 def test_a_wait_may_end_in_vain(raw_queue: Queue, job: JobHandle[Any], timeout: Any) -> None:
     leased(raw_queue)
-    with pytest.raises(TimeoutError, match=r"job 'a' of queue .* has not ended within 0(\.05)? s\. It is leased"):
+    with pytest.raises(TimeoutError, match=r"job 'a' of queue .* has not ended within 0(\.05)? s\. It is running"):
         job.result(timeout=timeout)
 
 
@@ -554,13 +554,13 @@ def test_events_begin_with_how_the_job_is_found_and_end_with_its_end(
     assert [event.last for event in events] == [False] * 7 + [True]
 
 
-@pytest.mark.parametrize("state", ["ready", "scheduled", "leased"])
+@pytest.mark.parametrize("state", ["ready", "scheduled", "running"])
 def test_the_first_event_of_a_job_that_is_there(raw_queue: Queue, waiting: Waiting, state: str) -> None:
     raw_queue.enqueue(b"", id="a", delay=60 if state == "scheduled" else 0)
-    if state == "leased":
+    if state == "running":
         assert raw_queue.progress(take(raw_queue), 0.75)
     events = make(raw_queue).events(timeout=0)
-    assert next(events) == (Event(EventKind.STARTED, 0.75) if state == "leased" else Event(EventKind(state)))
+    assert next(events) == (Event(EventKind.STARTED, 0.75) if state == "running" else Event(EventKind(state)))
     with pytest.raises(TimeoutError, match=f"It is {state}"):
         next(events)
 

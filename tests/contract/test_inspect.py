@@ -32,7 +32,7 @@ def test_counts(queue: Queue) -> None:
     assert queue.counts() == Counts(0, 0, 0, 0, 0)
     fill(queue)
     counts = queue.counts()
-    assert counts == Counts(ready=3, scheduled=4, blocked=2, leased=3, dead=1, holders=counts.holders)
+    assert counts == Counts(ready=3, scheduled=4, blocked=2, running=3, dead=1, holders=counts.holders)
     assert counts.waiting == 9
 
 
@@ -59,7 +59,7 @@ def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> No
     lease = take(queue, holder="worker-1")
     assert queue.progress(lease, 0.5)
     assert queue.get("a") == JobRecord(
-        queue.name, "a", State.LEASED, b"data", 2, limits=limits, progress=0.5, holder="worker-1", fence=lease.fence
+        queue.name, "a", State.RUNNING, b"data", 2, limits=limits, progress=0.5, holder="worker-1", fence=lease.fence
     )
     assert queue.retry(lease, delay=0, message="no luck")
     assert queue.get("a") == JobRecord(
@@ -96,7 +96,7 @@ def test_looking_changes_nothing(queue: Queue) -> None:
         ("ready", ["ready-0", "ready-1", "ready-2"]),
         ("scheduled", ["late-0", "late-1", "late-2", "late-3"]),
         ("blocked", ["run-2", "run-3"]),
-        ("leased", ["run-1", "run-2", "run-3"]),
+        ("running", ["run-1", "run-2", "run-3"]),
         ("dead", ["run-0"]),
     ],
 )
@@ -127,7 +127,7 @@ def fill_state(queue: Queue, state: str) -> dict[str, Lease]:
         queue.enqueue_many(RawJob(b"", id=id, run_at=when) for id in MANY)
     else:
         queue.enqueue_many(RawJob(b"", id=id, priority=5 if n < 25 else 6) for n, id in enumerate(MANY))
-    if state in ("leased", "blocked", "dead"):
+    if state in ("running", "blocked", "dead"):
         leases = queue.lease_many(25, holder="worker-1") + queue.lease_many(25)
     if state == "blocked":
         queue.enqueue_many(RawJob(b"", id=id) for id in MANY)
@@ -157,7 +157,7 @@ def walk(queue: Queue, state: str, limit: int) -> list[str]:
     [
         pytest.param("ready", marks=pytest.mark.needs("PRIORITY")),
         pytest.param("scheduled", marks=pytest.mark.needs("RUN_TIME")),
-        pytest.param("leased", marks=pytest.mark.needs("PRIORITY")),
+        pytest.param("running", marks=pytest.mark.needs("PRIORITY")),
         pytest.param("dead", marks=pytest.mark.needs("DEAD")),
         pytest.param("blocked", marks=pytest.mark.needs("SINGLETON")),
     ],
@@ -171,7 +171,7 @@ def test_pages_show_every_job_once(queue: Queue, state: str, limit: int) -> None
         assert found == MANY, "in the order in which they come"
 
 
-@pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead"])
+@pytest.mark.parametrize("state", ["ready", "scheduled", "running", "dead"])
 @pytest.mark.needs("PLACE")  # elsewhere pages are counted, and who leaves meanwhile may hide another
 def test_pages_go_on_though_the_last_job_seen_is_gone(queue: Queue, state: str) -> None:
     leases = fill_state(queue, state)
@@ -180,7 +180,7 @@ def test_pages_go_on_though_the_last_job_seen_is_gone(queue: Queue, state: str) 
     match state:
         case "ready" | "scheduled":
             assert queue.cancel(gone)
-        case "leased":
+        case "running":
             assert queue.complete(leases[gone])
         case "dead":  # it dies again, and so moves to where we have been
             queue.enqueue(b"", id=gone)

@@ -56,7 +56,7 @@ def test_a_leased_job_is_not_given_to_another(queue: Queue) -> None:
     take(queue)
     assert queue.lease() is None
     assert queue.lease_many(10) == []
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
 
 
 @pytest.mark.serves("W5", "W2")
@@ -97,7 +97,7 @@ def test_many_jobs_are_leased_in_one_call(queue: Queue) -> None:
     assert [lease.id for lease in queue.lease_many(10)] == ids[:10]
     assert [lease.id for lease in queue.lease_many(10)] == ids[10:20]
     assert [lease.id for lease in queue.lease_many(10)] == ids[20:], "fewer when there are fewer"
-    assert queue.counts().leased == 25
+    assert queue.counts().running == 25
 
 
 def test_fences_only_rise(queue: Queue, later: Later) -> None:
@@ -245,8 +245,8 @@ def test_who_holds_a_job_can_be_seen(queue: Queue) -> None:
     a, b = queue.get("a"), queue.get("b")
     assert a is not None
     assert b is not None
-    assert (a.state, a.holder, a.fence) == (State.LEASED, "worker-1", named.fence)
-    assert (b.state, b.holder, b.fence) == (State.LEASED, None, raw.fence)
+    assert (a.state, a.holder, a.fence) == (State.RUNNING, "worker-1", named.fence)
+    assert (b.state, b.holder, b.fence) == (State.RUNNING, None, raw.fence)
 
 
 @pytest.mark.serves("R7")

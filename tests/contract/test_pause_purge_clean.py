@@ -87,7 +87,7 @@ def test_one_state_can_be_purged(queue: Queue, state: str, deleted: int) -> None
     before = queue.counts()
     assert queue.purge(state) == deleted
     after = queue.counts()
-    for each in ("ready", "scheduled", "blocked", "leased", "dead"):
+    for each in ("ready", "scheduled", "blocked", "running", "dead"):
         assert getattr(after, each) == (0 if each == state else getattr(before, each)), each
     assert queue.purge(state) == 0
     assert queue.audit(repair=True).repaired == 0, "nothing of them is left"

@@ -23,7 +23,7 @@ def test_an_expired_lease_is_taken_back_by_a_clean(queue: Queue, later: Later) -
     take(queue, seconds=10)
     later(9)
     assert queue.clean() == Cleaned(recovered=0)
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
     later(2)
     assert queue.clean() == Cleaned(recovered=1)
     job = queue.get("a")
@@ -161,7 +161,7 @@ def test_three_stalls_are_forgiven_by_default(queue: Queue, later: Later) -> Non
         take(queue, seconds=10)
         later(11)
         queue.clean()
-    assert queue.counts() == Counts(ready=0, scheduled=0, blocked=0, leased=0, dead=1)
+    assert queue.counts() == Counts(ready=0, scheduled=0, blocked=0, running=0, dead=1)
 
 
 @pytest.mark.needs("LIMITS")

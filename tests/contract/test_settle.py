@@ -17,7 +17,7 @@ from tests.support.server import Server
 from windlass import Counts, Lease, Queue, RawJob, State, Windlass
 
 Later = Callable[[float], None]
-NOTHING = Counts(ready=0, scheduled=0, blocked=0, leased=0, dead=0)
+NOTHING = Counts(ready=0, scheduled=0, blocked=0, running=0, dead=0)
 
 
 # -- complete ------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_lease_that_comes_twice_in_one_call_is_completed_once(queue: Queue) ->
     queue.enqueue_many([b"first", b"second", b"third"])
     first, second, third = queue.lease_many(3)
     assert queue.complete_many([first, second, first, third, second]) == [True, True, False, True, False]
-    assert queue.counts().leased == 0
+    assert queue.counts().running == 0
 
 
 # -- release -------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_a_lease_is_settled_once(queue: Queue, verb: str) -> None:
     lease = take(queue)
     assert queue.release(lease)
     assert getattr(queue, verb)(lease) is False
-    assert queue.counts() == Counts(ready=1, scheduled=0, blocked=0, leased=0, dead=0)
+    assert queue.counts() == Counts(ready=1, scheduled=0, blocked=0, running=0, dead=0)
 
 
 def test_a_late_but_unnoticed_worker_still_settles(queue: Queue, later: Later) -> None:

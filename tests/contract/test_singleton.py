@@ -42,7 +42,7 @@ def test_the_second_waits_until_the_first_ends(queue: Queue) -> None:
     assert queue.enqueue(b"second", id="a").status is Status.BLOCKED
     assert queue.lease() is None
     counts = queue.counts()
-    assert (counts.ready, counts.blocked, counts.leased, counts.waiting) == (0, 1, 1, 1)
+    assert (counts.ready, counts.blocked, counts.running, counts.waiting) == (0, 1, 1, 1)
     (blocked,) = queue.jobs("blocked").jobs
     assert (blocked.id, blocked.data, blocked.state) == ("a", b"second", State.BLOCKED)
     assert look(queue).data == b"first", "the running one is shown before the blocked"

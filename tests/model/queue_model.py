@@ -259,7 +259,7 @@ class QueueModel:
 
     def _crash(self, job: Entry) -> None:
         job.stalls += 1
-        if job.stalls >= job.limits[1]:
+        if job.stalls > job.limits[1]:
             self._bury(job)
         else:
             self._put_back(job, keep_turn=True)

@@ -329,7 +329,7 @@ class QueueMachine(RuleBasedStateMachine):
         counts = queue.counts()
         overdue = sum(job.run_at <= model.now for job in model.scheduled.values())
         assert (counts.ready, counts.scheduled) == (len(model.ready) + overdue, len(model.scheduled) - overdue)
-        assert (counts.leased, counts.blocked, counts.dead) == (len(model.leased), len(model.blocked), len(model.dead))
+        assert (counts.running, counts.blocked, counts.dead) == (len(model.leased), len(model.blocked), len(model.dead))
         assert (counts.holders, counts.paused) == (len(model.holders), model.paused)
         assert (counts.broken, counts.parked) == (len(model.broken), len(model.parked))
         assert counts.dropped == model.dropped
@@ -340,7 +340,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert expiring == {job.id for job in (*model.ready.values(), *model.scheduled.values()) if job.expires}
         scheduled = sorted(model.scheduled.values(), key=lambda job: (job.run_at, job.turn))
         assert [job.id for job in queue.all_jobs("scheduled")] == [job.id for job in scheduled]
-        leased = {job.id: (job.fence, job.progress, job.cancelled) for job in queue.all_jobs("leased")}
+        leased = {job.id: (job.fence, job.progress, job.cancelled) for job in queue.all_jobs("running")}
         assert leased == {job.id: (job.fence, job.progress, job.cancelled) for job in model.leased.values()}
         blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
         assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}

@@ -181,7 +181,7 @@ DAMAGES: dict[str, tuple[Damage, dict[str, str]]] = {
     "dead is broken": (swap_dead_and_broken, {"broken": "it is dead"}),
     "broken is dead too": (mix_dead_and_broken, {"dead": "it is broken"}),
     "ready gets": (lambda k: k.client.zadd(k.ready, {"x": 1}), {"ready": "no job"}),
-    "ready gets a leased one": (lambda k: (k.lease("x"), k.client.zadd(k.ready, {"x": 1})), {"ready": "leased too"}),
+    "ready gets a leased one": (lambda k: (k.lease("x"), k.client.zadd(k.ready, {"x": 1})), {"ready": "running too"}),
     "scheduled gets": (
         lambda k: k.client.zadd(k.scheduled, {struct.pack(">Q", 1) + b"x": 2**45}),
         {"scheduled": "no job"},
@@ -353,7 +353,7 @@ def test_a_look_at_any_layout_writes_nothing_and_finds_nothing_in_a_sound_queue(
     found = look_twice(server, client, any_queue)
     assert found.damaged_parts == ()
     counts = any_queue.counts()
-    assert found.jobs == counts.waiting + counts.leased + counts.dead + counts.broken
+    assert found.jobs == counts.waiting + counts.running + counts.dead + counts.broken
 
 
 def test_a_look_beside_live_workers_finds_no_problem(app: Windlass, any_queue: Queue) -> None:
@@ -419,7 +419,7 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
         "workqueue",
         lambda client, queue: client.lpush(f"{NAME}:queue", leased(queue).id),
         "queue",
-        "leased too",
+        "running too",
     ),
     "workqueue: work on no item": (
         "workqueue",
@@ -491,7 +491,7 @@ FOREIGN_DAMAGES: dict[str, tuple[str, Callable[[Any, Queue], object], str, str]]
         "processor",
         lambda client, queue: client.lpush(f"jobs_queued:{NAME}", leased(queue).id),
         "queued",
-        "leased too",
+        "running too",
     ),
     "processor: a dispatched one that is no job": (
         "processor",

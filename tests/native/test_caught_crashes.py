@@ -37,7 +37,7 @@ def handle(queue: Queue, keeps: bool | None = None) -> JobHandle[object]:
 
 
 def test_who_waits_is_told_of_a_crash(caught: Queue, client: redis.Redis) -> None:
-    caught.enqueue(b"", id="a", max_stalls=1)
+    caught.enqueue(b"", id="a", max_stalls=0)
     lease = take(caught)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handle(caught).result, 20)
@@ -62,7 +62,7 @@ def test_who_waits_is_told_of_a_stall(caught: Queue, client: redis.Redis, later:
 
 
 def test_who_asks_later_finds_what_was_kept(caught: Queue) -> None:
-    caught.enqueue(b"", id="a", max_stalls=2)
+    caught.enqueue(b"", id="a", max_stalls=1)
     assert settle(caught, Crashed(take(caught), "first", alone=True, keep_ms=HOUR)) == (True,)
     assert perform(caught, lambda layout: layout.result("a")) is None, "it is tried again"
     assert settle(caught, Crashed(take(caught), "second", alone=True, keep_ms=HOUR)) == (True,)
@@ -73,7 +73,7 @@ def test_who_asks_later_finds_what_was_kept(caught: Queue) -> None:
 
 def test_a_crash_keeps_to_its_own_result_in_a_batch(caught: Queue) -> None:
     for id in "abcde":
-        caught.enqueue(b"", id=id, max_stalls=1)
+        caught.enqueue(b"", id=id, max_stalls=0)
     leases = {lease.id: lease for lease in caught.lease_many(5)}
     assert all(
         settle(

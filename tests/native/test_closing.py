@@ -73,7 +73,7 @@ async def test_a_lease_that_nobody_waited_for_is_given_back(server: Server, clie
             proxy.faults = nth(HANG_REPLY, only={"EVALSHA"})
             lease = asyncio.create_task(queue.alease(60, holder="w"))
             with Windlass(server.url) as witness:
-                while not (await witness.queue("abandoned").acounts()).leased:
+                while not (await witness.queue("abandoned").acounts()).running:
                     pass
                 lease.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -124,11 +124,11 @@ def test_a_holder_that_is_being_taken_apart_is_lost_already(raw_queue: Queue, la
         pass
     later(11)
     assert raw_queue.lease(60, holder="other") is not None  # which takes the first thousand back
-    assert raw_queue.counts().leased > 1000
+    assert raw_queue.counts().running > 1000
     assert not raw_queue.beat("w", 10)
-    assert raw_queue.lease(10, holder="w") is None or raw_queue.counts().leased < 1500
+    assert raw_queue.lease(10, holder="w") is None or raw_queue.counts().running < 1500
     raw_queue.clean()
-    assert raw_queue.counts().leased <= 2
+    assert raw_queue.counts().running <= 2
 
 
 def test_a_layout_that_does_not_exist_is_refused(app: Windlass) -> None:

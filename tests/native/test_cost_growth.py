@@ -31,7 +31,7 @@ from windlass.values.outcome import Completed
 
 FEW = 1000
 MANY = int(os.environ.get("WINDLASS_COST_JOBS", "200000"))
-STATES = {"ready": MANY, "scheduled": MANY, "leased": MANY // 10}
+STATES = {"ready": MANY, "scheduled": MANY, "running": MANY // 10}
 
 CALLS = 50
 TIMES, SLACK = 5, 200  # how much longer a script may take in the long queue: so many times, and so many microseconds
@@ -261,13 +261,13 @@ def test_the_queue_that_is_written_by_hand_is_as_one_of_our_own(
 ) -> None:
     fill(client, raw_queue, state, FEW)
     found = raw_queue.counts()
-    assert getattr(found, state) == found.waiting + found.leased == FEW
+    assert getattr(found, state) == found.waiting + found.running == FEW
     audit = raw_queue.audit()
     assert (audit.jobs >= FEW, audit.damaged_parts) == (True, ())
     job = raw_queue.get(f"{state}-000000000")
     assert job is not None
     assert (job.state, job.data, job.priority) == (state, DATA, 5)
-    if state == "leased":
+    if state == "running":
         assert job.holder == "holder-0"
         assert raw_queue.beat("holder-0")
         return
@@ -293,7 +293,7 @@ GROWING = {
     "other commands": "for _ = 1, redis.call('ZCARD', KEYS[1]) / 100 do redis.call('TIME') end return 1",
     "µs in a long one": "return #redis.call('ZRANGE', KEYS[1], 0, -1)",
 }
-INDEX = {"ready": "ready", "scheduled": "scheduled", "leased": "held"}
+INDEX = {"ready": "ready", "scheduled": "scheduled", "running": "held"}
 
 
 @pytest.mark.parametrize("complaint", GROWING)
@@ -314,7 +314,7 @@ def test_a_step_that_grows_is_noticed(
         check_growth(*found)
 
 
-@pytest.mark.parametrize("state", ["scheduled", "leased"])
+@pytest.mark.parametrize("state", ["scheduled", "running"])
 def test_what_comes_back_all_at_once_is_taken_in_pieces(
     app: Windlass, server: Server, client: redis.Redis, state: str
 ) -> None:
@@ -327,6 +327,6 @@ def test_what_comes_back_all_at_once_is_taken_in_pieces(
         turn = app.layout(queue.name).turn()
         found.append(cost(client, partial(app.run, partial(Session.perform, call=turn))))
         left = queue.counts()
-        assert (client.zcard(queue_key(queue.name, "ready")), left.waiting + left.leased) == (FEW, amount)
+        assert (client.zcard(queue_key(queue.name, "ready")), left.waiting + left.running) == (FEW, amount)
         queue.purge()
     assert found[1].commands.total() <= found[0].commands.total()

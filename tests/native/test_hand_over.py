@@ -89,7 +89,7 @@ def forward(app: Windlass, source: Queue, limit: int = 100) -> int:
 def test_children_are_there_when_the_parent_is_gone(source: Queue) -> None:
     hand_over(source, child(source, "one", b"1"), child(source, "two", b"2", priority=1), child(source, "three"))
     assert source.get("parent") is None
-    assert source.counts() == Counts(ready=3, scheduled=0, blocked=0, leased=0, dead=0)
+    assert source.counts() == Counts(ready=3, scheduled=0, blocked=0, running=0, dead=0)
     assert [(lease.id, lease.data, lease.attempt) for lease in source.lease_many(5)] == [
         ("two", b"2", 1),
         ("one", b"1", 1),
@@ -250,7 +250,7 @@ def test_a_thousand_hand_overs_with_lost_replies(lossy: Windlass, proxy: FaultPr
     assert sorted(links) == sorted(list(range(50)) * 20)
     for queue in (here, there):
         counts = queue.counts()
-        assert (counts.waiting, counts.leased, counts.outbox) == (0, 0, 0)
+        assert (counts.waiting, counts.running, counts.outbox) == (0, 0, 0)
 
 
 # -- to other queues, by way of the outbox ---------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_child_for_another_queue_waits_in_the_outbox(source: Queue, target: Qu
     turn = perform(source, lambda layout: layout.turn([Completed(lease, hand_overs=(child(target, "ä", b"\x00d"),))]))
     assert turn.outbox == 1
     counts = source.counts()
-    assert (counts.outbox, counts.ready, counts.leased) == (1, 0, 0)
+    assert (counts.outbox, counts.ready, counts.running) == (1, 0, 0)
     (parcel,) = parcels(source)
     assert (parcel.queue, parcel.id, parcel.data, parcel.change) == (target.name, "ä", add_sum(b"\x00d"), b"")
     assert target.counts().waiting == 0

@@ -33,7 +33,7 @@ def test_a_plain_push_becomes_a_job(queue: Queue, server: Server, client: redis.
     assert lease.id
     job = queue.get(lease.id)
     assert job is not None
-    assert (job.state, job.data) == (State.LEASED, b'{"user": 42}')
+    assert (job.state, job.data) == (State.RUNNING, b'{"user": 42}')
     assert queue.complete(lease)
     assert queue.counts() == Counts(0, 0, 0, 0, 0)
 

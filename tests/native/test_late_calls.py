@@ -50,7 +50,7 @@ def test_a_look_that_found_nothing_when_repeated_leases_nothing_later(
     queue = app.queue("late")
     queue.enqueue(b"x", id="job")
     straggler.arrive(client)
-    assert queue.counts().leased == 0, "nobody would know of it"
+    assert queue.counts().running == 0, "nobody would know of it"
     lease = queue.lease()
     assert lease is not None
     assert queue.complete(lease)
@@ -136,7 +136,7 @@ async def test_what_is_given_back_is_given_back_even_if_that_is_in_doubt(
 async def _abandon_a_lease(queue: Queue, proxy: FaultProxy, witness: Queue) -> None:
     proxy.faults = nth(HANG_REPLY, only={"EVALSHA"})
     lease = asyncio.create_task(queue.alease(60, holder="w"))
-    await asyncio.to_thread(wait_until, lambda: witness.counts().leased == 1, "the lease")
+    await asyncio.to_thread(wait_until, lambda: witness.counts().running == 1, "the lease")
     lease.cancel()
     with pytest.raises(asyncio.CancelledError):
         await lease

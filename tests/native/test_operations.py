@@ -89,8 +89,8 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(queue: Queue,
         leases = lease_losing_the_reply(queue, proxy, holder)
         assert [lease.data for lease in leases] == [b"0", b"1"]
         assert [lease.priority for lease in leases] == [0, 1]
-        assert queue.counts().leased == 2
-        stored = {job.id: job.fence for job in queue.jobs(State.LEASED).jobs}
+        assert queue.counts().running == 2
+        stored = {job.id: job.fence for job in queue.jobs(State.RUNNING).jobs}
         assert stored == {lease.id: lease.fence for lease in leases}
         for lease in leases:
             queue.release(lease)
@@ -106,7 +106,7 @@ def test_a_lease_whose_reply_was_lost_is_found_among_very_many_of_the_same_holde
     assert proxy.counts["drop_reply"] == 1
     assert [lease.fence for lease in leases] == sorted({lease.fence for lease in leases} - set(before))
     assert len(leases) == 1000
-    assert queue.counts().leased == 10_000
+    assert queue.counts().running == 10_000
 
 
 def test_a_lost_retry_charges_one_failure(queue: Queue, proxy: FaultProxy) -> None:

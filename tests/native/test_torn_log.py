@@ -26,7 +26,7 @@ def picture(queue: Queue) -> Any:
     """All that can be seen of a queue."""
     counts = queue.counts()
     jobs = {state.value: list(queue.all_jobs(state)) for state in State}
-    return (counts.leased, counts.blocked, counts.dead, counts.paused, jobs)
+    return (counts.running, counts.blocked, counts.dead, counts.paused, jobs)
 
 
 def live(queue: Queue, chance: random.Random, leases: list[Lease]) -> None:

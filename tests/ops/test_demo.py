@@ -378,7 +378,7 @@ def test_the_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
         done=600,
         ready=200,
         scheduled=50,
-        leased=14,
+        running=14,
         dead=1,
         pace=123.0,
         processes=tuple(ProcessView(role, 10_000, state, 8, 800, 2) for role, state in roles.items()),

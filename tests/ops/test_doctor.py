@@ -481,7 +481,7 @@ async def work_a_little(app: Windlass, **options: Any) -> None:
     try:
         await app.find("nothing").aenqueue()  # type: ignore[union-attr]
         queue = app.queue("guarded")
-        await until(lambda: working.done() or not (counts := queue.counts()).waiting + counts.leased)
+        await until(lambda: working.done() or not (counts := queue.counts()).waiting + counts.running)
         await worker.stop()
     finally:
         await working

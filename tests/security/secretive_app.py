@@ -74,7 +74,7 @@ async def outlast_on_the_loop(secret: str) -> None:
     await asyncio.sleep(60)
 
 
-@app.task(run="process", **{**once, "max_stalls": 1})
+@app.task(run="process", **once)
 def crash(secret: str) -> None:
     """Its process dies."""
     os.kill(os.getpid(), signal.SIGSEGV)

@@ -232,7 +232,7 @@ def _all_kinds(app: Windlass, queue: Queue, number: int) -> None:
         queue.pause()
         queue.resume()
     queue.counts()
-    for state in (State.READY, State.LEASED):
+    for state in (State.READY, State.RUNNING):
         _unless_refused(lambda state=state: queue.jobs(state, limit=3))
     holder = f"holder-{number}"
     queue.beat(holder, 10, register=True)

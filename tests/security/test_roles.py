@@ -347,7 +347,7 @@ def test_a_worker_does_all_its_work_with_the_rights_of_a_worker(server: Server, 
                 counts = queue.counts()
                 record = app.schedules.get("often", queue.name)
                 ticked = record is not None and record.fired > 0
-                return ticked and (counts.leased, counts.broken, counts.parked, counts.outbox) == (0, 1, 1, 0)
+                return ticked and (counts.running, counts.broken, counts.parked, counts.outbox) == (0, 1, 1, 0)
 
             wait_until(done, "all to be done")
             assert [found.queues for found in app.workers()] == [{"guarded-tasks": 1}]

@@ -150,7 +150,7 @@ def test_a_job_is_readable_in_every_state(queue: Queue) -> None:
     assert read("scheduled") == [b"later"] * 2
     assert read("ready") == [b"now"] * 2
     lease = one(queue)
-    assert read("leased") == [b"now"] * 2
+    assert read("running") == [b"now"] * 2
     queue.enqueue(b"next", id="a")
     assert [record.data for record in queue.jobs("blocked").jobs] == [b"next"]
     assert queue.fail(lease)
@@ -220,7 +220,7 @@ def test_an_unsigned_job_is_broken_and_the_others_are_handed_out(queue: Queue, d
     assert "unsigned" in broken(queue, "b")
     assert "mallory" not in broken(queue, "b")
     counts = queue.counts()
-    assert (counts.leased, counts.broken, counts.holders) == (2, 1, 1)
+    assert (counts.running, counts.broken, counts.holders) == (2, 1, 1)
 
 
 def test_who_wants_one_job_gets_the_first_sound_one(queue: Queue, data: Payloads) -> None:
@@ -228,7 +228,7 @@ def test_who_wants_one_job_gets_the_first_sound_one(queue: Queue, data: Payloads
         queue.enqueue(b"x", id=id)
     data["a"] = data["b"] = b"forged"
     assert one(queue).id == "c"
-    assert (queue.counts().broken, queue.counts().leased) == (2, 1)
+    assert (queue.counts().broken, queue.counts().running) == (2, 1)
     assert queue.lease() is None
 
 
@@ -328,7 +328,7 @@ def test_what_nobody_waited_for_goes_back_the_refused_as_well(raw_queue: Queue, 
     undo = call.undo(turn)
     assert undo is not None
     raw_queue._flow_runner.run(lambda session: session.perform(undo))
-    assert (raw_queue.counts().ready, raw_queue.counts().leased) == (2, 0)
+    assert (raw_queue.counts().ready, raw_queue.counts().running) == (2, 0)
 
 
 async def test_who_leaves_while_a_forged_job_is_put_aside_holds_nothing(
@@ -345,7 +345,7 @@ async def test_who_leaves_while_a_forged_job_is_put_aside_holds_nothing(
     with pytest.raises(asyncio.CancelledError):
         await leasing
     proxy.faults = None
-    assert raw_queue.counts().leased == 1
+    assert raw_queue.counts().running == 1
     lease = await queue.alease()
     assert lease is not None
     assert lease.id == "a"
@@ -696,6 +696,6 @@ def test_a_program_with_wrong_keys_leaves_the_queue_to_others(server: Server) ->
             other.queue("sealed-guard").lease()
         counts = queue.counts()
         assert 0 < counts.broken <= MAX_RUN
-        assert (counts.broken + counts.ready, counts.leased) == (5 * MAX_RUN, 0)
+        assert (counts.broken + counts.ready, counts.running) == (5 * MAX_RUN, 0)
         assert all(queue.revive([job.id for job in queue.jobs("broken", limit=100).jobs]))
         assert queue.complete_many(queue.lease_many(5 * MAX_RUN)) == [True] * 5 * MAX_RUN

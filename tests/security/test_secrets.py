@@ -100,13 +100,13 @@ def _fail_in_every_way(app: Windlass, worker: subprocess.Popen[bytes], log: Path
     queue.enqueue(write_envelope("nobody_knows", b"[%s]" % _secret.encode()), id="unknown")
     raw.enqueue(CANARY.encode(), id="raw")
     cancelled = queue.enqueue(write_envelope("be_cancelled", b"[%s]" % _secret.encode()), id="cancelled").id
-    wait_until(lambda: (job := queue.get(cancelled)) and job.state is State.LEASED, "it to run")
+    wait_until(lambda: (job := queue.get(cancelled)) and job.state is State.RUNNING, "it to run")
     assert queue.cancel(cancelled, running=True)
 
     def done() -> bool:
         assert worker.poll() is None, log.read_text()
         counts = queue.counts()
-        return not (counts.ready or counts.leased or raw.counts().waiting or raw.counts().leased)
+        return not (counts.ready or counts.running or raw.counts().waiting or raw.counts().running)
 
     wait_until(lambda: done() and queue.counts().scheduled == queue.counts().parked, "all to have failed")
     worker.send_signal(signal.SIGTERM)

@@ -83,7 +83,7 @@ def test_what_was_written_past_the_limit_of_a_payload_is_run_or_put_aside(probe:
         for id in ids:
             probe.queue.update(id, delay=0)
         client.lpush(keys["inbox"], b"\xff" * (4 << 20), b"[" * (4 << 20), sizes[-1])
-    wait_until(lambda: probe.queue.counts().waiting == probe.queue.counts().leased == 0, "all to be taken")
+    wait_until(lambda: probe.queue.counts().waiting == probe.queue.counts().running == 0, "all to be taken")
     survived(probe, ids)
     states = {job and job.state for job in map(probe.queue.get, ids)}
     assert states <= {None, State.BROKEN}, "run, or seen not to be what was enqueued"

@@ -241,7 +241,7 @@ def test_a_server_that_stops_for_longer_than_a_call_may_take(own: Server, face: 
         assert len(while_stopped(queue.enqueue_many, [b"a", b"b", b"c"])) == 3
         assert queue.counts().ready == 3
         first, second = while_stopped(queue.lease_many, 2)
-        assert (queue.counts().ready, queue.counts().leased) == (1, 2)
+        assert (queue.counts().ready, queue.counts().running) == (1, 2)
         assert while_stopped(queue.complete, first) is True
         assert while_stopped(lambda: queue.retry(second, delay=0)) is True
         again = queue.lease_many(5)

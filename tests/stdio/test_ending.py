@@ -78,7 +78,7 @@ def test_a_closed_output_ends_it_with_a_line_in_the_log(server: Server, app: Win
         assert process.wait(15) == 1
         _, ended = map(json.loads, process.stderr.read().splitlines())
     assert (ended["log_level"], ended["log_message"].split(":")[0]) == ("error", "the reader closed standard output")
-    left = (queue.counts().ready, queue.counts().leased)
+    left = (queue.counts().ready, queue.counts().running)
     assert left == ((0, 1) if layout == "processor" else (1, 0)), "it comes back in 9 s, or at once"
     queue.purge()
 

@@ -49,7 +49,7 @@ def test_the_life_of_a_job(native: Service, queue: Queue) -> None:
     assert native.listed("worker")["workers"] == [{"uuid": "w", "state": "busy"}]
     job = queue.get("a")
     assert job is not None
-    assert (job.state, job.holder, job.progress) == (State.LEASED, "w", 0.5)
+    assert (job.state, job.holder, job.progress) == (State.RUNNING, "w", 0.5)
     native.job("job_finished", "w", "a")
     (worker,) = native.listed("worker")["workers"]
     assert (worker["uuid"], worker["state"]) == ("w", "idle")
@@ -149,7 +149,7 @@ def test_when_its_input_ends_what_was_not_accepted_is_given_back(start: Start, a
     first, _ = service.assigned(), service.assigned()
     service.job("job_accepted", *first)
     assert service.end() == 0
-    assert (queue.counts().leased, queue.counts().ready) == (1, 1)
+    assert (queue.counts().running, queue.counts().ready) == (1, 1)
     (job,) = queue.jobs("ready").jobs
     assert job.stalls == 0, "nobody is to blame"
 
@@ -192,5 +192,5 @@ async def test_a_service_with_wrong_keys_leaves_the_queue_to_others(server: Serv
         assert await dispatcher.dispatch(queue.name, [f"w{n}" for n in range(2 * MAX_RUN)]) == []
         assert await dispatcher.dispatch(queue.name, ["w1"]) == [], "the queue is suspended"
         counts = await queue.acounts()
-        assert (counts.broken, counts.ready, counts.leased) == (MAX_RUN, 2 * MAX_RUN, 0)
+        assert (counts.broken, counts.ready, counts.running) == (MAX_RUN, 2 * MAX_RUN, 0)
         await queue.apurge()

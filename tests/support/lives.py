@@ -775,21 +775,21 @@ class Life:
     def do_counts(self) -> None:
         found: Counts = self.queue().counts()
         seen = self.seen
-        assert (found.waiting, found.leased) == (len(seen.waiting) + len(seen.blocked), len(seen.held))
+        assert (found.waiting, found.running) == (len(seen.waiting) + len(seen.blocked), len(seen.held))
         assert (found.dead, found.broken) == (len(seen.dead), len(seen.broken))
 
     def do_jobs(self) -> None:
         queue, seen = self.queue(), self.peer.look()
         ready = list(queue.all_jobs(State.READY))
         assert [job.id for job in ready] == [id for id in seen.waiting if id not in seen.later]
-        leased = list(queue.all_jobs(State.LEASED))
+        leased = list(queue.all_jobs(State.RUNNING))
         assert sorted(job.id for job in leased) == sorted(seen.held)
         for job in leased:
             self.check_record(job)
 
     def check_record(self, record: JobRecord) -> None:
         job = self.jobs[record.id]
-        assert (record.data, record.state) == (job.data, "leased" if job.state == "held" else "ready")
+        assert (record.data, record.state) == (job.data, "running" if job.state == "held" else "ready")
         if job.grip and job.grip.lease:
             assert (record.fence, record.holder) == (job.grip.lease.fence, job.grip.lease.holder)
 

@@ -98,5 +98,5 @@ def live_with_losses(queue: Any, proxy: FaultProxy, operations: int, seed: int, 
                     assert queue.release(lease)
     assert set(done) == added
     assert set(done.values()) == {1}
-    assert queue.counts().waiting == queue.counts().leased == 0
+    assert queue.counts().waiting == queue.counts().running == 0
     assert proxy.counts["drop_reply"] > operations // 400

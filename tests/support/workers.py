@@ -342,7 +342,7 @@ class Workshop:
     def _wait_empty(self, queue: Queue, timeout: float) -> None:
         def empty() -> bool:
             counts = queue.counts()
-            return not (counts.waiting or counts.leased or counts.outbox)
+            return not (counts.waiting or counts.running or counts.outbox)
 
         try:
             wait_until(empty, f"{queue.name} to be empty", timeout=timeout)

@@ -154,7 +154,7 @@ def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> No
         queue = app.queue("guarded")
         perform(queue, lambda layout: layout.beat("someone", 30, register=True, failure_handler=Limits()))
         job = JobHandle[int](queue._layout, queue._flow_runner, "0")
-        master.enqueue_many(RawJob(b"", id=str(n), max_stalls=1) for n in range(7))
+        master.enqueue_many(RawJob(b"", id=str(n), max_stalls=0) for n in range(7))
         events = job.events(timeout=20)
         assert next(events).kind == "ready"
         first, *others = queue.lease_many(7)
@@ -200,7 +200,7 @@ def test_a_reader_looks_at_everything(server: Server, master: Queue, face: type)
         queue = through(face, app.queue("guarded"))
         counts = queue.counts()
         assert (counts.ready, counts.scheduled, counts.blocked) == (1, 1, 1)
-        assert (counts.leased, counts.dead, counts.inbox) == (1, 1, 1)
+        assert (counts.running, counts.dead, counts.inbox) == (1, 1, 1)
         for id in ("ready", "noted", "runs", "grave", "broken"):
             assert queue.get(id) is not None
         assert perform(queue, lambda layout: layout.result("ready")) is None

@@ -104,7 +104,7 @@ async def test_a_job_waiting_for_a_slot_can_be_cancelled(app: Windlass, runner_s
     runner.cancel("odd", "2")
     working = asyncio.create_task(runner.run())
     done.set()
-    await until(lambda: app.queue("odd").counts().leased == 0)
+    await until(lambda: app.queue("odd").counts().running == 0)
     await runner.drain(1)
     await working
     assert ran == [1]
@@ -219,10 +219,10 @@ async def test_jobs_leased_ahead_are_returned_when_a_job_takes_long(app: Windlas
     worker = app.worker(concurrency=1, threads=1)
     working = asyncio.create_task(worker.run())
     await until(lambda: len(ran) == 301)
-    await until(lambda: app.queue("odd").counts().leased == 1, 5)
+    await until(lambda: app.queue("odd").counts().running == 1, 5)
     assert app.queue("odd").counts().ready == 299
     enough.set()
-    await until(lambda: len(ran) == 600 and app.queue("odd").counts().leased == 0)
+    await until(lambda: len(ran) == 600 and app.queue("odd").counts().running == 0)
     assert sorted(ran) == list(range(600)), "each of them once"
     await worker.stop()
     await working
@@ -367,6 +367,6 @@ async def work_off(app: Windlass, calls: list[TaskCall], done: Callable[[], bool
     await app.aenqueue_many(calls)
     worker = app.worker(concurrency=slots)
     working = asyncio.create_task(worker.run())
-    await until(lambda: done() and app.queue("odd").counts().leased == 0)
+    await until(lambda: done() and app.queue("odd").counts().running == 0)
     await worker.stop()
     await working

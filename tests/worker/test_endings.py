@@ -92,7 +92,7 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
         )
         assert "was killed: it did not end within the grace period" in impatient.log
         shop.wait(lambda: "was killed: it did not end within the grace period" in patient.log, "the other worker's end")
-        assert all(shop.queue(queue).counts().leased == 6 for queue in queues), "nothing that they said was heard"
+        assert all(shop.queue(queue).counts().running == 6 for queue in queues), "nothing that they said was heard"
         assert not set(going_on) & set(shop.journal.ids("end"))
 
         first.faults = None
@@ -148,7 +148,7 @@ def test_long_jobs_finish_on_a_replaced_runner(shop: Workshop, tmp_path: Path) -
         (end,) = shop.journal.wait(1, "end", id=id)
         assert (end.run, end.pid, end.attempt) == (start.run, start.pid, 1)
     wait_dead(second)
-    shop.wait(lambda: shop.queue("loops").counts().leased == 1, "all else to be settled")
+    shop.wait(lambda: shop.queue("loops").counts().running == 1, "all else to be settled")
     # The first runner still has a job, and SIGTERM applies to it too.
     assert worker.stop() == 0
     wait_dead(first, third)
@@ -207,7 +207,7 @@ def test_a_hand_over_above_the_limit_fails_the_parent(shop: Workshop) -> None:
         assert "InvalidOption: a job can hand over 1,000 jobs and 8,388,608 bytes at most: hand over jobs" in message
     shop.wait_empty("parents")
     counts = shop.queue("children").counts()
-    assert (counts.waiting, counts.leased, counts.dead) == (0, 0, 0)
+    assert (counts.waiting, counts.running, counts.dead) == (0, 0, 0)
 
 
 def test_a_hand_over_at_the_limit_works(shop: Workshop) -> None:
@@ -318,7 +318,7 @@ def test_a_missed_cancellation_arrives_after_resubscribing(server: Server, tmp_p
         heard = [ids["loop"], ids["thread"]]
         assert sorted(entry.id for entry in shop.journal.wait(2, "cancelled")) == sorted(heard)
         wait_dead(shop.journal.all("start", id=ids["process"])[0].pid)
-        running = {job.id for queue in QUEUES.values() for job in shop.queue(queue).all_jobs("leased")}
+        running = {job.id for queue in QUEUES.values() for job in shop.queue(queue).all_jobs("running")}
         assert running == set(bystanders), "others go on"
         assert "Runner " not in worker.log
 

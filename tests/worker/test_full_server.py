@@ -35,7 +35,7 @@ def test_workers_drain_a_full_server(tmp_path: Path) -> None:
         shop.wait_empty()
         counts = shop.queue().counts()
         failing = len(taken) // 51
-        assert (counts.ready, counts.leased, counts.dead) == (0, 0, failing)
+        assert (counts.ready, counts.running, counts.dead) == (0, 0, failing)
         assert len(shop.journal.all("done")) == 50 * failing, "each once"
         assert len(shop.journal.all("try")) == 3 * failing
         assert "memory is full" not in worker.log, "no settle was refused"

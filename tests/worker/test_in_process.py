@@ -37,7 +37,7 @@ async def test_it_runs_coroutines_and_threads_and_stops(app: Windlass) -> None:
     await worker.stop()
     await working
     assert sorted(seen) == sorted([("loop", n, True) for n in range(20)] + [("thread", n, False) for n in range(20)])
-    assert (await app.queue("local").acounts()).leased == 0
+    assert (await app.queue("local").acounts()).running == 0
 
 
 async def test_cancelling_it_returns_running_jobs(app: Windlass) -> None:
@@ -184,7 +184,7 @@ async def test_a_worker_that_lost_its_leases_stops_its_jobs_and_goes_on(app: Win
     await worker.stop()
     await working
     assert [what for _, what in sorted(runs)] == ["began", "stopped", "began"]
-    assert (await app.queue("local").acounts()).leased == 0
+    assert (await app.queue("local").acounts()).running == 0
 
 
 async def test_what_it_cannot_do_is_refused(app: Windlass) -> None:

@@ -57,7 +57,7 @@ def test_a_waiting_job_does_not_start_after_its_lease_is_lost(
     calls = [shop.call("wait_for", str(gate if n == 0 else open_gate), queue="first") for n in range(6)]
     blocker, *behind = shop.send_many(calls)
     shop.journal.wait(1, "start", id=blocker)
-    wait_until(lambda: shop.queue("first").counts().leased > 1, "some to be fetched ahead")
+    wait_until(lambda: shop.queue("first").counts().running > 1, "some to be fetched ahead")
     proxy.faults = always(HANG, only=calls_on("first"))
     shop.journal.wait(1, "stopped", id=blocker)
     other = shop.send("wait_for", str(open_gate), queue="second")
@@ -81,7 +81,7 @@ def test_a_lease_with_a_lost_reply_is_returned_by_its_living_worker(
     wait_until(lambda: shop.server.command("ZCARD", queue_key("loops", "idle")), "it to be idle")
     proxy.faults = always(DROP_REPLY, only=calls_on("loops", scripts.TURN))
     lost = shop.send("loop_wait", 0.0, queue="loops")
-    shop.wait_state("loops", lost, "leased")
+    shop.wait_state("loops", lost, "running")
     wait_until(lambda: worker.log.count("its reply was lost") >= 2, "the worker to give up on it")
     quick = shop.send("thread_wait", 0.0, queue="threads")
     shop.journal.wait(1, "end", id=quick)
@@ -115,7 +115,7 @@ def test_a_queue_in_doubt_does_not_hold_up_the_others(server: Server) -> None:
         # The next call on this queue returns the job whose lease reply was lost, and it is done once.
         assert doubtful.enqueue(b"x", id="third").status is Status.ADDED
         counts = doubtful.counts()
-        assert (counts.ready, counts.leased) == (3, 0)
+        assert (counts.ready, counts.running) == (3, 0)
         again = doubtful.lease_many(3, 60, holder="w")
         assert [(each.id, each.failures, each.stalls) for each in again] == [
             ("first", 0, 0), ("second", 0, 0), ("third", 0, 0),

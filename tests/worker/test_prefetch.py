@@ -126,7 +126,7 @@ class Bench:
 
     def __init__(self, slots: int, max_jobs: int | None = None) -> None:
         self.app = Windlass("unix:///nowhere")
-        self.app.task(queue="q", run="process", max_stalls=1)(_short)
+        self.app.task(queue="q", run="process", max_stalls=0)(_short)
         slot_table = SlotTable.create(slots)
         self.executor = ProcessExecutor(range(slots), slot_table, self, self._finished, source=self, max_jobs=max_jobs)
         self.executor._typical = 0.0  # jobs are known to be short

@@ -115,7 +115,7 @@ def test_a_waiting_job_that_the_old_copy_does_not_know_never_starts(own: Server,
         behind = shop.send_many(shop.call("wait_for", str(open_gate), queue="first") for _ in range(5))
         shutil.copytree(own.dir / "appendonlydir", copy)
         queue.resume()
-        wait_until(lambda: queue.counts().leased > 1, "some to be fetched ahead")
+        wait_until(lambda: queue.counts().running > 1, "some to be fetched ahead")
         restore(own, copy)
         wait_until(lambda: "has lost data" in worker.log, "the worker to find out")
         later = time.monotonic()

@@ -49,7 +49,7 @@ def test_a_loaded_worker_stops_in_time_and_no_attempt_is_charged(shop: Workshop)
         shop.journal.wait(seen + 15, "start")
         assert worker.stop() == 0
         assert worker.processes() == []
-        assert all(shop.queue(queue).counts().leased == 0 for queue in QUEUES.values()), "all was given back"
+        assert all(shop.queue(queue).counts().running == 0 for queue in QUEUES.values()), "all was given back"
         assert all(shop.queue(queue).counts().holders == 0 for queue in QUEUES.values())
         long = cancel_long(shop)
         ids = [id for id in ids if id not in long]
@@ -239,5 +239,5 @@ def test_an_idle_worker_is_woken(shop: Workshop) -> None:
     shop.start("queues", environment={"WINDLASS_TEST_POLL_S": str(FOREVER_S)})
     for number in range(40):
         way = WAYS[number % 2]
-        wait_until(lambda: all(shop.queue(queue).counts().leased == 0 for queue in QUEUES.values()), "idle")
+        wait_until(lambda: all(shop.queue(queue).counts().running == 0 for queue in QUEUES.values()), "idle")
         shop.journal.wait(1, "start", id=send(shop, way, 0.0))

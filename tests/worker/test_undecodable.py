@@ -42,10 +42,10 @@ def test_old_code_leaves_a_queue_to_a_worker_with_new_code(server: Server, tmp_p
         wait_suspended(shop)
         counts = queue.counts()
         assert 0 < counts.broken <= 2 * MAX_RUN, "one run, and the jobs that it tried since then"
-        assert counts.ready + counts.leased + counts.broken == JOBS
+        assert counts.ready + counts.running + counts.broken == JOBS
         assert "leases no more of its jobs" in old.log
         shop.start("versions")
-        wait_until(lambda: queue.counts().ready + queue.counts().leased == 0, "the new worker to run the others")
+        wait_until(lambda: queue.counts().ready + queue.counts().running == 0, "the new worker to run the others")
         broken = [job.id for job in queue.jobs("broken", limit=100).jobs]
         old.stop()
         assert all(queue.revive(broken))
@@ -63,7 +63,7 @@ def test_wrong_keys_under_the_right_id_leave_a_queue_to_the_right_ones(
         wait_suspended(shop)
         counts = queue.counts()
         assert 0 < counts.broken <= 2 * MAX_RUN
-        assert counts.ready + counts.leased + counts.broken == JOBS
+        assert counts.ready + counts.running + counts.broken == JOBS
         wrong.stop()
         shop.start("versions", environment=keys(KEY))
         assert all(queue.revive([job.id for job in queue.jobs("broken", limit=100).jobs]))
@@ -79,7 +79,7 @@ def test_a_queue_with_max_broken_jobs_is_suspended_and_loses_none(server: Server
         shop.start("versions", environment={"WINDLASS_TEST_MAX_BROKEN": str(most)})
         wait_suspended(shop)
         counts = queue.counts()
-        assert (counts.broken, counts.ready + counts.leased) == (most, 20)
+        assert (counts.broken, counts.ready + counts.running) == (most, 20)
         queue.enqueue(write_envelope("greet", b'{"number": 1}'), id="good")
         (worker,) = app.workers()
         assert "max_broken" in worker.suspended["default"]

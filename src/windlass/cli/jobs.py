@@ -35,6 +35,9 @@ def jobs(
 ) -> None:
     """List the jobs of a queue, or show one job.
 
+    The states: ready (can run now), scheduled (its run time is ahead), blocked (it waits because a job with the same id
+    is running), running, dead (it failed for good) and broken (no worker can decode its payload, so it never ran).
+
     Ready and scheduled jobs are listed in the order in which they will run; the latest dead job comes first. With an
     id, the command shows all about that job, and exits with 3 if there is none. Payloads need --data.
 

@@ -11,7 +11,7 @@ from windlass.cli.options import json_option, option_of, yes_option
 from windlass.cli.output import plural, print_json
 from windlass.values.job import State
 
-PURGEABLE = [state for state in STATES if state != State.LEASED]
+PURGEABLE = [state for state in STATES if state != State.RUNNING]
 
 
 @click.command()
@@ -43,9 +43,9 @@ def purge_jobs(app: Windlass, queue: str, state: State | None, yes: bool, as_jso
     """Delete the jobs of one state, or all jobs; ask first, unless `yes`."""
     if not yes:
         counts = app.queue(queue).counts()
-        amount = getattr(counts, state) if state else counts.waiting + counts.leased + counts.dead + counts.broken
+        amount = getattr(counts, state) if state else counts.waiting + counts.running + counts.dead + counts.broken
         what = plural(amount, f"{state} job" if state else "job")
-        running = f", {counts.leased} of them running" if state is None and counts.leased else ""
+        running = f", {counts.running} of them running" if state is None and counts.running else ""
         click.confirm(f"Delete {what} of queue {queue}{running}?", abort=True, err=True)
     deleted = app.queue(queue).purge(state)
     if as_json:

@@ -17,7 +17,7 @@ from windlass.cli.output import as_object, make_table, plural, print_json, print
 from windlass.errors import AccessDenied, KeyConflict, UnsupportedByLayout
 from windlass.values.worker_record import WorkerRecord
 
-COLUMNS = ("queue", "ready", "scheduled", "blocked", "leased", "dead", "broken", "workers")
+COLUMNS = ("queue", "ready", "scheduled", "blocked", "running", "dead", "broken", "workers")
 WATCH_INTERVAL_S = 1.0
 MAX_SEARCHED = 100  # scheduled jobs; parked jobs are due soon, so they are among the first
 UNKNOWN_TASK = re.compile("no worker has registered the task (.*)")
@@ -33,6 +33,9 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
 
     Shows all queues, or the queues that you name. Below the table it lists problems: paused queues, queues with jobs
     and no worker, jobs of a task that no worker knows.
+
+    A blocked job waits because a job with the same id is running. A broken job never ran, because no worker can decode
+    its payload: `windlass dead list --broken QUEUE` says why.
 
     --json also counts the tags of waiting and running jobs, among the first 20,000 or so that have options.
 

@@ -142,7 +142,7 @@ class NativeDispatcher:
             page = await self._queue(queue).ajobs(State.READY, limit=_MAX_LISTED)
             total = (await self._queue(queue).acounts()).ready
             return JobList(queue, total, [QueuedJob(job.id, job.priority) for job in page.jobs])
-        leased = (await self._queue(queue).ajobs(State.LEASED, limit=_MAX_LISTED)).jobs
+        leased = (await self._queue(queue).ajobs(State.RUNNING, limit=_MAX_LISTED)).jobs
         if kind == "workers":
             known = [KnownWorker(worker, "idle", iso(at * 1000)) for worker, at in self._seen.get(queue, {}).items()]
             known += [KnownWorker(worker, "busy") for worker in sorted({job.holder for job in leased if job.holder})]
@@ -170,7 +170,7 @@ class NativeDispatcher:
     async def _find(self, queue: str, worker: str, uuid: str) -> JobRecord | None:
         """The job, if this worker holds it."""
         record = await self._queue(queue).aget(uuid)
-        return record if record and record.state is State.LEASED and record.holder == worker else None
+        return record if record and record.state is State.RUNNING and record.holder == worker else None
 
     async def _held(self, queue: str, worker: str) -> list[JobRecord]:
         layout = self.layout(queue)

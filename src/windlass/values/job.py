@@ -58,7 +58,7 @@ class State(StrEnum):
     READY = "ready"
     SCHEDULED = "scheduled"
     BLOCKED = "blocked"
-    LEASED = "leased"
+    RUNNING = "running"
     DEAD = "dead"
     BROKEN = "broken"
 
@@ -261,7 +261,7 @@ class Counts(Struct, frozen=True):
     ready: int
     scheduled: int
     blocked: int
-    leased: int
+    running: int
     dead: int
     inbox: int = 0
     holders: int = 0

@@ -92,13 +92,13 @@ def test_a_job_that_a_peer_gave_back_and_we_took_again_belongs_to_the_later_leas
     assert first is not None
     assert second is not None
     assert [mail.complete(first), mail.complete(second)] == [False, True]
-    assert mail.counts().leased == 0
+    assert mail.counts().running == 0
 
 
 def test_two_equal_texts_are_one_job_while_they_run(mail: Queue, peer: Peer, lose: Lose) -> None:
     peer.queue('["a",1]', '["a",1]')
     first, second = mail.lease_many(2, holder="w")
-    assert mail.counts().leased == 1
+    assert mail.counts().running == 1
     assert not mail.retry(first, delay=0)
     lose("w")
     assert mail.clean().recovered == 1
@@ -153,7 +153,7 @@ def test_beside_peers_every_job_is_done_with_crashes_on_both_sides(
     assert set(done) == set(range(total))
     assert set(done.values()) == {1}, "no job was acknowledged twice"
     mail.clean()
-    assert (mail.counts().ready, mail.counts().leased) == (0, 0)
+    assert (mail.counts().ready, mail.counts().running) == (0, 0)
 
 
 # -- lost replies ------------------------------------------------------------------------------------
@@ -204,13 +204,13 @@ VERBS: dict[str, Verb[Queue, Counted]] = {
 def test_a_lost_call_is_repeated_and_applied_once(lossy: Queue, proxy: FaultProxy, verb: str, fault: Any) -> None:
     VERBS[verb].survives(lossy, proxy, fault)
     counts = lossy.counts()
-    assert (counts.ready, counts.leased, counts.dead) == VERBS[verb].left
+    assert (counts.ready, counts.running, counts.dead) == VERBS[verb].left
 
 
 def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(lossy: Queue, proxy: FaultProxy, peer: Peer) -> None:
     peer.queue("broken", *ABC)
     leases = lease_losing_the_reply(lossy, proxy)
     assert [(lease.id, lease.data) for lease in leases] == [("a", b"1"), ("b", b"2")]
-    assert {job.id: job.fence for job in lossy.jobs(State.LEASED).jobs} == {lease.id: lease.fence for lease in leases}
+    assert {job.id: job.fence for job in lossy.jobs(State.RUNNING).jobs} == {lease.id: lease.fence for lease in leases}
     assert lossy.complete_many(leases) == [True, True]
     assert lossy.counts().broken == 1

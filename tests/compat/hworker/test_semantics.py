@@ -110,7 +110,7 @@ def test_the_monitor_returns_only_what_is_in_progress_for_too_long(mail: Queue, 
     assert mail.clean().recovered == 2
     assert mail.clean().recovered == 0
     assert peer.waiting() == [b'["500",0]', b'["121",0]', b'["next",0]']
-    assert [job.id for job in mail.jobs(State.LEASED).jobs] == ["119", "5"]
+    assert [job.id for job in mail.jobs(State.RUNNING).jobs] == ["119", "5"]
 
 
 @pytest.mark.speaks("hworker", "H3", "H7")
@@ -118,12 +118,12 @@ def test_the_mark_of_an_idle_peer_is_no_job(mail: Queue, client: redis.Redis, pe
     """A worker of the package that finds no job writes the field `false`: its Lua takes an empty reply for one."""
     client.hset(peer.progress, "false", moment(500))
     assert mail.counts() == Counts(0, 0, 0, 0, 0)
-    assert not mail.jobs(State.LEASED).jobs
+    assert not mail.jobs(State.RUNNING).jobs
     assert mail.clean().recovered == 0
     assert peer.waiting() == [], "the package's monitor would queue a job that nobody can read"
     client.hset(peer.progress, mapping={"false": moment(), '["a",1]': moment(), '["b",2]': "some day"})
-    assert mail.counts().leased == 2
-    assert [job.id for job in mail.jobs(State.LEASED).jobs] == ["b", "a"]
+    assert mail.counts().running == 2
+    assert [job.id for job in mail.jobs(State.RUNNING).jobs] == ["b", "a"]
     assert mail.clean().recovered == 0
     assert repaired(mail) == (0, 0)
     assert peer.running()[b"false"], "it belongs to the peer"
@@ -166,7 +166,7 @@ def test_any_number_of_monitors_returns_a_job_once(app: Windlass, server: Server
         thread.join()
     assert sum(returned) == len(jobs)
     assert Counter(peer.waiting()) == Counter(job.encode() for job in jobs)
-    assert mail.counts().leased == 0
+    assert mail.counts().running == 0
 
 
 @pytest.mark.speaks("hworker", "H3")
@@ -178,7 +178,7 @@ def test_a_clean_finds_all_that_is_overdue_in_bounded_steps(
     one_step = app.run(lambda session: session.perform(app.layout("mail").turn())).recovered
     assert 1000 <= one_step < 2500
     assert mail.clean().recovered == 4000 - one_step
-    assert mail.counts().leased == 14_000
+    assert mail.counts().running == 14_000
     assert len(set(peer.waiting())) == 4000
 
 
@@ -236,7 +236,7 @@ def calls(client: redis.Redis, command: str) -> int:
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-@pytest.mark.parametrize("state", [State.BROKEN, State.LEASED])
+@pytest.mark.parametrize("state", [State.BROKEN, State.RUNNING])
 def test_of_very_many_a_page_is_listed_without_reading_all(
     mail: Queue, client: redis.Redis, peer: Peer, state: State
 ) -> None:
@@ -313,8 +313,8 @@ def test_jobs_are_seen_in_every_state(mail: Queue, client: redis.Redis, peer: Pe
     mine = take(mail)
     (held,) = mail.lease_many(1, holder="worker-1")
     counts = mail.counts()
-    assert (counts.ready, counts.leased, counts.dead, counts.broken) == (3, 3, 1, 0)
-    assert [(job.id, job.holder, job.fence) for job in mail.jobs(State.LEASED).jobs] == [
+    assert (counts.ready, counts.running, counts.dead, counts.broken) == (3, 3, 1, 0)
+    assert [(job.id, job.holder, job.fence) for job in mail.jobs(State.RUNNING).jobs] == [
         ("theirs", None, None),
         ("ours", None, mine.fence),
         ("w", "worker-1", held.fence),

@@ -50,7 +50,7 @@ def test_a_text_that_is_a_job_is_given_out_as_it_stands(mail: Queue, peer: Peer,
     lease = mail.lease()
     assert lease is not None
     assert (lease.id, lease.data) == (id, data)
-    assert [(job.id, job.data) for job in mail.jobs(State.LEASED).jobs] == [(id, data)]
+    assert [(job.id, job.data) for job in mail.jobs(State.RUNNING).jobs] == [(id, data)]
     assert mail.release(lease)
     assert peer.waiting() == [text]
     assert [(job.id, job.data) for job in mail.jobs(State.READY).jobs] == [(id, data)]
@@ -170,7 +170,7 @@ def test_times_are_compared_as_times_however_they_are_written(mail: Queue, clien
             client.hset(peer.progress, f'["{name} {place}",0]', json.dumps(text))
     assert mail.clean().recovered == 7
     assert {json.loads(text)[0].split()[0] for text in peer.waiting()} == {"overdue"}
-    assert mail.counts().leased == 7
+    assert mail.counts().running == 7
 
 
 def calendar() -> list[datetime]:

@@ -218,4 +218,4 @@ def test_a_purge_leaves_nothing(queue: Queue, look: Look) -> None:
     queue.lease_many(3)
     assert queue.purge() == 27
     assert not [key for key in look() if not key.startswith("workers_")]
-    assert queue.counts().ready == queue.counts().leased == 0
+    assert queue.counts().ready == queue.counts().running == 0

@@ -97,7 +97,7 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(desk: Desk, p
     for holder in (None, "w"):
         leases = lease_losing_the_reply(desk.queue, proxy, holder)
         assert [(lease.id, lease.priority) for lease in leases] == [("0", 0), ("1", 1)]
-        assert desk.queue.counts().leased == 2
+        assert desk.queue.counts().running == 2
         for lease in leases:
             assert desk.queue.release(lease)
 

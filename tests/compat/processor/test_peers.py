@@ -76,11 +76,11 @@ def test_jobs_of_a_peer_are_run_by_windlass_and_the_other_way_round(queue: Queue
     peer.worker_idle("w")
     assert peer.dispatch() == ("w", "ours")
     peer.job_accepted("w", "ours")
-    assert queue.counts().leased == 2
+    assert queue.counts().running == 2
     peer.job_finished("w", "ours")
     assert queue.complete(lease)
     assert set(look()["jobs_finished"]) == {"ours", "theirs"}
-    assert queue.counts().leased == 0
+    assert queue.counts().running == 0
 
 
 @pytest.mark.speaks("processor", "P9", "P4", "P6")

@@ -129,7 +129,7 @@ def test_who_works_on_a_job_has_accepted_it(
     assert perform(layout.hail("w1", 0, busy=True, job="a", progress=0.5))
     assert queue.get("a").progress == 0.5  # type: ignore[union-attr]
     assert perform(layout.finish("w2", 0, "b", "now", b"{}"))
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
 
 
 # -- what is lost --------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_progress_can_be_read_and_ends_with_the_attempt(queue: Queue, client: re
     for value in (0.0, 0.125, 1.0):
         assert queue.progress(lease, value)
         assert client.zscore(f"jobs_progress:{QUEUE}", "a") == value
-    (job,) = queue.jobs(State.LEASED).jobs
+    (job,) = queue.jobs(State.RUNNING).jobs
     assert (job.progress, job.fence) == (1.0, lease.fence)
     assert queue.release(lease)
     assert not queue.progress(lease, 0.5)
@@ -321,6 +321,6 @@ def test_a_page_goes_on_behind_a_score_that_is_written_with_an_exponent(queue: Q
     add(queue, "a", "b", "c")
     queue.lease_many(3)
     client.zadd(f"jobs_processing:{QUEUE}", {"a": 1.7948131507157831e9, "b": 1.7948131507157833e9, "c": 1.8e9})
-    first = queue.jobs(State.LEASED, limit=1)
-    second = queue.jobs(State.LEASED, limit=1, cursor=first.cursor)
+    first = queue.jobs(State.RUNNING, limit=1)
+    second = queue.jobs(State.RUNNING, limit=1, cursor=first.cursor)
     assert [job.id for page in (first, second) for job in page.jobs] == ["a", "b"]

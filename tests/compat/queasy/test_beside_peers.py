@@ -43,7 +43,7 @@ def test_what_we_add_is_run_there(emails: Queue, peer: Peer, look: Look) -> None
     assert peer.heartbeat("a")
     assert not peer.heartbeat("b")
     assert emails.lease() is None
-    (leased,) = emails.jobs("leased").jobs
+    (leased,) = emails.jobs("running").jobs
     assert (leased.id, leased.holder, leased.fence) == ("a", "peer-1", None)
     peer.retry("a", run_at=1)
     lease = take(emails)
@@ -129,7 +129,7 @@ def test_odd_ids_go_through_every_step(emails: Queue, peer: Peer, later: Later, 
     assert sorted(lease.id for lease in leases) == sorted(ODD_IDS)
     for id in ODD_IDS:
         emails.enqueue(b"2", id=id, update_data=False)
-    assert sorted(job.id for job in emails.jobs("leased").jobs) == sorted(ODD_IDS)
+    assert sorted(job.id for job in emails.jobs("running").jobs) == sorted(ODD_IDS)
     later(11)
     assert emails.clean() == Cleaned(recovered=len(ODD_IDS))
     assert repaired(emails) == (0, 0)

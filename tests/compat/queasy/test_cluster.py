@@ -75,4 +75,4 @@ def test_a_queue_goes_on_while_its_slot_moves(cluster: Cluster, queue: Queue) ->
     queue.enqueue(b"1", id="d")
     assert [each.id for each in queue.lease_many(5)] == ["b", "c", "d"]
     cluster.move_slot(slot, home)
-    assert queue.counts().leased == 3
+    assert queue.counts().running == 3

@@ -72,8 +72,8 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(
     lossy.enqueue_many([b"1"] * 5)
     leases = lease_losing_the_reply(lossy, proxy, holder)
     assert [lease.data for lease in leases] == [b"1", b"1"]
-    assert lossy.counts().leased == 2
-    assert {job.id: job.fence for job in lossy.jobs("leased").jobs} == {lease.id: lease.fence for lease in leases}
+    assert lossy.counts().running == 2
+    assert {job.id: job.fence for job in lossy.jobs("running").jobs} == {lease.id: lease.fence for lease in leases}
 
 
 def test_a_caught_failure_whose_reply_was_lost_is_given_again(lossy: Queue, proxy: FaultProxy) -> None:
@@ -83,7 +83,7 @@ def test_a_caught_failure_whose_reply_was_lost_is_given_again(lossy: Queue, prox
     lease = take(lossy, holder="worker-1")
     assert lease.is_failure_job
     assert lossy._layout.failure(lease).message == "no"
-    assert lossy.counts().leased == 1
+    assert lossy.counts().running == 1
 
 
 def test_a_lost_retry_charges_one_failure(lossy: Queue, proxy: FaultProxy) -> None:

@@ -117,7 +117,7 @@ def test_so_many_stalls_are_forgiven_and_then_it_has_failed(
             later(11)
             assert emails.clean().recovered == 1
     assert emails.get("a") is None
-    assert emails.counts().waiting + emails.counts().leased == 0
+    assert emails.counts().waiting + emails.counts().running == 0
 
 
 @pytest.mark.speaks("queasy", "Q4")
@@ -175,7 +175,7 @@ def test_many_jobs_are_taken_in_one_step_and_each_once(emails: Queue) -> None:
     assert len(taken) == 1500
     assert set(taken) == ids
     assert [len(batch) for batch in batches].count(500) == 3
-    assert emails.counts().leased == 1500
+    assert emails.counts().running == 1500
 
 
 @pytest.mark.speaks("queasy", "Q8")
@@ -329,7 +329,7 @@ def test_a_job_can_be_looked_at_wherever_it_is(emails: Queue) -> None:
     emails.enqueue(b"3", id="b", delay=60)
     emails.enqueue(b"4", id="c")
     leased, blocked, scheduled, ready = (
-        emails.jobs(state).jobs for state in ("leased", "blocked", "scheduled", "ready")
+        emails.jobs(state).jobs for state in ("running", "blocked", "scheduled", "ready")
     )
     assert [(job.id, job.data, job.holder, job.fence) for job in leased] == [("a", b"1", "worker-1", lease.fence)]
     assert [(job.id, job.data, job.state) for job in blocked] == [("a", b"2", State.BLOCKED)]
@@ -338,7 +338,7 @@ def test_a_job_can_be_looked_at_wherever_it_is(emails: Queue) -> None:
     assert record(emails) == leased[0]
     assert record(emails, "b") == scheduled[0]
     counts = emails.counts()
-    assert (counts.ready, counts.scheduled, counts.blocked, counts.leased) == (1, 1, 1, 1)
+    assert (counts.ready, counts.scheduled, counts.blocked, counts.running) == (1, 1, 1, 1)
     for state, count in (("ready", 1), ("scheduled", 1), ("blocked", 1)):
         assert emails.purge(state) == count
     assert emails.complete(lease)

@@ -175,7 +175,7 @@ def test_a_purge_of_what_waits_comes_to_the_end_past_items_in_work(queue: Queue,
     leases = queue.lease_many(1000)
     client.rpush(f"{PREFIX}:queue", *(lease.id for lease in leases))
     assert queue.purge("ready") == 100
-    assert (queue.counts().ready, queue.counts().leased) == (0, 1000)
+    assert (queue.counts().ready, queue.counts().running) == (0, 1000)
 
 
 def test_beside_them_lies_only_the_ledger(queue: Queue, client: redis.Redis) -> None:

@@ -86,7 +86,7 @@ def test_a_lease_whose_reply_was_lost_is_given_again_and_not_twice(queue: Queue,
         leases = lease_losing_the_reply(queue, proxy, holder)
         assert [lease.data for lease in leases] == [b"0", b"1"]
         assert look()["processing"] == [b"1", b"0"]
-        stored = {job.id: job.fence for job in queue.jobs(State.LEASED).jobs}
+        stored = {job.id: job.fence for job in queue.jobs(State.RUNNING).jobs}
         assert stored == {lease.id: lease.fence for lease in leases}
         for lease in reversed(leases):
             assert queue.release(lease)

@@ -115,7 +115,7 @@ def test_what_windlass_adds_they_complete(queue: Queue, client: redis.Redis, loo
     for id, data in items.items():
         item = theirs.lease(client, 60, block=False)
         assert (item.id(), item.data()) == (id, data)
-        assert [job.id for job in queue.jobs(State.LEASED).jobs] == [id]
+        assert [job.id for job in queue.jobs(State.RUNNING).jobs] == [id]
         assert queue.enqueue(b"other", id=id).status == Status.KEPT
         assert theirs.complete(client, item)
         assert queue.get(id) is None

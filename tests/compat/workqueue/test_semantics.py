@@ -155,7 +155,7 @@ def test_queue_length_and_items_in_work(queue: Queue, client: redis.Redis) -> No
     queue.enqueue_many([b""] * 5)
     queue.lease_many(2)
     counts = queue.counts()
-    assert (counts.ready, counts.leased) == (3, 2) == (client.llen(QUEUE), client.llen(PROCESSING))
+    assert (counts.ready, counts.running) == (3, 2) == (client.llen(QUEUE), client.llen(PROCESSING))
 
 
 @pytest.mark.speaks("workqueue", "R7")
@@ -187,9 +187,9 @@ def test_items_can_be_looked_at(queue: Queue, client: redis.Redis) -> None:
     assert client.lmove(QUEUE, PROCESSING, "LEFT", "LEFT") == b"theirs"
     client.set(lease_keys("theirs")[1], "f" * 32, ex=60)
     assert [job.data for job in queue.all_jobs(State.READY)] == [b"%d" % n for n in range(1, 250)]
-    running = {job.id: (job.holder, job.fence) for job in queue.all_jobs(State.LEASED)}
+    running = {job.id: (job.holder, job.fence) for job in queue.all_jobs(State.RUNNING)}
     assert running == {"0": ("worker-1", lease.fence), "theirs": (None, None)}
-    for id, state in (("0", State.LEASED), ("theirs", State.LEASED), ("7", State.READY)):
+    for id, state in (("0", State.RUNNING), ("theirs", State.RUNNING), ("7", State.READY)):
         job = queue.get(id)
         assert job is not None
         assert (job.id, job.state) == (id, state)

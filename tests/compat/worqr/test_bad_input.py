@@ -31,7 +31,7 @@ def test_a_key_of_another_kind_is_named_and_nothing_is_written(client: redis.Red
         lambda: queue.cancel("T0", running=True),
         lambda: queue.audit(repair=True),
         lambda: queue.counts(),
-        lambda: queue.jobs(State.LEASED),
+        lambda: queue.jobs(State.RUNNING),
         lambda: queue.get("T0"),
         lambda: queue.purge(),
     ):
@@ -50,7 +50,7 @@ def test_a_process_that_is_no_list_is_nobodys(client: redis.Redis, queue: Queue)
     client.set(key, "odd")
     assert not queue.complete(lease)
     assert not queue.release(lease)
-    assert queue.jobs(State.LEASED).jobs == ()
+    assert queue.jobs(State.RUNNING).jobs == ()
     assert queue.get("T0") is None
     client.delete("worqr:workerTimers:w1")
     assert queue.clean().recovered == 0
@@ -68,7 +68,7 @@ def test_members_that_lead_nowhere_are_harmless(client: redis.Redis, queue: Queu
     assert queue.clean().recovered == 0
     assert contents(client)["worqr:workers"] == {"w1"}, "they have failed"
     assert queue.cancel("T0", running=True)
-    assert [job.data for job in queue.jobs(State.LEASED).jobs] == [b"T0"]
+    assert [job.data for job in queue.jobs(State.RUNNING).jobs] == [b"T0"]
     assert queue.complete(lease)
     assert queue.audit(repair=True).repaired == 3
 

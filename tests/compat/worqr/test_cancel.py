@@ -67,7 +67,7 @@ def test_all_who_run_it_are_told(queue: Queue, heard: ClockView, task: bytes) ->
     assert said.count(("windlass:cancel:w2", f"tubes {id}".encode())) == 1
     assert said.count(("worqr_tubes_cancel", task)) == 1
     assert len(said) == 4
-    assert {job.id: job.cancelled for job in queue.jobs(State.LEASED).jobs} == {id: True, "T1": False}
+    assert {job.id: job.cancelled for job in queue.jobs(State.RUNNING).jobs} == {id: True, "T1": False}
     job = queue.get(id)
     assert job is not None
     assert job.cancelled
@@ -182,7 +182,7 @@ def test_a_peer_that_runs_it_counts_as_told(queue: Queue, peer: Peer, heard: Clo
     assert queue.cancel("T0", running=True)
     assert heard() == [("worqr_tubes_cancel", b"T0")]
     peer.finish(begun[0])
-    assert queue.counts().leased == 0
+    assert queue.counts().running == 0
 
 
 def test_the_mark_of_a_unique_task_goes_with_it(client: redis.Redis, queue: Queue, peer: Peer) -> None:

@@ -26,7 +26,7 @@ def test_a_peer_works_on_our_tasks(client: redis.Redis, queue: Queue, peer: Peer
     for task in (b"T0", b"\xff"):
         process, got = peer.dequeue(NAME) or ("", b"")
         assert got == task
-        assert (queue.counts().ready, queue.counts().leased) == (1 if task == b"T0" else 0, 1)
+        assert (queue.counts().ready, queue.counts().running) == (1 if task == b"T0" else 0, 1)
         peer.finish(process)
     assert contents(client) == worker_keys("peer")
 
@@ -72,9 +72,9 @@ def test_what_peers_share_on_a_queue_comes_back_and_nothing_else(client: redis.R
     assert dequeued(dead) == b"10"
     dead.die()
     assert shared.clean().recovered == 11, "its own task, and 10 of 10 of its neighbour: no key tells them apart"
-    assert (shared.counts().ready, shared.counts().leased) == (20, 0)
+    assert (shared.counts().ready, shared.counts().running) == (20, 0)
     assert all(client.exists(f"worqr:processes:{process[0]}") for _, process, _ in running if process)
-    assert elsewhere.counts().leased == 10, "0 of 10 of a queue that the dead one did not serve"
+    assert elsewhere.counts().running == 10, "0 of 10 of a queue that the dead one did not serve"
     assert all(ours.complete_many([lease for *_, lease in running if lease])), "0 of 10 of ours"
     alive.fail("alive")
     for each in (shared, ours, elsewhere):
@@ -91,7 +91,7 @@ def test_a_dead_worker_of_ours_costs_a_peer_nothing(
     later(11)
     client.delete("worqr:workerTimers:idle")
     assert queue.clean().recovered == 1
-    assert (queue.counts().ready, queue.counts().leased) == (2, 1)
+    assert (queue.counts().ready, queue.counts().running) == (2, 1)
     assert contents(client)["worqr:workers"] == {"peer"}
 
 
@@ -103,7 +103,7 @@ def test_a_peer_recovers_a_dead_worker_of_ours(
     queue.enqueue_many([b"T0", b"T1"])
     lease = take(queue, seconds=30, holder=holder)
     peer.clean_up()
-    assert queue.counts().leased == 1, "it lives"
+    assert queue.counts().running == 1, "it lives"
     worker = holder or f".{lease.fence}"
     client.delete(f"worqr:workerTimers:{worker}")
     peer.clean_up()
@@ -138,9 +138,9 @@ def test_a_task_that_we_begin_while_a_peer_fails_another_is_not_forgotten(
     go_on = peer.about_to_fail("dead")
     lease = take(queue, seconds=30, holder="w1")
     go_on()
-    assert queue.counts().leased == 0, "the peer has taken it off the list, and left it where it is"
+    assert queue.counts().running == 0, "the peer has taken it off the list, and left it where it is"
     assert queue.beat("w1", 30)
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
     assert queue.complete(lease)
     second = take(queue, seconds=30)
     client.delete("worqr:workingProcesses:tubes")
@@ -168,7 +168,7 @@ def test_thousands_of_tasks_with_deaths_on_both_sides(client: redis.Redis, queue
     ours: list[Lease] = []
     theirs: list[tuple[Peer, str, bytes]] = []
     added = deaths = 0
-    while added < 2000 or queue.counts().ready or queue.counts().leased:
+    while added < 2000 or queue.counts().ready or queue.counts().running:
         step = chance.random()
         if step < 0.3 and added < 2000:
             batch = [b"%d" % n for n in range(added, added + 10)]

@@ -58,7 +58,7 @@ def test_each_task_goes_to_one_worker(queue: Queue) -> None:
     with ThreadPoolExecutor(8) as pool:
         got = Counter(task for part in pool.map(work, range(8)) for task in part)
     assert got == Counter(tasks)
-    assert queue.counts().leased == 400
+    assert queue.counts().running == 400
     assert queue.lease() is None
 
 
@@ -69,7 +69,7 @@ def test_equal_tasks_are_tasks_of_their_own(queue: Queue) -> None:
     assert first.id == second.id == "same"
     assert first.fence < second.fence
     assert queue.complete_many([first, first]) == [True, False], "one is finished once"
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
     assert queue.complete(second)
     assert drain(queue) == ["same"]
 
@@ -132,11 +132,11 @@ def test_a_task_is_called_what_it_says(queue: Queue) -> None:
         assert (job.state, job.data) == (State.READY, task)
     leases = queue.lease_many(10, holder="w1")
     assert {lease.data: lease.id for lease in leases} == tasks
-    assert {job.data: job.id for job in queue.jobs(State.LEASED).jobs} == tasks
+    assert {job.data: job.id for job in queue.jobs(State.RUNNING).jobs} == tasks
     for lease in leases:
         job = queue.get(lease.id)
         assert job is not None
-        assert (job.state, job.data, job.holder, job.fence) == (State.LEASED, lease.data, "w1", lease.fence)
+        assert (job.state, job.data, job.holder, job.fence) == (State.RUNNING, lease.data, "w1", lease.fence)
     assert queue.get("nothing") is None
     assert queue.get(f"sha1:{'0' * 40}") is None
 
@@ -159,12 +159,12 @@ def test_what_runs_is_listed_in_its_order_whoever_runs_it(queue: Queue, peer: Pe
     queue.enqueue_many([b"%d" % n for n in range(5)])
     assert peer.dequeue(NAME)
     queue.lease_many(3, holder="w1")
-    jobs = queue.jobs(State.LEASED).jobs
+    jobs = queue.jobs(State.RUNNING).jobs
     assert [(job.data, job.holder) for job in jobs] == [(b"1", "w1"), (b"2", "w1"), (b"3", "w1"), (b"0", None)]
-    page = queue.jobs(State.LEASED, limit=3)
+    page = queue.jobs(State.RUNNING, limit=3)
     assert page.jobs == jobs[:3]
-    assert queue.jobs(State.LEASED, limit=3, cursor=page.cursor).jobs == jobs[3:]
-    assert (queue.counts().ready, queue.counts().leased) == (1, 4)
+    assert queue.jobs(State.RUNNING, limit=3, cursor=page.cursor).jobs == jobs[3:]
+    assert (queue.counts().ready, queue.counts().running) == (1, 4)
 
 
 def test_a_long_queue_is_listed_from_the_front(queue: Queue) -> None:
@@ -226,7 +226,7 @@ def test_what_worqr_cannot_do_is_refused(queue: Queue) -> None:
         with pytest.raises(UnsupportedByLayout, match="worqr"):
             refused()
     with pytest.raises(InvalidOption):
-        queue.purge(State.LEASED)
+        queue.purge(State.RUNNING)
     assert queue.counts().ready == 0
 
 

@@ -41,7 +41,7 @@ async def test_what_a_peer_cancels_is_dropped_and_its_neighbour_goes_on(server: 
         await asyncio.to_thread(wait_until, lambda: len(dropped) == 2, "both copies to be dropped")
         go_on.set()
         await asyncio.to_thread(wait_until, lambda: done == [b"other"], "the other to end")
-        await asyncio.to_thread(wait_until, lambda: not queue.counts().leased, "nothing to be left")
+        await asyncio.to_thread(wait_until, lambda: not queue.counts().running, "nothing to be left")
         await worker.stop()
         await working
         assert members(client, "worqr:workers") == set()

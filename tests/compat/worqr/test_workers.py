@@ -180,7 +180,7 @@ def test_a_permanent_worker_needs_no_timer(client: redis.Redis, queue: Queue) ->
     queue.enqueue(b"T0")
     assert peer.dequeue(NAME)
     assert queue.clean().recovered == 0
-    assert queue.counts().leased == 1
+    assert queue.counts().running == 1
     peer.fail("rock")
 
 

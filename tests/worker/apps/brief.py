@@ -10,7 +10,7 @@ from windlass import Job, Windlass, current
 app = Windlass()
 
 
-@app.task(queue="brief", run="process", max_stalls=1)
+@app.task(queue="brief", run="process", max_stalls=0)
 def brief(fatal: bool, job: Job = current()) -> None:
     note("ran", job)
     if fatal:

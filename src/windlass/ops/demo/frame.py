@@ -43,7 +43,7 @@ class Frame:
     done: int
     ready: int
     scheduled: int
-    leased: int
+    running: int
     dead: int
     pace: float
     """Jobs done in the last second."""

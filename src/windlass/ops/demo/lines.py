@@ -36,7 +36,7 @@ class Lines:
             parts = ", ".join(f"{done:,} of {whole:,} {name}" for name, done, whole in frame.parts)
             self._write(
                 f"{frame.at:6.2f} s  {'progress':<8} {parts}; "
-                f"{frame.ready:,} ready, {frame.scheduled:,} scheduled, {frame.leased:,} leased"
+                f"{frame.ready:,} ready, {frame.scheduled:,} scheduled, {frame.running:,} running"
             )
         for event in frame.events:
             self._write(f"{event.at:6.2f} s  {event.topic:<8} {event.text}")

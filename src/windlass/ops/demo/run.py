@@ -157,7 +157,7 @@ class DemoRun:
 
     def _is_drained(self, frame: Frame) -> bool:
         """All steps are done and all jobs settled: a job that was killed before its settle runs again first."""
-        on_server = frame.ready + frame.scheduled + frame.leased
+        on_server = frame.ready + frame.scheduled + frame.running
         return frame.done == frame.steps and on_server == 0 and self._poison_is_dead
 
     # -- the kills, and the recovery -------------------------------------------------------------
@@ -204,7 +204,7 @@ class DemoRun:
             done=tally.steps_done,
             ready=sum(each.ready + each.inbox + each.outbox for each in counts),
             scheduled=sum(each.scheduled for each in counts),
-            leased=sum(each.leased for each in counts),
+            running=sum(each.running for each in counts),
             dead=sum(each.dead for each in counts),
             pace=tally.pace,
             processes=self._places.view(self._worker_process, tally),
@@ -246,7 +246,7 @@ class DemoRun:
         waiting = [
             job
             for queue in self._shop.queues
-            for state in (State.READY, State.SCHEDULED, State.BLOCKED, State.LEASED)
+            for state in (State.READY, State.SCHEDULED, State.BLOCKED, State.RUNNING)
             for job in queue.all_jobs(state)
         ]
         ticks = [job for job in waiting if job.id.startswith(SCHEDULE)]

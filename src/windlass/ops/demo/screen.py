@@ -26,7 +26,7 @@ MAX_EVENTS, MIN_EVENTS = 8, 4
 OTHER_ROWS = 13  # of the picture, without the processes, the events and the padding
 MAX_RUNNING = 20  # jobs in a full bar: more than the coroutines and threads of the runner
 SPARKS = "▁▂▃▄▅▆▇█"
-DONE, LEASED, READY, SCHEDULED = "green", "yellow", "bright_blue", "bright_black"
+DONE, RUNNING, READY, SCHEDULED = "green", "yellow", "bright_blue", "bright_black"
 STATES = {
     "starting": ("·", "dim"),
     "working": ("●", "green"),
@@ -115,7 +115,7 @@ class Screen:
 
 def _all_jobs(frame: Frame, width: int) -> Text:
     """One bar for all jobs: its parts change, its length does not."""
-    parts = [(frame.done, DONE), (frame.leased, LEASED), (frame.ready, READY), (frame.scheduled, SCHEDULED)]
+    parts = [(frame.done, DONE), (frame.running, RUNNING), (frame.ready, READY), (frame.scheduled, SCHEDULED)]
     return _bar(parts, frame.steps, width, ink="█")
 
 
@@ -133,7 +133,7 @@ def _legend(frame: Frame) -> Text:
     legend = Text(no_wrap=True)
     for name, amount, style in (
         ("done", frame.done, DONE),
-        ("leased", frame.leased, LEASED),
+        ("running", frame.running, RUNNING),
         ("ready", frame.ready, READY),
         ("scheduled", frame.scheduled, SCHEDULED),
         ("dead", frame.dead, "red"),
@@ -166,7 +166,7 @@ def _process(process: ProcessView, room: int) -> list[RenderableType]:
         str(process.pid) if process.pid else "",
         Text(f"{mark} {process.state}", style=style),
         Text(str(process.running) if works else "", style="bold red" if gone and process.running else ""),
-        _bar([(process.running, "red" if gone else LEASED)], MAX_RUNNING, max(0, room)),
+        _bar([(process.running, "red" if gone else RUNNING)], MAX_RUNNING, max(0, room)),
         f"{process.done:,}" if works else "",
         Text(f"×{process.killed}", style="bold red") if process.killed else "",
     ]

@@ -53,7 +53,7 @@ class Shop:
         """Refuse to run if another program uses the queues; else delete the jobs that an earlier run left."""
         for queue in self.queues:
             counts = queue.counts()
-            if counts.waiting or counts.leased or counts.holders:
+            if counts.waiting or counts.running or counts.holders:
                 raise InvalidOption(
                     f"queue {queue.name} is in use on this server, and the demo needs it alone: "
                     "stop the other program, or omit --url and --home"

@@ -189,7 +189,7 @@ class NativeLayout:
 
     def held(self, holder: str, after: str | None, limit: int) -> Call[Page]:
         begin = holder.encode() + b"\0"
-        return self.page(State.LEASED, after or write_cursor(State.LEASED, begin + b"\0"), limit)
+        return self.page(State.RUNNING, after or write_cursor(State.RUNNING, begin + b"\0"), limit)
 
     def unpark(self, tasks: Sequence[str]) -> Call[int]:
         return self._write(scripts.UNPARK, "unpark", tasks, lambda reply: int(reply[1]))

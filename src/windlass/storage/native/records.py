@@ -99,7 +99,7 @@ _POSITIONS = {
     State.SCHEDULED: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
     State.DEAD: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
     State.BROKEN: re.compile(rb"[0-9.e+]+ .+", re.DOTALL),
-    State.LEASED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
+    State.RUNNING: re.compile(rb"[^\0]+\0.+", re.DOTALL),
     State.BLOCKED: re.compile(rb"[^\0]+\0.+", re.DOTALL),
 }
 

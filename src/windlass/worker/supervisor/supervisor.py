@@ -552,7 +552,7 @@ def _log_beat_errors(problems: Iterable[WindlassError | None]) -> None:
 def _is_final(outcome: Outcome) -> bool:
     """Return whether this outcome ends the job."""
     if isinstance(outcome, Crashed):
-        return outcome.alone and outcome.lease.stalls + 1 >= outcome.lease.limits.max_stalls
+        return outcome.alone and outcome.lease.stalls >= outcome.lease.limits.max_stalls
     return isinstance(outcome, Failed)
 
 

@@ -252,8 +252,8 @@ class ForeignLayout:
 
     def counts(self) -> Call[Counts]:
         def read(reply: list[Any]) -> Counts:
-            ready, scheduled, blocked, leased, dead, broken, holders = map(int, reply)
-            return Counts(ready, scheduled, blocked, leased, dead, holders=holders, broken=broken)
+            ready, scheduled, blocked, running, dead, broken, holders = map(int, reply)
+            return Counts(ready, scheduled, blocked, running, dead, holders=holders, broken=broken)
 
         return self._read("counts", "counts", [], read)
 

@@ -341,7 +341,7 @@ end
 
 local PURGES = {
   ready = function() return purge_list(JOBS) end,
-  leased = purge_running,
+  running = purge_running,
   dead = function() return purge_list(FAILED) end,
   broken = function() return purge_hash(BROKEN) end,
 }
@@ -391,16 +391,16 @@ end
 local function describe_leased(text)
   local fence = call('HGET', RUNS, fence_field(text))
   local run = fence and run_of(fence)
-  return row('leased', public_id(text), text, run and { holder = run.holder, fence = run.fence })
+  return row('running', public_id(text), text, run and { holder = run.holder, fence = run.fence })
 end
 
--- Ready jobs in the order in which they will be taken, leased ones by begin time, dead and broken ones latest first.
+-- Ready jobs in the order in which they will be taken, running ones by begin time, dead and broken ones latest first.
 function layout.list(state, offset, limit)
   local rows = {}
   if state == 'ready' then
     local texts = call('LRANGE', JOBS, -offset - limit, -offset - 1)
     for i = #texts, 1, -1 do rows[#rows + 1] = row('ready', public_id(texts[i]), texts[i]) end
-  elseif state == 'leased' then
+  elseif state == 'running' then
     for i, one in ipairs(by_time(PROGRESS, false, offset, limit)) do rows[i] = describe_leased(one.text) end
   elseif state == 'dead' then
     for i, text in ipairs(call('LRANGE', FAILED, offset, offset + limit - 1)) do

@@ -58,7 +58,7 @@ Listing = Literal["queued", "dispatched", "processing", "workers"]
 # The valid positions of a cursor; see page.lua.
 _POSITIONS = {
     State.READY: re.compile(rb"(?:[1-9]|10) .+", re.DOTALL),
-    State.LEASED: re.compile(rb"[12] [0-9.e+]+ .+", re.DOTALL),  # the server writes some scores with an exponent
+    State.RUNNING: re.compile(rb"[12] [0-9.e+]+ .+", re.DOTALL),  # the server writes some scores with an exponent
 }
 _RESERVED = re.compile(r"(jobs|workers)_[a-z_0-9]+:|windlass:")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- One page of the jobs of a state: ready ones in the order in which they will be taken, leased ones by their last sign of life.
+-- One page of the jobs of a state: ready ones in the order in which they will be taken, running ones by their last sign of life.
 --
 -- ARGV     [2] state  [3] cursor: "" to begin, else as the page before returned it  [4] rows at most
 -- returns  { cursor of the next page or "", rows }
@@ -56,7 +56,7 @@ end
 
 if state == 'ready' then
   page_of_lists()
-elseif state == 'leased' then
+elseif state == 'running' then
   page_of_sets()
 end
 return { #rows == limit and following or '', rows }

@@ -78,7 +78,7 @@ function compare.queued(cursor)
   local ids = call('LRANGE', LISTS[which], from, from + MAX_ENTRIES - 1)
   local kept = 0
   for _, id in ipairs(ids) do
-    local kind = (not field(id, 'json') and 'no job') or (is_taken(id) and 'leased too')
+    local kind = (not field(id, 'json') and 'no job') or (is_taken(id) and 'running too')
     if kind and report(kind, id) then call('LREM', LISTS[which], 1, id) else kept = kept + 1 end
   end
   if #ids == MAX_ENTRIES then return which .. ' ' .. from + kept end

@@ -323,7 +323,7 @@ end
 local function describe_leased(id)
   local fence = call('HGET', RUNS, fence_field(id)) or nil
   local told = not fence or call('HEXISTS', RUNS, note_field(id)) == 1
-  return row('leased', id, field(id, 'json') or '', {
+  return row('running', id, field(id, 'json') or '', {
     meta = meta_of(id),
     holder = field(id, 'worker_uuid'),
     fence = fence,

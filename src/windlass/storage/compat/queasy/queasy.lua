@@ -529,13 +529,13 @@ local RANGES = {
 }
 
 local function count(queue, state)
-  if state == 'leased' then return call('ZCARD', queue.active) end
+  if state == 'running' then return call('ZCARD', queue.active) end
   return RANGES[state] and call('ZCOUNT', queue.waiting, unpack(RANGES[state])) or 0
 end
 
 function layout.counts()
   local found = {}
-  for i, state in ipairs({ 'ready', 'scheduled', 'blocked', 'leased' }) do
+  for i, state in ipairs({ 'ready', 'scheduled', 'blocked', 'running' }) do
     found[i] = count(JOBS, state) + count(FAILURES, state)
   end
   found[5], found[6] = 0, 0
@@ -556,7 +556,7 @@ end
 local function describe_active(queue, id, worker)
   local key = active_job(queue, id)
   local data, message = unpack(call('HMGET', key, 'data', 'note'))
-  return row('leased', queue.prefix .. id, data or '', {
+  return row('running', queue.prefix .. id, data or '', {
     meta = read_meta(key), holder = worker, fence = fence_of(queue, id, worker) or '', message = message or '',
   })
 end
@@ -574,7 +574,7 @@ function layout.find(name)
 end
 
 local function list_from(queue, state, offset, limit, rows)
-  if state == 'leased' then
+  if state == 'running' then
     for _, member in ipairs(call('ZRANGE', queue.active, offset, offset + limit - 1)) do
       local id, worker = split(queue, member)
       rows[#rows + 1] = describe_active(queue, id, worker)
@@ -588,7 +588,7 @@ end
 
 function layout.list(state, offset, limit)
   local rows = {}
-  if not RANGES[state] and state ~= 'leased' then return rows end
+  if not RANGES[state] and state ~= 'running' then return rows end
   for _, queue in ipairs(QUEUES) do
     local there = count(queue, state)
     if offset < there and #rows < limit then list_from(queue, state, offset, limit - #rows, rows) end
@@ -611,7 +611,7 @@ function layout.purge(state)
       call('DEL', active_job(queue, (split(queue, member))))
       gone = gone + call('ZREM', queue.active, member)
     end
-    left = left + count(queue, state) + (state == 'all' and count(queue, 'leased') or 0)
+    left = left + count(queue, state) + (state == 'all' and count(queue, 'running') or 0)
   end
   return gone, left
 end

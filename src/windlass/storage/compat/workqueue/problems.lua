@@ -1,7 +1,7 @@
 -- Inconsistencies of a Redis Work Queue beside its ledger.
 --
 --   items        item in no list and without a lease, because a program died between two commands → to the back
---   queue        id without an item → dropped; leased → moved to `processing`, as a lease does; second entry of an id → dropped
+--   queue        id without an item → dropped; running → moved to `processing`, as a lease does; second entry of an id → dropped
 --                here. A step finds duplicates only within LOOKAHEAD entries: in a longer list the lease of the second entry
 --                finds it
 --   processing   id without an item → dropped
@@ -44,7 +44,7 @@ function compare.queue(cursor)
     local there = exists(id)
     local leased = there and is_leased(id)
     if not there or leased then
-      if report(leased and 'leased too' or 'no item', id) then
+      if report(leased and 'running too' or 'no item', id) then
         gone_ids[#gone_ids + 1] = id
         if leased and not call('LPOS', PROCESSING, id) then call('LPUSH', PROCESSING, id) end
       else

@@ -224,7 +224,7 @@ end
 local function describe_leased(id)
   local fence = call('HGET', RUNS, fence_field(id))
   local run = fence and run_of(fence)
-  return row('leased', id, call('GET', item(id)) or '', run and { holder = run.holder, fence = run.fence })
+  return row('running', id, call('GET', item(id)) or '', run and { holder = run.holder, fence = run.fence })
 end
 
 function layout.find(id)
@@ -236,7 +236,7 @@ end
 -- From the right end, where the next item is taken.
 function layout.list(state, offset, limit)
   local rows = {}
-  local key = (state == 'ready' and QUEUE) or (state == 'leased' and PROCESSING)
+  local key = (state == 'ready' and QUEUE) or (state == 'running' and PROCESSING)
   if not key then return rows end
   local ids = call('LRANGE', key, -offset - limit, -offset - 1)
   for i = #ids, 1, -1 do

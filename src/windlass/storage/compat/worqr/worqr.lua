@@ -410,7 +410,7 @@ end
 
 local function describe_leased(run)
   local task = call('LINDEX', process(run.token), 0)
-  return row('leased', id_of(task), task, run)
+  return row('running', id_of(task), task, run)
 end
 
 -- A running task before a waiting one: callers mostly ask where a task runs.
@@ -426,7 +426,7 @@ function layout.list(state, offset, limit)
   if state == 'ready' then
     local tasks = call('LRANGE', QUEUE, -offset - limit, -offset - 1)
     for i = #tasks, 1, -1 do rows[#rows + 1] = row('ready', id_of(tasks[i]), tasks[i]) end
-  elseif state == 'leased' then
+  elseif state == 'running' then
     local all = processes()
     for i = offset + 1, math.min(offset + limit, #all) do rows[#rows + 1] = describe_leased(all[i]) end
   end

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Counts the jobs of each state, all at one moment. A due job counts as ready, promoted or not.
 --
--- returns  { ready, scheduled, blocked, leased, dead, inbox, holders, "1" if paused, broken, parked (part of scheduled),
+-- returns  { ready, scheduled, blocked, running, dead, inbox, holders, "1" if paused, broken, parked (part of scheduled),
 --            outbox, schedules, dead jobs dropped since the last purge of the dead }
 -- errors   FORMAT, WRONGTYPE
 

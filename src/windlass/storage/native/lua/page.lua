@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- uses meta dead changes rows
--- One page of the jobs of a state: ready and scheduled in the order in which they will run, leased and blocked by holder,
+-- One page of the jobs of a state: ready and scheduled in the order in which they will run, running and blocked by holder,
 -- dead and broken latest first.
 --
 -- With a tag, a page has the jobs with this tag among the next MAX_ITEMS: it may have few rows, or none, and still a next
@@ -67,10 +67,10 @@ local function add(position, id, row_of, ...)
   return tag ~= '' and (#rows == limit or searched_bytes > MAX_REPLY_BYTES)
 end
 
--- The row of a leased job, or of the change that waits behind it; nil if it has none.
+-- The row of a running job, or of the change that waits behind it; nil if it has none.
 local function held_row(id)
-  local record = read('HGET', what == 'leased' and LEASES or BLOCKED, id)
-  return record and (what == 'leased' and leased_row(id, record) or { 'blocked', id, record })
+  local record = read('HGET', what == 'running' and LEASES or BLOCKED, id)
+  return record and (what == 'running' and leased_row(id, record) or { 'blocked', id, record })
 end
 
 local last_score, last_member = string.match(cursor, '^([^ ]+) (.*)$')
@@ -105,7 +105,7 @@ elseif what == 'dead' or what == 'broken' then
     if add(found[i + 1] .. ' ' .. id, id, dead_row, what, id) then more = true break end
   end
 else
-  -- Every blocked change waits behind a leased job, so both states are read along `held`. A page may have few rows, or none,
+  -- Every blocked change waits behind a running job, so both states are read along `held`. A page may have few rows, or none,
   -- and still a next page.
   local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, searched)
   more = #found == searched

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- uses operations wake
--- Pauses or resumes a queue. A paused queue leases no jobs; leased jobs go on and new jobs wait.
+-- Pauses or resumes a queue. A paused queue leases no jobs; running jobs go on and new jobs wait.
 --
 -- ARGV     [4] "1" pause, "0" resume
 -- returns  { the clock's reading, "1" if that changed the queue, else "0" }

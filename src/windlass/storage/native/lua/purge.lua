@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- uses operations meta wake waiting
--- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, including leased jobs. Keeps schedules.
+-- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, including running jobs. Keeps schedules.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, broken, or all
 -- returns  { the clock's reading, deleted jobs, remaining jobs of that state }

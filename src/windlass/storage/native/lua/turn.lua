@@ -209,7 +209,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       m.stalls = m.stalls + 1
       if tonumber(allowed) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(allowed) end
-      if m.stalls >= m.max_stalls then
+      if m.stalls > m.max_stalls then
         keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
       else

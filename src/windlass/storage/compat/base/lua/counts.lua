@@ -2,7 +2,7 @@
 -- Counts the jobs of each state.
 --
 -- layout   counts() → the first six numbers
--- returns  { ready, scheduled, blocked, leased, dead, broken, holders }
+-- returns  { ready, scheduled, blocked, running, dead, broken, holders }
 -- errors   WRONGTYPE
 
 SETTING = ARGV[1]

@@ -16,7 +16,7 @@ for i = #runs, 1, -1 do
   if layout.holds(runs[i]) then
     local id, data, meta = describe(runs[i])
     local more = { meta = meta, holder = runs[i].holder, fence = runs[i].fence, cancelled = runs[i].cancelled }
-    rows[#rows + 1] = row('leased', id, data, more)
+    rows[#rows + 1] = row('running', id, data, more)
     bytes = bytes + #data
   end
   if bytes > MAX_REPLY_BYTES then return { runs[i].fence, rows } end

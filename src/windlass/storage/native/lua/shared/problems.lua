@@ -61,7 +61,7 @@ end
 function compare.ready(id)
   local leased = is_leased(id)
   if exists(id) and not leased then return end
-  if report(leased and 'leased too' or 'no job', id) then
+  if report(leased and 'running too' or 'no job', id) then
     call('ZREM', READY, id)
     if not leased then call('HDEL', META, id) end
   end
@@ -71,7 +71,7 @@ function compare.scheduled(member)
   local id = string.sub(member, 9)
   local kind = 'no job'
   if exists(id) then
-    kind = (is_leased(id) and 'leased too') or (call('ZSCORE', READY, id) and 'ready too') or 'wrong place'
+    kind = (is_leased(id) and 'running too') or (call('ZSCORE', READY, id) and 'ready too') or 'wrong place'
   end
   if kind == 'wrong place' then
     local entry, m = scheduled_entry(id)

@@ -7,7 +7,7 @@ local function row_of(what, id, score, run_at, lease)
 end
 
 local function leased_row(id, lease)
-  return row_of('leased', id, false, false, lease)
+  return row_of('running', id, false, false, lease)
 end
 
 local function ready_row(id, score)
