@@ -275,8 +275,8 @@ class Turns(Moves):
 
     def _outcomes(self, args: list[bytes]) -> Iterable[tuple[str, int, str]]:
         count = int(args[9])
-        for id, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
-            yield id.decode(), fence, "complete"
+        for completed, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
+            yield completed.decode(), fence, "complete"
         for id, number, verb, _ in _other_outcomes(args, 11 + count):
             yield id, number, verb
 

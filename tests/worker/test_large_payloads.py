@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,10 @@ from windlass.values.validation import LARGEST_PAYLOAD
 from windlass.worker import attempt
 
 SIZE = 65 * 1024 * 1024  # one that a frame between two processes of a worker could not carry once
+
+
+def _has_ended(shop: Workshop, task: str) -> bool:
+    return bool(shop.journal.all("done", task=task) or shop.queue("large").counts().dead)
 
 
 @pytest.mark.parametrize("way", ["inbox", "enqueue"])
@@ -30,9 +35,7 @@ def test_a_large_payload_runs_in_each_kind_of_executor(shop: Workshop, way: str)
         else:
             with Windlass(shop.url, max_payload=LARGEST_PAYLOAD) as app:
                 app.queue("large").enqueue(payload)
-        shop.wait(
-            lambda task=task: shop.journal.all("done", task=task) or shop.queue("large").counts().dead, f"{task} to end"
-        )
+        shop.wait(partial(_has_ended, shop, task), f"{task} to end")
         (entry,) = shop.journal.all("done", task=task)
         assert (entry.more["size"], entry.more["digest"]) == (SIZE, digest)
         assert entry.attempt == 1, "no crash was charged"

@@ -84,8 +84,13 @@ def test_a_queue_of_a_newer_release_is_refused_and_not_touched(
     queue = app.queue(NAME, layout="queasy")
     with pytest.raises(KeyConflict, match=r"newer release of Queasy.*\{emails\}:waiting.*another queue name") as raised:
         VERBS[verb](queue)
-    key = {_waiting: KEY, _running: f"{KEY}:expiry", _failed: f"{KEY}-fail", _failure_running: f"{KEY}-fail:expiry"}
-    assert f" {key[fill]} " in str(raised.value), "it names the key that it has found"
+    keys = {
+        "_waiting": KEY,
+        "_running": f"{KEY}:expiry",
+        "_failed": f"{KEY}-fail",
+        "_failure_running": f"{KEY}-fail:expiry",
+    }
+    assert f" {keys[fill.__name__]} " in str(raised.value), "it names the key that it has found"
     assert _stored(client) == before
     client.delete(*before)
 

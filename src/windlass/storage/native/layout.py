@@ -316,7 +316,8 @@ class NativeLayout:
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
         _, flags, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *rare = reply
-        dropped, expired = (*rare, *(0, ())[len(rare) :])
+        dropped = rare[0] if rare else 0
+        expired = rare[1] if len(rare) > 1 else ()
         leases: list[Lease] = []
         refused: list[Broken] = []
         queue, fence = self.queue, int(base)
