@@ -16,7 +16,7 @@ from typing import Any
 from windlass import Windlass
 from windlass.worker import process_info
 from windlass.worker.executors.child import Link
-from windlass.worker.ipc.frames import MAX_HEADER_BYTES
+from windlass.worker.ipc.frames import MAX_BODY_BYTES, MAX_HEADER_BYTES
 
 app = Windlass("redis://127.0.0.1:1")  # nobody connects to it
 not_an_app = 42
@@ -86,7 +86,7 @@ def job_unsendable(header: dict[str, Any], body: bytes, link: Link) -> Answer:
 
 
 def job_huge(header: dict[str, Any], body: bytes, link: Link) -> Answer:
-    return {"end": "done"}, bytes(64 * 1024 * 1024 + 1)
+    return {"end": "done"}, bytes(MAX_BODY_BYTES + 1)
 
 
 def job_progress(header: dict[str, Any], body: bytes, link: Link) -> Answer:
