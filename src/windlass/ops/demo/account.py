@@ -87,15 +87,7 @@ def build_account(
     `killed` are the processes that the demo killed, `fallen` all processes that ended before the run did.
     """
     server = server or ServerView()
-    jobs: dict[str, list[Attempt]] = defaultdict(list)
-    ids: dict[tuple[JobKind, int], set[str]] = defaultdict(set)
-    done: dict[JobKind, set[int]] = defaultdict(set)
-    for attempt in attempts:
-        jobs[attempt.id].append(attempt)
-        # The call is a failure job, which logs under the id of the job that failed.
-        ids[attempt.kind, attempt.number].add(attempt.id)
-        if attempt.end is Phase.DID:
-            done[attempt.kind].add(attempt.number)
+    jobs, ids, done = _sort(attempts)
     placed = set(range(1, orders + 1))
     fulfilled = done[JobKind.ORDER] & done[JobKind.THUMBNAIL] & (done[JobKind.EMAIL] | done[JobKind.CALL])
     unfulfilled = placed - fulfilled
@@ -128,6 +120,22 @@ def build_account(
         ticks_lost=max(0, server.ticks_fired - ticks - server.ticks_left),
         poisoned=server.dead == (("crashed", CRASHES),) and len(crashed) == CRASHES,
     )
+
+
+def _sort(
+    attempts: Iterable[Attempt],
+) -> tuple[dict[str, list[Attempt]], dict[tuple[JobKind, int], set[str]], dict[JobKind, set[int]]]:
+    """Attempts by job, jobs by kind and order, and the orders for which each kind of step was done."""
+    jobs: dict[str, list[Attempt]] = defaultdict(list)
+    ids: dict[tuple[JobKind, int], set[str]] = defaultdict(set)
+    done: dict[JobKind, set[int]] = defaultdict(set)
+    for attempt in attempts:
+        jobs[attempt.id].append(attempt)
+        # The call is a failure job, which logs under the id of the job that failed.
+        ids[attempt.kind, attempt.number].add(attempt.id)
+        if attempt.end is Phase.DID:
+            done[attempt.kind].add(attempt.number)
+    return jobs, ids, done
 
 
 def _own_attempts(tries: list[Attempt]) -> list[Attempt]:
