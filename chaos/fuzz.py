@@ -31,17 +31,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from tests.contract.performing import perform, settle
 from tests.security import hostile
 from tests.security.fuzzed_app import app as fuzzed_app
 from tests.security.watching import KeyWatch, native_key
+from tests.support.internals import handle_on, perform, perform_call, settle
 from tests.support.server import Server, valkey_binary
 from tests.support.waiting import wait_until
 from tests.support.workers import Worker, Workshop
 
 from windlass import Queue, RawJob, Windlass, errors
 from windlass.cli.job_list import job_facts
-from windlass.handle import JobHandle
 from windlass.stdio.messages import BadMessage, read_message
 from windlass.storage.port import Call, Layout
 from windlass.task import check_task_name
@@ -212,7 +211,7 @@ def _feed_worker(server: Server, folder: Path, payloads: list[bytes], findings: 
             if job.reason != "failed" or not (job.message or "").startswith("keep_result:"):
                 findings.crash(f"a payload's job is dead: {job.reason} {job.message}", job.data)
         alive = queue.enqueue(write_envelope("kept", b'["still here"]', 60), id="last")
-        if JobHandle[str](queue._layout, queue._flow_runner, alive.id).result(timeout=WORKER_TIMEOUT_S) != "still here":
+        if handle_on(queue, alive.id).result(timeout=WORKER_TIMEOUT_S) != "still here":
             findings.crash("the good job at the end did not run", alive)
         for words in ("Runner ", "Traceback"):
             if words in worker.log:
@@ -261,7 +260,7 @@ def fuzz_names(count: int, chance: random.Random) -> Findings:
 
 def _tell_fleet(app: Windlass, name: str) -> None:
     told = presence.beat(WorkerRecord(name=name, host="\0\n"))
-    app.run(lambda session: session.perform(told))
+    perform_call(app, told)
 
 
 def _refuse(app: Windlass, names: list[Any], findings: Findings) -> None:

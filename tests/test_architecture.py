@@ -1,10 +1,13 @@
-"""The import rule of ARCHITECTURE.md: groups import only from groups above them, and keys are spelled in one place."""
+"""The import rule of ARCHITECTURE.md: groups import only from groups above them, and keys are spelled in one place.
+
+One more rule is about the tests themselves: only one module of theirs uses private names of the product.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -166,3 +169,98 @@ def test_only_the_transport_and_the_adapters_know_redis() -> None:
     for path in ROOT.rglob("*.py"):
         if not allowed.match(path.relative_to(ROOT).as_posix()):
             assert not re.search(r"^(from|import) redis\b", path.read_text(), re.MULTILINE), path
+
+
+# -- the tests -------------------------------------------------------------------------------------------------
+
+TESTS = Path(__file__).parent
+INTERNALS = "support/internals.py"
+PUBLIC_BY_CUSTOM = {"_exit", "_replace", "_asdict", "_fields", "_make"}  # of `os`, and of named tuples
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC_BY_CUSTOM
+
+
+def is_own(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
+
+
+def defined_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """The functions, classes and attributes that a file defines."""
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    stored = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return names | {node.attr for node in stored if is_own(node.value)}
+
+
+def names_imported(node: ast.AST) -> list[str]:
+    """Each part of a name that an import names."""
+    match node:
+        case ast.ImportFrom(module, names):
+            return [*(module or "").split("."), *(alias.name for alias in names)]
+        case ast.Import(names):
+            return [part for alias in names for part in alias.name.split(".")]
+    return []
+
+
+def names_reached(node: ast.AST) -> list[str]:
+    """The attributes of something else that a node names, also as the text in `setattr(x, "name", y)`."""
+    match node:
+        case ast.Attribute(value, attr) if not is_own(value):
+            return [attr]
+        case ast.Call(ast.Name(called) | ast.Attribute(_, called), args) if called in ("getattr", "setattr", "delattr"):
+            texts = [arg.value for arg in args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            return [part for text in texts for part in text.split(".")]
+    return []
+
+
+def private_uses(source: str) -> list[tuple[int, str]]:
+    """Line and name of each private name that a file imports, or reaches without defining it."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.expr | ast.stmt)]
+    imported = [(node.lineno, name) for node in nodes for name in names_imported(node) if is_private(name)]
+    reached = [(node.lineno, name) for node in nodes for name in names_reached(node) if is_private(name)]
+    own = defined_in(nodes) if reached else set()
+    return imported + [(line, name) for line, name in reached if name not in own]
+
+
+def test_only_one_module_of_the_tests_uses_private_names() -> None:
+    paths = [path for path in TESTS.rglob("*.py") if path.relative_to(TESTS).as_posix() != INTERNALS]
+    found = [
+        f"{path.relative_to(TESTS.parent)}:{line}: {name}"
+        for path in sorted(paths)
+        for line, name in private_uses(path.read_text())
+    ]
+    assert not found, f"private names belong into tests/{INTERNALS}, behind a function:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("queue._layout.can", "_layout"),
+        ("queue._layout = 1", "_layout"),
+        ("from windlass.worker.attempt import _bounded", "_bounded"),
+        ("import windlass._secret", "_secret"),
+        ("_secret = 1\nfrom windlass import _secret", "_secret"),
+        ("def test() -> None:\n    from windlass import _secret", "_secret"),
+        ("class A:\n    def see(self) -> None:\n        self.queue._layout", "_layout"),
+        ("monkeypatch.setattr(threads, '_awaited', None)", "_awaited"),
+        ("monkeypatch.setattr('windlass.app._apps', None)", "_apps"),
+        ("getattr(queue, '_layout')", "_layout"),
+    ],
+)
+def test_a_private_name_is_found(source: str, name: str) -> None:
+    assert private_uses(source) == [(source.count("\n") + 1, name)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os._exit(9)",
+        "pair._replace(at=1)",
+        "windlass.__version__",
+        "class A:\n    def see(self, other: A) -> None:\n        self._seen = other._seen",
+        "class A:\n    def _see(self) -> None: ...\n\nA()._see()",
+    ],
+)
+def test_a_name_of_the_same_file_and_a_public_one_may_be_used(source: str) -> None:
+    assert private_uses(source) == []

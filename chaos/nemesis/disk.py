@@ -67,7 +67,7 @@ class Injection:
             if strace.poll() is not None:
                 assert strace.stderr is not None
                 raise OSError(f"strace exited: {strace.stderr.read().decode(errors='replace').strip()}")
-            return all(tracer == strace.pid for tracer in _tracers(pid))
+            return all(tracer == strace.pid for tracer in tracers(pid))
 
         wait_until(traced, "strace to be attached", interval=0.002)
 
@@ -86,7 +86,7 @@ class Injection:
             strace.stderr.close()
 
 
-def _tracers(pid: int) -> list[int]:
+def tracers(pid: int) -> list[int]:
     """The tracer of each live thread of a process; 0 means none."""
     found = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):

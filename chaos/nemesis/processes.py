@@ -137,28 +137,28 @@ class Stop(Fault):
         self.worker = worker
         self.part = part
         self.which = which
-        self._stopped: dict[int, int] = {}  # pid → start time of the process, because pids are reused
+        self.stopped: dict[int, int] = {}  # pid → start time of the process, because pids are reused
 
     def begin(self) -> Detail:
         # Look twice: a process may have been forked between the first look and the signal.
         for _ in range(2):
             pids = anatomy(self.worker).part(self.part, self.which)
-            for pid in _signal([pid for pid in pids if pid not in self._stopped], signal.SIGSTOP):
+            for pid in _signal([pid for pid in pids if pid not in self.stopped], signal.SIGSTOP):
                 if (process := process_info.find(pid)) is not None:
-                    self._stopped[pid] = process.started
+                    self.stopped[pid] = process.started
             if self.part != "worker":
                 break
         wait_until(self._all_stand, "the stopped processes to stand still", interval=0.001)
-        return {"worker": self.worker.name, "part": self.part, "pids": list(self._stopped)}
+        return {"worker": self.worker.name, "part": self.part, "pids": list(self.stopped)}
 
     def end(self) -> Detail:
-        stopped, self._stopped = self._stopped, {}
-        same = [pid for pid, started in stopped.items() if (now := process_info.find(pid)) and now.started == started]
+        ours, self.stopped = self.stopped, {}
+        same = [pid for pid, started in ours.items() if (now := process_info.find(pid)) and now.started == started]
         return {"worker": self.worker.name, "part": self.part, "pids": _signal(same, signal.SIGCONT)}
 
     def _all_stand(self) -> bool:
         # Another fault may have killed some meanwhile.
-        return all(process_info.state(pid) in ("T", "t", "Z", "X", None) for pid in self._stopped)
+        return all(process_info.state(pid) in ("T", "t", "Z", "X", None) for pid in self.stopped)
 
 
 class Deploy(Fault):

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
 from tests.support.bad_input import dump, restore
+from tests.support.internals import layout_of, perform, perform_call, settle
 from windlass import Lease, Limits, Queue, RawJob
 from windlass.errors import KeyConflict
 from windlass.storage.formats import VERSION
@@ -115,9 +115,9 @@ def occupy(queue: Queue, client: redis.Redis) -> Lease:
     queue.enqueue(b"", id="parent", priority=0)
     assert settle(queue, Completed(take(queue), hand_overs=(HandOver("other", NewJob("child", b"")),))) == (True,)
     assert perform(queue, lambda layout: layout.watch("running", 600))
-    schedules = queue._layout.schedules
+    schedules = layout_of(queue).schedules
     assert schedules is not None
-    assert perform(queue, lambda _: schedules.put("nightly", None, b"{}", 2**42, keep_tick=False))
+    assert perform_call(queue, schedules.put("nightly", None, b"{}", 2**42, keep_tick=False))
     queue.enqueue(b"", id="ready")
     queue.enqueue(b"", id="late", delay=600)
     client.lpush(queue_key(queue.name, "inbox"), "pushed")

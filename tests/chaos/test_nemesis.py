@@ -18,7 +18,7 @@ import pytest
 import redis
 from chaos.clock import ServerClock
 from chaos.nemesis.clock import DAY, HOUR, JumpClock
-from chaos.nemesis.disk import FailingFsync, FailingWrite, FullDisk, SlowDisk, SmallDisk, StalledFsync, _tracers
+from chaos.nemesis.disk import FailingFsync, FailingWrite, FullDisk, SlowDisk, SmallDisk, StalledFsync, tracers
 from chaos.nemesis.fault import Detail, Fault
 from chaos.nemesis.mix import KINDS, Nemesis, Step, Targets, plan, possible
 from chaos.nemesis.network import Namespace, Partition, lacking_namespaces
@@ -158,9 +158,9 @@ def test_a_pid_that_was_given_out_again_is_not_woken(worker: Worker) -> None:
     """A stopped pid that was reused by a new process must not be resumed."""
     stop = Stop(worker, "runner")
     stop.begin()
-    (pid,) = stop._stopped
+    (pid,) = stop.stopped
     try:
-        stop._stopped[pid] -= 1  # a process that was started at another time
+        stop.stopped[pid] -= 1  # a process that was started at another time
         assert stop.end()["pids"] == []
         assert process_info.state(pid) == "T"
     finally:
@@ -345,10 +345,10 @@ def test_a_server_whose_threads_end_while_they_are_looked_at_is_no_trouble() -> 
         process.stdout.readline()
         try:
             for _ in range(300):
-                assert set(_tracers(process.pid)) == {0}
+                assert set(tracers(process.pid)) == {0}
         finally:
             process.kill()
-    assert _tracers(process.pid) == []
+    assert tracers(process.pid) == []
 
 
 def test_a_server_that_ends_while_it_is_asked_how_it_is_is_started_again(

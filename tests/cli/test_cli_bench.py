@@ -17,6 +17,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
+from tests.support.internals import run_flow
 from tests.support.proxy import FORWARD, FaultProxy, delay_reply, rewrite_text
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -159,11 +160,11 @@ def test_interrupted_it_purges_its_queue(
         running.wait()
     assert (running.returncode, out) == (130, "")
     assert "interrupted" in err
-    assert not app.run(list_queues)
+    assert not run_flow(app, list_queues)
 
 
 def _has_job(app: Windlass, task: str) -> bool:
-    found = (app.queue(name) for name in app.run(list_queues) if name.startswith("windlass-bench-"))
+    found = (app.queue(name) for name in run_flow(app, list_queues) if name.startswith("windlass-bench-"))
     return any(task in job.data.decode() for queue in found for job in queue.jobs("ready", limit=1).jobs)
 
 

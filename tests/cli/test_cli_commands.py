@@ -19,6 +19,7 @@ import redis
 import rich_click as click
 from click.testing import CliRunner, Result
 
+from tests.support.internals import layout_of, perform_call
 from tests.support.server import Server
 from windlass import Limits, Queue, Windlass
 from windlass.cli import SUMMARIES, main
@@ -169,11 +170,7 @@ def fill(app: Windlass, queue: Queue) -> None:
         queue.enqueue(b"payload of " + id.encode(), id=id)
     _, dead, broken, parked = queue.lease_many(4, 600)
     queue.fail(dead, "it is \x1b[31mbroken\x1b[0m [bold]beyond repair\nTraceback: line")
-    queue._flow_runner.run(
-        lambda session: session.perform(
-            app.layout(NAME).turn([Broken(broken, "no JSON"), Unknown(parked, "lost_task")])
-        )
-    )
+    perform_call(queue, app.layout(NAME).turn([Broken(broken, "no JSON"), Unknown(parked, "lost_task")]))
     queue.enqueue(b"behind", id="running")
     queue.enqueue(b'{"task": "welcome", "args": [1]}', id="ready", priority=3)
     queue.enqueue(b"\xff\x00", id="later", delay=900)
@@ -194,7 +191,7 @@ def test_status_counts_the_workers_of_a_queue(run: Run, app: Windlass, queue: Qu
     queue.enqueue(b"x")
     for name, queues in (("one", {NAME: 1}), ("two", {NAME: 1, "other": 1}), ("three", {"other": 1})):
         record = WorkerRecord(name, queues=queues)
-        app.run(lambda session, record=record: session.perform(presence.beat(record)))  # type: ignore[misc]
+        perform_call(app, presence.beat(record))
     found = told(run("status", "--json"))
     assert (found["workers"], found["queues"][0]["workers"]) == (3, 2)
     assert "no worker" not in run("status").stdout
@@ -205,7 +202,7 @@ def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue:
     queue.enqueue(b"x")
     for name, every in (("short", 2.0), ("long", 5.0)):
         record = WorkerRecord(name, queues={NAME: 1}, every=every)
-        app.run(lambda session, record=record: session.perform(presence.beat(record)))  # type: ignore[misc]
+        perform_call(app, presence.beat(record))
     for name in ("short", "long"):
         client.zincrby(keys.presence_keys()[0], -10_000, name)
     assert {worker.name: worker.state for worker in app.workers()} == {"short": "lost?", "long": "working"}
@@ -330,7 +327,7 @@ def test_workers(run: Run, app: Windlass, client: redis.Redis) -> None:
         1234,
         5 * 10**7,
     )
-    app.run(lambda session: session.perform(presence.beat(record)))
+    perform_call(app, presence.beat(record))
     (found,) = told(run("workers", "--json"))
     assert (found["name"], found["queues"], found["finished"]) == ("w-1", {"emails": 3, "media": 1}, 1234)
     shown = run("workers").stdout
@@ -473,10 +470,8 @@ def test_the_dead_of_all_queues(run: Run, app: Windlass, queue: Queue) -> None:
 
 
 def test_a_job_for_a_failure_handler_names_whom_it_is_for(run: Run, queue: Queue) -> None:
-    layout = queue._layout
-    queue._flow_runner.run(
-        lambda session: session.perform(layout.beat("w", 30, register=True, failure_handler=Limits()))
-    )
+    layout = layout_of(queue)
+    perform_call(queue, layout.beat("w", 30, register=True, failure_handler=Limits()))
     queue.enqueue(b'{"task": "welcome"}', id="a")
     lease = queue.lease()
     assert lease is not None

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from tests.contract.leasing import take
-from tests.contract.performing import perform, settle
 from tests.support.cluster import Cluster
+from tests.support.internals import perform, settle
 from tests.support.layouts import LAYOUTS, pass_time, queue_on
 from tests.support.server import Server
 from windlass import Lease, Page, Queue, Windlass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
+from tests.support.internals import perform, settle
 from windlass import JobRecord, Queue, RawJob, State, Status
 from windlass.errors import InvalidOption, InvalidTime
 from windlass.storage.formats import MAX_ITEMS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
+from tests.support.internals import keep_at_most, layout_of, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled
@@ -35,7 +35,7 @@ def caught(queue: Queue) -> tuple[Lease, JobRecord]:
     """The lease on the next failure, and the job it tells of."""
     lease = take(queue)
     assert lease.is_failure_job
-    return lease, queue._layout.failure(lease)
+    return lease, layout_of(queue).failure(lease)
 
 
 def die(queue: Queue, **options: int) -> None:
@@ -120,7 +120,7 @@ def test_failures_come_in_the_order_in_which_the_jobs_failed(catching: Queue) ->
     leases = catching.lease_many(3)
     assert settle(catching, *map(Failed, leases)) == (True, True, True)
     found = catching.lease_many(5)
-    assert [catching._layout.failure(lease).id for lease in found] == ["c", "a", "b"]
+    assert [layout_of(catching).failure(lease).id for lease in found] == ["c", "a", "b"]
     assert len({lease.id for lease in found}) == 3
 
 
@@ -131,7 +131,7 @@ def test_a_new_job_of_the_id_does_not_disturb_the_failure(catching: Queue) -> No
     assert catching.fail(lease, "no")
     first, second = catching.lease_many(5)
     assert first.is_failure_job
-    assert catching._layout.failure(first).data == b"old"
+    assert layout_of(catching).failure(first).data == b"old"
     assert (second.id, second.data, second.is_failure_job) == ("a", b"behind it", False)
 
 
@@ -224,7 +224,7 @@ def test_a_failure_that_no_handler_wants_leaves_the_job_among_the_dead(catching:
 
 
 def test_the_dead_stay_bounded_when_no_handler_wants_them(catching: Queue) -> None:
-    catching._layout.max_dead = 2  # type: ignore[attr-defined]
+    keep_at_most(catching, dead=2)
     for id in "abc":
         catching.enqueue(b"", id=id)
     assert all(settle(catching, *map(Failed, catching.lease_many(3))))

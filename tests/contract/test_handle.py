@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from tests.contract.leasing import take
-from tests.contract.performing import perform, settle
 from tests.support.faces import FACES
+from tests.support.internals import handle_on, layout_of, perform, settle
 from tests.support.proxy import FaultProxy
 from tests.support.server import Server
 from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
@@ -47,7 +47,7 @@ HOUR = 3_600_000
 
 
 def make(queue: Queue, id: str = "a", status: Status | None = None, returns: Any = Any) -> JobHandle[Any]:
-    return JobHandle(queue._layout, queue._flow_runner, id, status, returns=returns)
+    return handle_on(queue, id, status, returns=returns)
 
 
 def nodes(client: Any) -> list[Any]:
@@ -75,7 +75,7 @@ class Waiting:
 
     def listening(self, id: str = "a") -> int:
         """How many are subscribed."""
-        channel = self.queue._layout.event_channel(id)
+        channel = layout_of(self.queue).event_channel(id)
         return sum(node.pubsub_numsub(channel)[0][1] for node in nodes(self.client))
 
     def for_(self, wait: Callable[[], Any]) -> Future[Any]:
@@ -519,7 +519,7 @@ def test_messages_that_we_do_not_know_are_passed_over(raw_queue: Queue, job: Job
     lease = leased(raw_queue)
     found = waiting.for_(lambda: list(job.events(timeout=20)))
     for message in ("", "promoted", "progress x", "\xff", "completed? no"):
-        waiting.client.publish(raw_queue._layout.event_channel("a"), message)
+        waiting.client.publish(layout_of(raw_queue).event_channel("a"), message)
     assert raw_queue.complete(lease)
     assert [event.kind for event in found.result(10)] == ["started", "completed"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
+from tests.support.internals import keep_at_most, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
@@ -190,7 +190,7 @@ def test_a_broken_job_is_kept_with_the_reason(raw_queue: Queue) -> None:
 
 def test_the_oldest_dead_are_dropped_and_no_broken_job_ever_is(raw_queue: Queue) -> None:
     """Broken jobs were never run. Beyond the bound they stay on the queue, in their old place."""
-    raw_queue._layout.max_dead = raw_queue._layout.max_broken = 2  # type: ignore[attr-defined]
+    keep_at_most(raw_queue, dead=2, broken=2)
     for number in range(4):
         for kind in ("broken", "dead"):
             raw_queue.enqueue(b"", id=f"{kind}-{number}")
@@ -208,7 +208,7 @@ def test_the_oldest_dead_are_dropped_and_no_broken_job_ever_is(raw_queue: Queue)
 
 
 def test_an_id_that_is_broken_again_needs_no_more_room(raw_queue: Queue) -> None:
-    raw_queue._layout.max_broken = 1  # type: ignore[attr-defined]
+    keep_at_most(raw_queue, broken=1)
     for data in (b"first", b"second"):
         raw_queue.enqueue(data, id="a")
         assert settle(raw_queue, Broken(take(raw_queue), "")) == (True,)
@@ -389,7 +389,7 @@ def test_an_id_is_revived_once_in_a_call(raw_queue: Queue) -> None:
 
 
 def test_more_are_revived_than_one_call_can(raw_queue: Queue) -> None:
-    raw_queue._layout.max_dead = 3000  # type: ignore[attr-defined]
+    keep_at_most(raw_queue, dead=3000)
     ids = [receipt.id for receipt in raw_queue.enqueue_many([b""] * 1300)]
     while leases := raw_queue.lease_many(1000):
         assert all(settle(raw_queue, *map(Failed, leases)))

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.contract.leasing import take
-from tests.contract.performing import perform, settle
+from tests.support.internals import layout_of, perform, settle
 from tests.support.waiting import wait_until
 from windlass import Lease, Limits, Queue
 from windlass.storage.native.keys import queue_key, result_key
@@ -148,9 +148,9 @@ class Wakeups:
 
     def __init__(self, client: redis.Redis, queue: Queue, id: str) -> None:
         self._sub = client.pubsub()  # type: ignore[no-untyped-call]
-        self._sub.subscribe(queue._layout.event_channel(id))
+        self._sub.subscribe(layout_of(queue).event_channel(id))
         assert self._sub.get_message(timeout=5) is not None
-        self._channel = queue._layout.event_channel(id)
+        self._channel = layout_of(queue).event_channel(id)
         self._node: Any = client
         if isinstance(client, redis.RedisCluster):  # messages keep their order only from one node to another
             self._node = client.get_redis_connection(client.get_node_from_key(queue_key(queue.name, "state")))

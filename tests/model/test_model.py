@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.contract.performing import perform, settle
 from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
+from tests.support.internals import perform, settle
 from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass

@@ -19,7 +19,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from tests.contract.performing import settle
+from tests.support.internals import layout_of, perform_call, settle
 from tests.support.layouts import LAYOUTS, queue_on
 from tests.support.queue_clock import change_core
 from tests.support.server import Server
@@ -290,7 +290,7 @@ def test_whatever_entries_are_lost_a_repair_leaves_a_sound_queue(
 
 def populate(queue: Queue) -> None:
     """Jobs in every state that the layout has."""
-    can = queue._layout.can
+    can = layout_of(queue).can
     names = [f"job {n}" for n in range(12)]
     if Capability.IDS in can:
         queue.enqueue_many(RawJob(b"{}", id=name) for name in names)
@@ -357,7 +357,7 @@ def test_a_look_at_any_layout_writes_nothing_and_finds_nothing_in_a_sound_queue(
 
 
 def test_a_look_beside_live_workers_finds_no_problem(app: Windlass, any_queue: Queue) -> None:
-    ids = Capability.IDS in any_queue._layout.can
+    ids = Capability.IDS in layout_of(any_queue).can
     any_queue.enqueue_many(RawJob(b"{}", id=f"{n}") if ids else b"%d" % n for n in range(600))
 
     with ThreadPoolExecutor(4) as pool:
@@ -761,6 +761,6 @@ def test_limits_of_a_failure_handler_are_no_job(server: Server, client: redis.Re
     """The placeholder that tells peers of a failure handler is not taken for an entry without a job."""
     queue = queue_on(app, "queasy", NAME)
     queue.enqueue(b"")
-    app.run(lambda session: session.perform(queue._layout.beat("w", 30, register=True, failure_handler=Limits())))
+    perform_call(app, layout_of(queue).beat("w", 30, register=True, failure_handler=Limits()))
     assert look_twice(server, client, queue).damaged_parts == ()
     queue.purge()

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.contract.leasing import take
-from tests.contract.performing import perform, settle
+from tests.support.internals import handle_on, perform, settle
 from tests.support.waiting import wait_until
 from windlass import Limits, Queue
 from windlass.errors import CrashError, ResultMissing, StallError
@@ -33,7 +33,7 @@ def caught(raw_queue: Queue, client: redis.Redis) -> Iterator[Queue]:
 
 
 def handle(queue: Queue, keeps: bool | None = None) -> JobHandle[object]:
-    return JobHandle(queue._layout, queue._flow_runner, "a", keeps=keeps)
+    return handle_on(queue, "a", keeps=keeps)
 
 
 def test_who_waits_is_told_of_a_crash(caught: Queue, client: redis.Redis) -> None:

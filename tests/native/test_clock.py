@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from chaos.clock import ServerClock, shim
 
+from tests.support.internals import layout_of, perform_call, shift_clock_reading
 from tests.support.queue_clock import change_core, change_drift, read_core, read_drift
 from tests.support.server import Server
 from tests.support.waiting import LIMIT_S
 from windlass import Lease, Queue, Windlass
-from windlass.storage.native.clock_view import ClockView
 from windlass.storage.native.keys import queue_key
 from windlass.values.ids import random_id
 from windlass.values.job import NewJob
@@ -60,8 +60,7 @@ def passed(raw_queue: Queue, jump: Callable[[float], None]) -> Callable[[float],
 
     def by(seconds: float) -> None:
         jump(seconds)
-        heard: ClockView = raw_queue._layout._clock_view  # type: ignore[attr-defined]
-        heard._reading = heard._reading._replace(at=heard._reading.at - seconds)
+        shift_clock_reading(raw_queue, age_s=seconds)
 
     return by
 
@@ -233,8 +232,8 @@ def test_after_a_silence_named_holders_get_time_to_beat(
 
 def _made_now(queue: Queue) -> Callable[[], object]:
     """A call that is made now, and sent later: it waited for a connection, or the server stood still."""
-    call = queue._layout.enqueue([NewJob(random_id(), b"", fresh=True)])
-    return lambda: queue._flow_runner.run(lambda session: session.perform(call))
+    call = layout_of(queue).enqueue([NewJob(random_id(), b"", fresh=True)])
+    return lambda: perform_call(queue, call)
 
 
 def _clock(client: Any, queue: Queue) -> int:
@@ -332,7 +331,6 @@ def test_nor_is_a_short_one(raw_queue: Queue, stranger: Queue, elsewhere: Callab
 def test_nobody_s_word_starts_a_job_early(raw_queue: Queue) -> None:
     """What a program has heard may be wrong by a fault of its own; that must not reach the others."""
     raw_queue.enqueue(b"x", delay=HOUR / 2)
-    heard: ClockView = raw_queue._layout._clock_view  # type: ignore[attr-defined]
-    heard._reading = heard._reading._replace(due=heard._reading.due + HOUR * 1000)
+    shift_clock_reading(raw_queue, due_ms=HOUR * 1000)
     assert raw_queue.lease() is None
     assert raw_queue.counts().scheduled == 1

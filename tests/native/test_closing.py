@@ -51,13 +51,13 @@ def test_a_call_under_way_is_not_repeated_after_close(server: Server, client: An
         witness.queue("closing").purge()
 
 
-def test_a_forked_child_takes_back_nothing_of_its_parent(raw_queue: Queue) -> None:
+def test_a_forked_child_takes_back_nothing_of_its_parent(app: Windlass, raw_queue: Queue) -> None:
     assert not raw_queue.beat("w", 60, register=True)
     child = os.fork()
     if child == 0:
         try:
             raw_queue.enqueue(b"from the child")
-            raw_queue._flow_runner.close()  # type: ignore[attr-defined]
+            app.close()
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

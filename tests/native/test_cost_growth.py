@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from tests.support.internals import perform_call
 from tests.support.server import Server
 from windlass import Lease, Queue, Windlass
 from windlass.storage.native.keys import queue_key, queue_keys
@@ -186,7 +187,7 @@ def _holder(queue: Queue, app: Windlass, n: int) -> str:
 
 def _turn(queue: Queue, app: Windlass, lease: Lease) -> bool:
     layout = app.layout(queue.name)
-    turn = app.run(lambda session: session.perform(layout.turn([Completed(lease)], LeaseRequest(want=1, seconds=600))))
+    turn = perform_call(app, layout.turn([Completed(lease)], LeaseRequest(want=1, seconds=600)))
     return turn.settled == (True,) and len(turn.leases) == 1
 
 
@@ -197,13 +198,13 @@ def _pause(queue: Queue, app: Windlass, n: int) -> None:
 
 def _resume(queue: Queue, app: Windlass) -> None:
     leave = app.layout(queue.name).unregister_waiter("waiter")
-    app.run(lambda session: session.perform(leave))
+    perform_call(app, leave)
     queue.resume()
 
 
 def _look(queue: Queue, app: Windlass, _: None) -> bool:
     look = app.layout(queue.name).turn((), LeaseRequest(want=1, seconds=600, waiter="waiter"))
-    return not app.run(lambda session: session.perform(look)).leases
+    return not perform_call(app, look).leases
 
 
 OPERATIONS = {

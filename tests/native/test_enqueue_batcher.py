@@ -11,6 +11,7 @@ import pytest
 import redis
 from msgspec import structs
 
+from tests.support.internals import batchers_of, batches_on_their_way, layout_of
 from tests.support.proxy import FaultProxy, nth, rewrite
 from tests.support.server import Server
 from tests.support.waiting import LIMIT_S
@@ -171,13 +172,13 @@ def test_event_loops_that_have_ended_are_not_kept(raw_queue: Queue) -> None:
     for _ in range(3):
         asyncio.run(raw_queue.aenqueue(b"x"))
     gc.collect()
-    assert len(raw_queue._batchers) <= 1  # the app takes over the connections of the last one when there is another
+    assert len(batchers_of(raw_queue)) <= 1  # the app takes over the connections of the last one when there is another
     assert raw_queue.counts().ready == 3
 
 
 def test_the_next_batch_is_made_while_the_server_is_at_work(raw_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    layout = raw_queue._layout
+    layout = layout_of(raw_queue)
     enqueue = layout.enqueue
 
     def noted(jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
@@ -308,8 +309,8 @@ async def test_what_nobody_waits_for_any_more_is_not_sent_later(proxy: FaultProx
         waiting = [asyncio.wait_for(queue.aenqueue(b""), 0.3) for _ in range(4)]
         ends = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(end) for end in ends} == {TimeoutError}
-        (enqueue_batcher,) = queue._batchers.values()
+        (enqueue_batcher,) = batchers_of(queue)
         async with asyncio.timeout(LIMIT_S):  # long before it would give up by itself
-            await asyncio.gather(*enqueue_batcher._sending, return_exceptions=True)
+            await asyncio.gather(*batches_on_their_way(enqueue_batcher), return_exceptions=True)
         proxy.up()
         assert (await queue.acounts()).ready == 0

@@ -17,9 +17,9 @@ from windlass.values.job import NO_EXTRAS, PLAIN
 NATIVE = files("windlass.storage.native") / "lua"
 
 
-@pytest.mark.parametrize("name", sorted(formats._RECORDS))
+@pytest.mark.parametrize("name", sorted(formats.RECORDS))
 def test_lua_and_python_pack_the_same_bytes(client: redis.Redis, name: str) -> None:
-    record: Record = formats._RECORDS[name]
+    record: Record = formats.RECORDS[name]
     values = [index + 1 for index in range(len(record.fields))]
     packed = record.pack(*values)
     assert len(packed) == record.size == int(CONSTANTS[f"{name}_SIZE"])
@@ -32,7 +32,7 @@ def test_lua_and_python_pack_the_same_bytes(client: redis.Redis, name: str) -> N
 
 
 def test_no_script_spells_a_format_that_python_knows() -> None:
-    known = {record.lua_format for record in formats._RECORDS.values() if len(record.fields) > 2}
+    known = {record.lua_format for record in formats.RECORDS.values() if len(record.fields) > 2}
     for path in [*NATIVE.iterdir(), *(NATIVE / "shared").iterdir()]:
         if path.name.endswith(".lua"):
             assert not known & set(re.findall(r"'(>[BI\d]+)'", path.read_text("utf-8"))), path.name

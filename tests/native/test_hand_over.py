@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
+from tests.support.internals import perform, perform_call, settle
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, FaultProxy, nth, random_faults
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -417,8 +417,8 @@ def test_what_was_sent_is_remembered_after_the_last_client_unregistered(server: 
     with Windlass(server.url) as app:
         source, target = app.queue("left.source"), app.queue("left.target")
         hand_over(source, child(target, "b"))
-        parcels = app.run(lambda session: session.perform(app.layout("left.source").outbox(10)))
-        assert app.run(lambda s: s.perform(app.layout("left.target").forward("left.source", parcels))) == 1
+        parcels = perform_call(app, app.layout("left.source").outbox(10))
+        assert perform_call(app, app.layout("left.target").forward("left.source", parcels)) == 1
         assert drain(target) == ["b"]
     with Windlass(server.url) as app:
         assert forward(app, app.queue("left.source")) == 0
@@ -426,7 +426,7 @@ def test_what_was_sent_is_remembered_after_the_last_client_unregistered(server: 
         app.queue("left.target").enqueue(b"more")
         assert client.pttl(queue_key("left.target", "state")) == -1, "in use again, it must not end"
         app.queue("left.target").purge()
-        app.run(lambda s: s.perform(app.layout("left.target").forward("left.source", parcels)))
+        perform_call(app, app.layout("left.target").forward("left.source", parcels))
         assert drain(app.queue("left.target")) == [], "a purge does not bring it back either"
 
 

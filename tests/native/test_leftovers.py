@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
+from tests.support.internals import perform, settle
 from tests.support.queue_clock import pass_time, read_core
 from tests.support.server import Server
 from tests.support.waiting import wait_until

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from tests.support.internals import perform_call
 from windlass import Lease, State, Windlass
 from windlass.errors import KeyConflict, WindlassError
 from windlass.storage.native import NativeLayout, scripts
@@ -66,7 +67,7 @@ def populate(app: Windlass) -> dict[str, Lease]:
     queue.retry(leases[IDS[5]], delay=900, message="again")
     queue.enqueue(b"later", id=IDS[8], delay=900)
     put = book(NativeLayout(QUEUE)).put("s", None, SCHEDULE, DUE, keep_tick=False)
-    app.run(lambda session: session.perform(put))
+    perform_call(app, put)
     return leases
 
 
@@ -76,7 +77,7 @@ def book(layout: NativeLayout) -> ScheduleBook:
 
 
 def settle(app: Windlass, *outcomes: Outcome) -> None:
-    app.run(lambda session: session.perform(NativeLayout(QUEUE).turn(outcomes)))
+    perform_call(app, NativeLayout(QUEUE).turn(outcomes))
 
 
 def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random) -> dict[str, Call[Any]]:
@@ -143,7 +144,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
 def attempt(app: Windlass, call: Call[Any]) -> WindlassError | None:
     """Make a call; the error it ends with, if any."""
     try:
-        app.run(lambda session: session.perform(call))
+        perform_call(app, call)
     except WindlassError as error:
         return error
     return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from tests.contract.performing import perform
+from tests.support.internals import perform
 from windlass import Queue, RawJob
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import LeaseRequest, Turn

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.contract.performing import perform
 from tests.support.cluster import Cluster
 from tests.support.conditions import until
+from tests.support.internals import arun_flow, perform, perform_call
 from tests.support.proxy import FORWARD, Fault, FaultProxy, pretend_version, rewrite
 from tests.support.replication import EAGER_REPLICATION
 from tests.support.seats import ClusterSeat, EmbeddedSeat, PrimarySeat
@@ -615,7 +615,7 @@ def _still_loading(frame: bytes) -> bytes:
 def test_the_flow_can_be_awaited_as_well(durable: Server) -> None:
     async def look() -> list[Finding]:
         async with Windlass(durable.url) as app:
-            return await app.arun(examine)
+            return await arun_flow(app, examine)
 
     assert {finding.level for finding in asyncio.run(look())} <= {"ok", "note", "warning"}
 
@@ -635,7 +635,7 @@ def test_a_queue_that_stands_still_for_what_cannot_be_decoded_is_told(durable: S
         outcomes = [Broken(lease, "not JSON") for lease in queue.lease_many(MAX_BROKEN)]
         perform(queue, lambda layout: layout.turn(outcomes))
         record = WorkerRecord("w1", "here", 1, queues={"doctor-broken": 1}, suspended={"doctor-broken": "wrong keys"})
-        app.run(lambda session: session.perform(beat_worker(record)))
+        perform_call(app, beat_worker(record))
         result = run("--url", durable.url, "--json")
         told = [each["what"] for each in json.loads(result.stdout)["findings"] if each["check"] == "queues"]
         assert told == [

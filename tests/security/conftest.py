@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.internals import handle_on
 from tests.support.server import Server
 from tests.support.workers import Worker, Workshop
-from windlass.handle import JobHandle
 from windlass.tasks.envelope import write_envelope
 from windlass.worker.settings import Settings
 
@@ -39,7 +39,7 @@ class Probe:
     def ask(self, task: str, *, patience: float = 20.0) -> Any:
         """Run a task of that name there, and return its result."""
         id = self.queue.enqueue(write_envelope(task, keep=60)).id
-        return JobHandle[Any](self.queue._layout, self.queue._flow_runner, id).result(timeout=patience)
+        return handle_on(self.queue, id).result(timeout=patience)
 
 
 @pytest.fixture(scope="package")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.contract.performing import perform, settle
 from tests.security.watching import KeyWatch
 from tests.support.bad_input import dump
+from tests.support.internals import layout_of, perform, perform_call, settle
 from tests.support.layouts import queue_on
 from tests.support.proxy import FORWARD, Fault, FaultProxy
 from tests.support.server import Server
@@ -214,7 +214,7 @@ def test_scripts_are_constant_whatever_the_jobs_are(
 
 def _all_kinds(app: Windlass, queue: Queue, number: int) -> None:
     """About fifteen jobs that differ in all that can be said of one, and every end that they can have."""
-    can = queue._layout.can
+    can = layout_of(queue).can
     payload = json.dumps({"number": number, "lua": f"return redis.call('FLUSHALL') -- {number}"}).encode()
     ids: list[dict[str, Any]] = [{}] * 15
     if Capability.IDS in can:
@@ -255,8 +255,8 @@ def _all_kinds(app: Windlass, queue: Queue, number: int) -> None:
         app.schedules.run_now(f"every-{number}", queue.name)
         app.schedules.list(queue.name)
         app.schedules.delete(f"every-{number}", queue.name)
-        app.run(lambda session: session.perform(presence.beat(WorkerRecord(name=f"worker-{number}"))))
-        app.run(lambda session: session.perform(presence.forget(f"worker-{number}")))
+        perform_call(app, presence.beat(WorkerRecord(name=f"worker-{number}")))
+        perform_call(app, presence.forget(f"worker-{number}"))
         app.workers()
     queue.clean()
     if number == 0:

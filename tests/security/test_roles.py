@@ -19,6 +19,7 @@ from tests.security.conftest import ROOT
 from tests.security.roles import ROLES, breaches, guarded_server, url_as
 from tests.stdio.conftest import moment
 from tests.support.bad_input import Dump, dump
+from tests.support.internals import perform_call
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Lease, Queue, RawJob, State, TaskCall, Windlass, errors
@@ -59,7 +60,7 @@ class Scene:
             queue.enqueue(b"behind", id="runs")
             queue.enqueue(b"later", id="later", delay=600)
             master.schedules.add("nightly", (NAME, b"x"), every="1h")
-            master.run(lambda session: session.perform(presence.beat(WorkerRecord(name="somebody"))))
+            perform_call(master, presence.beat(WorkerRecord(name="somebody")))
             master.close()
         server.command("ACL", "LOG", "RESET")
 

@@ -13,9 +13,9 @@ import pytest
 import redis
 from msgspec import json
 
-from tests.contract.performing import perform, settle
 from tests.native.schedules.conftest import at as at
 from tests.support.conditions import until
+from tests.support.internals import layout_of, perform, perform_call, run_flow, settle
 from tests.support.proxy import HANG_REPLY, FaultProxy, nth
 from tests.support.schedules import HOUR, NOON, Clock, declared, ticker_of
 from tests.support.server import Server
@@ -320,14 +320,14 @@ def test_a_refused_job_that_is_revived_is_refused_again(raw_queue: Queue, data: 
 def test_what_nobody_waited_for_goes_back_the_refused_as_well(raw_queue: Queue, data: Payloads) -> None:
     raw_queue.enqueue_many([RawJob(b"1", id="a"), RawJob(b"2", id="b")])
     data["b"] = b"forged"
-    call = raw_queue._layout.turn((), LeaseRequest(want=2, seconds=30, holder="idle"))
-    turn = raw_queue._flow_runner.run(lambda session: session.perform(call))
+    call = layout_of(raw_queue).turn((), LeaseRequest(want=2, seconds=30, holder="idle"))
+    turn = perform_call(raw_queue, call)
     assert [lease.id for lease in turn.leases] == ["a"]
     assert [(type(each), each.lease.id, each.lease.data) for each in turn.refused] == [(Broken, "b", b"")]
     assert call.undo is not None
     undo = call.undo(turn)
     assert undo is not None
-    raw_queue._flow_runner.run(lambda session: session.perform(undo))
+    perform_call(raw_queue, undo)
     assert (raw_queue.counts().ready, raw_queue.counts().running) == (2, 0)
 
 
@@ -404,7 +404,7 @@ def test_what_a_job_hands_over_is_sealed_for_where_it_goes(app: Windlass, raw_qu
     assert one(raw_queue).data == b"1"
     (parcel,) = perform(raw_queue, lambda layout: layout.outbox(10))
     assert parcel.data.startswith(SEALED)
-    assert app.run(lambda session: empty_outbox(session, raw_queue._layout, app.layout)) == 1
+    assert run_flow(app, lambda session: empty_outbox(session, layout_of(raw_queue), app.layout)) == 1
     lease = one(other)
     assert (lease.id, lease.data) == ("far", b"2")
     assert other.complete(lease)
@@ -426,13 +426,13 @@ def test_a_failure_handler_gets_the_data_of_the_job_that_failed(raw_queue: Queue
     assert (record.failed.id, record.failed.data) == ("a", b"x")
     lease = one(raw_queue)
     assert lease.is_failure_job
-    told = raw_queue._layout.failure(lease)
+    told = layout_of(raw_queue).failure(lease)
     assert (told.id, told.data, told.message) == ("a", b"x", "no")
     assert settle(raw_queue, Failed(lease, "the handler failed")) == (True,)
     dead = seen(raw_queue, failure)
     assert (dead.state, dead.failed and dead.failed.data) == ("dead", b"x")
     assert raw_queue.revive(failure) == [True]
-    assert raw_queue._layout.failure(one(raw_queue)).data == b"x"
+    assert layout_of(raw_queue).failure(one(raw_queue)).data == b"x"
 
 
 def test_a_failure_that_tells_of_a_forged_job_is_broken(
@@ -550,10 +550,10 @@ def test_a_program_without_keys_leaves_sealed_schedules_alone(
     app: Windlass, raw_queue: Queue, at: Clock, another: Callable[..., Windlass], records: Hash
 ) -> None:
     name, bare = raw_queue.name, another()
-    app.run(declare(app.layout(name), [declared("mine", name)]))
+    run_flow(app, declare(app.layout(name), [declared("mine", name)]))
     before = records["mine"]
     at(NOON + HOUR)
-    assert bare.run(declare(bare.layout(name), [declared("mine", name)])) == ("mine",)
+    assert run_flow(bare, declare(bare.layout(name), [declared("mine", name)])) == ("mine",)
     (record,) = bare.schedules.list(name)
     assert "this app has no keys" in (record.problem or "")
     assert ticker_of(bare, name)(declared("mine", name)).unreadable == ("mine",)
@@ -569,10 +569,10 @@ def test_schedules_in_code_are_sealed_anew_with_a_new_key(
     name = raw_queue.name
     both, new = (another(signing_keys=keys) for keys in ({"new": OLD, "k1": NEW}, {"new": OLD}))
     old = another(**SIGNED)
-    old.run(declare(old.layout(name), [declared("mine", name)]))
-    both.run(declare(both.layout(name), [declared("mine", name)]))
+    run_flow(old, declare(old.layout(name), [declared("mine", name)]))
+    run_flow(both, declare(both.layout(name), [declared("mine", name)]))
     resealed = records["mine"]
-    both.run(declare(both.layout(name), [declared("mine", name)]))
+    run_flow(both, declare(both.layout(name), [declared("mine", name)]))
     assert records["mine"] == resealed, "once is enough"
     (record,) = new.schedules.list(name)
     assert record.problem is None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.internals import seal_of
 from windlass import Windlass
 from windlass.errors import InvalidOption, Undecodable, UnsupportedByLayout
 from windlass.storage.native.sealing import SEALED, Purpose, Seal, read_keys
@@ -264,7 +265,7 @@ def test_what_openssl_prints_can_be_used() -> None:
 def test_nothing_shows_its_keys() -> None:
     key = os.urandom(32)
     with Windlass("redis://localhost", signing_keys={"a": key}, encryption_keys={"b": key}) as app:
-        shown = [app, app.given, app._seal, app.queue("q"), app.queue("q")._layout, app.schedules]
+        shown = [app, app.given, seal_of(app), app.queue("q"), app.layout("q"), app.schedules]
         for each in (str(thing) + repr(thing) for thing in shown):
             for secret in (repr(key)[2:-1], key.hex(), b64encode(key).decode()):
                 assert secret not in each

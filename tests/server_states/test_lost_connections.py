@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.internals import arun_flow, run_flow
 from tests.support.server import HOST, Server
 from tests.support.waiting import FOREVER_S
 from windlass import Windlass, errors
@@ -19,11 +20,11 @@ NOTHING_LISTENS = f"redis://{HOST}:1"
 
 
 def run_blocking(app: Windlass, flow: Callable[[Session], Flow[Any]]) -> Any:
-    return app.run(flow)
+    return run_flow(app, flow)
 
 
 def run_awaited(app: Windlass, flow: Callable[[Session], Flow[Any]]) -> Any:
-    return asyncio.run(app.arun(flow))
+    return asyncio.run(arun_flow(app, flow))
 
 
 BOTH_WAYS = pytest.mark.parametrize("run", [run_blocking, run_awaited])

@@ -25,7 +25,7 @@ def test_it_is_a_schema() -> None:
 
 def test_it_has_every_message_that_the_service_reads() -> None:
     known = json.dumps(SCHEMA["$defs"]["in"])
-    for name in messages._PAYLOADS:
+    for name in messages.PAYLOADS:
         assert ("list_request" if name.startswith("list_") else name) in known
 
 

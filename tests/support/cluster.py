@@ -210,7 +210,7 @@ class SlotMove:
 
 
 def _port(server: Server) -> int:
-    return server._known_port()
+    return server.known_port()
 
 
 def _slot_map(node: Server) -> list[tuple[int, int, int]]:

@@ -17,6 +17,7 @@ from msgspec import structs
 
 import tests.contract
 from tests.support.faces import Blocking
+from tests.support.internals import use_layout
 from windlass import Queue, Windlass
 from windlass.storage.capabilities import CAPABILITIES
 from windlass.storage.compat.base import ForeignLayout
@@ -46,7 +47,7 @@ def queue_on(app: Windlass, layout: str, name: str) -> Queue:
     made = cast(ForeignLayout, make_layout(layout, name))
     if Capability.BYTES not in made.can:
         wrap_payloads(made)
-    app._layouts[(name, layout)] = made
+    use_layout(app, made)
     return app.queue(name, layout=layout)
 
 
@@ -159,4 +160,4 @@ def _queue(raw_queue: Queue) -> Queue:
 @pytest.fixture
 def _later(client: redis.Redis, raw_queue: Queue) -> Callable[[float], None]:
     """Let time pass, without waiting."""
-    return lambda seconds: pass_time(client, raw_queue._layout.name, raw_queue.name, seconds)
+    return lambda seconds: pass_time(client, raw_queue.layout, raw_queue.name, seconds)

@@ -22,9 +22,10 @@ from typing import Any, Protocol, TypeVar
 import redis
 from redis.exceptions import RedisError
 
+from tests.support.internals import Exchanger, holders_of, layout_of, perform_call, wrap_exchanges
 from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
-from windlass.storage.port import Call, Capability, LeaseRequest, Turn
+from windlass.storage.port import Capability, LeaseRequest, Turn
 from windlass.transport.wire import Exchange
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
 
@@ -143,7 +144,7 @@ class Life:
         self.queues: list[Any] = [None, None]
         for at in range(2):
             self.open(at)
-        self.can = self.queues[0]._layout.can
+        self.can = layout_of(self.queues[0]).can
         self.ledger = f"windlass:{{{NAME}}}:{layout}"
         self.jobs: dict[str, Job] = {}
         self.graves: dict[str, list[str]] = {"dead": [], "broken": []}  # newest first
@@ -239,18 +240,19 @@ class Life:
 
     def _let_replies_be_lost(self, app: Windlass) -> None:
         """While `interlude` is set, the next script runs, then the interlude, then the same call again."""
-        runner = app._blocking
-        plain = runner._exchange
 
-        def exchange(step: Exchange) -> list[Any]:
-            replies = plain(step)
-            if self.interlude and b"EVALSHA" in step.packed[:20] and not isinstance(replies[0], RedisError):
-                interlude, self.interlude = self.interlude, None
-                interlude()
+        def wrap(plain: Exchanger) -> Exchanger:
+            def exchange(step: Exchange) -> list[Any]:
                 replies = plain(step)
-            return replies
+                if self.interlude and b"EVALSHA" in step.packed[:20] and not isinstance(replies[0], RedisError):
+                    interlude, self.interlude = self.interlude, None
+                    interlude()
+                    replies = plain(step)
+                return replies
 
-        runner._exchange = exchange  # type: ignore[method-assign]
+            return exchange
+
+        wrap_exchanges(app, wrap)
 
     @contextmanager
     def maybe_lossy(self, *, leasing: bool = False) -> Iterator[bool]:
@@ -281,9 +283,6 @@ class Life:
     def queue(self) -> Queue:
         chosen: Queue = self.random.choice(self.queues)
         return chosen
-
-    def perform(self, queue: Queue, call: Call[T]) -> T:
-        return queue._flow_runner.run(lambda session: session.perform(call))
 
     def new_data(self) -> bytes:
         self.made += 1
@@ -420,9 +419,11 @@ class Life:
         self.say(f"{n} for {seconds} s, {holder}{' registered' * registered}: {_words(outcomes)}")
         began = self.now()
         known = not registered or self.is_known(str(holder))
-        call = queue._layout.turn(outcomes, LeaseRequest(want=n, seconds=seconds, holder=holder, registered=registered))
+        call = layout_of(queue).turn(
+            outcomes, LeaseRequest(want=n, seconds=seconds, holder=holder, registered=registered)
+        )
         with self.maybe_lossy(leasing=True) as lossy:
-            found: Turn = self.perform(queue, call)
+            found: Turn = perform_call(queue, call)
         before = self.settled(outcomes, found.settled)
         if n and known is not None and not lossy:
             assert found.lost is not known
@@ -675,7 +676,7 @@ class Life:
     def do_restart(self) -> None:
         """A program ends and another starts: holders without jobs are forgotten."""
         at = self.random.randrange(2)
-        ours: set[str] = self.queues[at]._layout._holders
+        ours = holders_of(self.queues[at])
         self.apps[at].close()
         busy = {job.grip.holder for job in self.alive() if job.grip}
         for name in ours & self.spans.keys() - busy:
@@ -809,7 +810,7 @@ class Life:
     def do_held(self) -> None:
         holder = self.random.choice(["w1", "w2", "w3"])
         queue = self.queue()
-        page: Page = self.perform(queue, queue._layout.held(holder, None, 100))
+        page: Page = perform_call(queue, layout_of(queue).held(holder, None, 100))
         expected = {job.id for job in self.alive() if job.grip and job.grip.holder == holder}
         forsaken = {job.id for job in self.alive() if self.is_forsaken(job)}
         assert {job.id for job in page.jobs} - forsaken == expected

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from tests.support.internals import run_flow
 from windlass import Queue, Windlass
-from windlass.schedules import Schedules
-from windlass.storage.port import Layout
 from windlass.values.schedule import Schedule, ScheduleRecord, new_schedule
 from windlass.worker.runner.ticker import TickReport, tick
 
@@ -24,17 +23,9 @@ def milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def layout_of(app: Windlass, queue: str) -> Layout:
-    return app.queue(queue)._layout
-
-
-def schedules_of(app: Windlass) -> Schedules:
-    return Schedules(lambda name: layout_of(app, name), app)
-
-
 def ticker_of(app: Windlass, queue: str) -> Ticker:
     """A ticker of this app, as of a worker that declares these schedules."""
-    return lambda *declared: app.run(tick(layout_of(app, queue), {each.name: each for each in declared}))
+    return lambda *declared: run_flow(app, tick(app.layout(queue), {each.name: each for each in declared}))
 
 
 def waiting(queue: Queue) -> list[str]:

@@ -156,7 +156,7 @@ class Server:
     @property
     def address(self) -> Path | tuple[str, int]:
         """Its address for proxies: the unix socket if it has one."""
-        return self.socket_path or (HOST, self._known_port())
+        return self.socket_path or (HOST, self.known_port())
 
     @property
     def url(self) -> str:
@@ -165,7 +165,7 @@ class Server:
 
     @property
     def tcp_url(self) -> str:
-        return f"redis://{self._userinfo()}{HOST}:{self._known_port()}/0"
+        return f"redis://{self._userinfo()}{HOST}:{self.known_port()}/0"
 
     @property
     def pid(self) -> int:
@@ -362,7 +362,7 @@ class Server:
             raise RuntimeError(f"{self!r} is not running")
         return self._process
 
-    def _known_port(self) -> int:
+    def known_port(self) -> int:
         if self.port is None:
             raise RuntimeError(f"{self!r} has no TCP port")
         return self.port

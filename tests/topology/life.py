@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 import redis
 
-from tests.contract.performing import perform, settle
 from tests.support.faces import FACES
+from tests.support.internals import layout_of, perform, perform_call, settle
 from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
 from windlass import Lease, Queue, RawJob, State, Status
 from windlass.storage.native import keys
@@ -80,9 +80,9 @@ def fill_every_key(queue: Queue, push: Callable[[str, bytes], object], idle: Cal
     queue.enqueue(b"parent", id="parent")
     settle(queue, Completed(leased(queue), hand_overs=(HandOver("elsewhere", NewJob("child", b"child")),)))
     perform(queue, lambda layout: layout.watch("runs", 600))
-    schedules = queue._layout.schedules
+    schedules = layout_of(queue).schedules
     assert schedules is not None
-    perform(queue, lambda _: schedules.put("nightly", None, b"{}", 2**42, keep_tick=False))
+    perform_call(queue, schedules.put("nightly", None, b"{}", 2**42, keep_tick=False))
     queue.enqueue(b"runs", id="runs")
     lease = queue.lease(600)
     assert lease is not None

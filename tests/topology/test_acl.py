@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.contract.performing import perform, settle
 from tests.support.cluster import Cluster
+from tests.support.internals import handle_on, layout_of, perform, perform_call, settle
 from tests.support.server import Server, redis_binary, valkey_binary
 from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, drain, every_verb, fill_every_key, leased, through
 from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, errors
-from windlass.handle import JobHandle
 from windlass.storage.native import keys, scripts
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, HandOver, Kept, Released, Unhandled, Unknown
@@ -153,7 +152,7 @@ def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> No
     with as_role(server, "worker") as app:
         queue = app.queue("guarded")
         perform(queue, lambda layout: layout.beat("someone", 30, register=True, failure_handler=Limits()))
-        job = JobHandle[int](queue._layout, queue._flow_runner, "0")
+        job = handle_on(queue, "0")
         master.enqueue_many(RawJob(b"", id=str(n), max_stalls=0) for n in range(7))
         events = job.events(timeout=20)
         assert next(events).kind == "ready"
@@ -204,10 +203,10 @@ def test_a_reader_looks_at_everything(server: Server, master: Queue, face: type)
         for id in ("ready", "noted", "runs", "grave", "broken"):
             assert queue.get(id) is not None
         assert perform(queue, lambda layout: layout.result("ready")) is None
-        schedules = queue._layout.schedules
+        schedules = layout_of(queue).schedules
         assert schedules is not None
-        assert len(perform(queue, lambda _: schedules.page(None)).rows) == 1
-        assert len(perform(queue, lambda _: schedules.named(["nightly"])).rows) == 1
+        assert len(perform_call(queue, schedules.page(None)).rows) == 1
+        assert len(perform_call(queue, schedules.named(["nightly"])).rows) == 1
         assert queue.get("nosuch") is None
         for state in State:
             page = queue.jobs(state, limit=1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.internals import give_back_caller, take_caller
 from windlass.storage.port import Call, Script
 from windlass.transport import Endpoint, Session, SessionOptions
 
@@ -34,11 +35,11 @@ def test_threads_that_take_callers_at_the_same_time_are_not_in_each_others_way()
     def take_and_give_back() -> None:
         try:
             for _ in range(ROUNDS):
-                caller = session._take_caller(call)
+                caller = take_caller(session, call)
                 assert id(caller) not in taken, "two threads have the same caller"
                 taken.add(id(caller))
                 taken.remove(id(caller))
-                session._idle.append(caller)
+                give_back_caller(session, caller)
         except Exception as error:
             errors.append(error)
 

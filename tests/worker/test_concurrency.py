@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.conditions import until
 from windlass import Windlass
-from windlass.worker.in_process import _NoChildren
+from windlass.worker.in_process import NoChildren
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.runner import concurrency
 from windlass.worker.runner.concurrency import adapt
@@ -57,7 +57,7 @@ async def test_a_runner_takes_more_jobs_that_wait_and_fewer_that_compute(
 
     settings = Settings(name="auto", queues={"waiting": 1}, concurrency=60, auto=True, processes=0, threads=1)
     await app.queue("waiting").abeat("auto", 60, register=True)
-    runner = Runner(app, settings, "auto", SlotTable.create(settings.entries), _NoChildren(), lambda queue: None)
+    runner = Runner(app, settings, "auto", SlotTable.create(settings.entries), NoChildren(), lambda queue: None)
     working = asyncio.create_task(runner.run())
     loop_executor = runner.executors["loop"]
     async with asyncio.timeout(30):

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from tests.support.conditions import until
+from tests.support.internals import perform_call
 from windlass import Failure, Job, Windlass, current
 from windlass.errors import InvalidOption
 from windlass.storage.native.keys import queue_key
@@ -135,7 +136,7 @@ def test_a_job_without_limits_may_stall_as_often_as_its_task(app: Windlass, give
     planned = attempt.plan(app, lease)
     assert isinstance(planned, attempt.Plan)
     crashed = Crashed(lease, "it died", alone=True, allowed=planned.limits.max_stalls)
-    app.run(lambda session: session.perform(app.layout("crashes").turn([crashed])))
+    perform_call(app, app.layout("crashes").turn([crashed]))
     assert queue.counts().dead == (0 if given else 1)
     queue.purge()
 

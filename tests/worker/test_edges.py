@@ -15,10 +15,11 @@ import pytest
 from msgspec import structs
 
 from tests.support.conditions import until
+from tests.support.internals import admit, is_work_of_a_thread
 from windlass import Job, Windlass, current
 from windlass.tasks.call import TaskCall
 from windlass.worker.executors import threads
-from windlass.worker.in_process import _NoChildren
+from windlass.worker.in_process import NoChildren
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.runner.runner import Runner
 from windlass.worker.settings import Settings
@@ -97,9 +98,9 @@ async def test_a_job_waiting_for_a_slot_can_be_cancelled(app: Windlass, runner_s
     await app.aenqueue_many(wait.using(id=str(n)).call(n) for n in (1, 2))
     await app.queue("odd").abeat("odd", 60, register=True)
     slot_table = SlotTable.create(runner_settings.entries)
-    runner = Runner(app, runner_settings, "odd", slot_table, _NoChildren(), lambda queue: None)
+    runner = Runner(app, runner_settings, "odd", slot_table, NoChildren(), lambda queue: None)
     for lease in await app.queue("odd").alease_many(2, holder="odd"):
-        runner._admit(lease)
+        admit(runner, lease)
     assert await app.queue("odd").acancel("2", running=True)
     runner.cancel("odd", "2")
     working = asyncio.create_task(runner.run())
@@ -122,7 +123,7 @@ async def test_a_shorter_grace_applies_before_the_drain_starts(app: Windlass, ru
     await wait.aenqueue()
     await app.queue("odd").abeat("odd", 60, register=True)
     slot_table = SlotTable.create(runner_settings.entries)
-    runner = Runner(app, runner_settings, "odd", slot_table, _NoChildren(), lambda queue: None)
+    runner = Runner(app, runner_settings, "odd", slot_table, NoChildren(), lambda queue: None)
     working = asyncio.create_task(runner.run())
     await began.wait()
     draining = asyncio.create_task(runner.drain(60))
@@ -170,7 +171,7 @@ async def test_short_jobs_share_a_few_threads(app: Windlass, monkeypatch: pytest
     submit, woken = ThreadPoolExecutor.submit, []
 
     def count(self: ThreadPoolExecutor, *given: Any) -> Any:
-        if getattr(given[0], "__name__", "") == "_work":
+        if is_work_of_a_thread(given[0]):
             woken.append(1)
         return submit(self, *given)
 
@@ -328,12 +329,12 @@ async def test_two_queues_may_use_the_same_fence(app: Windlass, runner_settings:
         await asyncio.sleep(0)
 
     settings = structs.replace(runner_settings, queues={"odd": 1, "even": 1}, concurrency=5)
-    runner = Runner(app, settings, "odd", SlotTable.create(settings.entries), _NoChildren(), lambda queue: None)
+    runner = Runner(app, settings, "odd", SlotTable.create(settings.entries), NoChildren(), lambda queue: None)
     await serve.aenqueue("odd")
     await serve.using(queue="even").aenqueue("even")
     leases = [*await app.queue("odd").alease_many(1), *await app.queue("even").alease_many(1)]
     for lease in leases:
-        runner._admit(structs.replace(lease, fence=7))
+        admit(runner, structs.replace(lease, fence=7))
     executor = runner.executors["loop"]
     await until(lambda: executor.idle)
     assert sorted(ran) == ["even", "odd"]
@@ -353,7 +354,7 @@ async def test_a_job_is_retried_when_no_thread_can_start(app: Windlass, monkeypa
     submit, refusals = ThreadPoolExecutor.submit, iter(range(3))
 
     def refuse(self: ThreadPoolExecutor, *given: Any) -> Any:
-        if getattr(given[0], "__name__", "") == "_work" and next(refusals, None) is not None:
+        if is_work_of_a_thread(given[0]) and next(refusals, None) is not None:
             raise RuntimeError("can't start new thread")
         return submit(self, *given)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from tests.support.internals import aperform_call, app_of
 from tests.support.server import Server
 from tests.support.waiting import FOREVER_S
 from tests.support.workers import Workshop, pass_time
@@ -67,7 +68,7 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Que
 
         async def look_in_vain(waiter: str) -> None:
             look = app.layout("quiet").turn((), LeaseRequest(want=1, seconds=15.0, holder="w", waiter=waiter))
-            await app.arun(lambda session: session.perform(look))
+            await aperform_call(app, look)
 
         async def wait(count: int) -> QueueConsumer:
             for number in range(count):
@@ -110,7 +111,7 @@ async def test_a_worker_polls_for_lost_jobs_only_if_others_hold_some(server: Ser
 
         async def idle_for() -> float | None:
             look = app.layout("held").turn((), LeaseRequest(want=1, seconds=15.0, holder="looks", waiter="looks"))
-            return (await app.arun(lambda session: session.perform(look))).idle_for
+            return (await aperform_call(app, look)).idle_for
 
         assert not await queue.abeat("peer", 5.0, register=True)
         assert await idle_for() is None
@@ -126,7 +127,7 @@ async def test_a_probe_tells_when_a_lease_ends_that_was_taken_since(
     waiters: Callable[[int], Awaitable[QueueConsumer]],
 ) -> None:
     consumer = await waiters(1000)
-    queue = consumer._app.queue("quiet")
+    queue = app_of(consumer).queue("quiet")
     assert not await queue.abeat("peer", 3.0, register=True)
     await queue.aenqueue(b"")
     assert await queue.alease(3.0, holder="peer")
@@ -144,7 +145,7 @@ async def test_a_probe_corrects_a_clock_reading_that_was_behind(server: Server) 
         assert probe is not None
         due, now = probe.args
         late = structs.replace(probe, args=(due, int(now) - 60_000))
-        left = await app.arun(lambda session: session.perform(late))
+        left = await aperform_call(app, late)
         assert left is not None
         assert 0 < left <= 1.0
         await queue.apurge()
@@ -170,7 +171,7 @@ async def test_a_probe_finds_a_run_time_that_was_not_announced(
 ) -> None:
     consumer = await waiters(1000)
     job = NewJob("later", b"", Change(when=("in", 150)))
-    await consumer._app.arun(lambda session: session.perform(consumer.layout.enqueue([job])))
+    await aperform_call(app_of(consumer), consumer.layout.enqueue([job]))
     assert not await consumer.probe()
     assert consumer.poll.next_at <= monotonic() + 0.15, "long before the next poll"
     assert consumer.may_probe(1)

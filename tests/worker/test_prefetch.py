@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.support.conditions import until
+from tests.support.internals import end_stream, only_child_of, prefetched_plans, replace_prefetch, set_typical_duration
 from tests.support.workers import Workshop
 from windlass import Windlass
 from windlass.values.job import Lease
@@ -127,9 +128,9 @@ class Bench:
     def __init__(self, slots: int, max_jobs: int | None = None) -> None:
         self.app = Windlass("unix:///nowhere")
         self.app.task(queue="q", run="process", max_stalls=0)(_short)
-        slot_table = SlotTable.create(slots)
-        self.executor = ProcessExecutor(range(slots), slot_table, self, self._finished, source=self, max_jobs=max_jobs)
-        self.executor._typical = 0.0  # jobs are known to be short
+        self.slot_table = table = SlotTable.create(slots)
+        self.executor = ProcessExecutor(range(slots), table, self, self._finished, source=self, max_jobs=max_jobs)
+        set_typical_duration(self.executor, 0.0)  # jobs are known to be short
         self.deeds: dict[str, Any] = {}
         self.performed: list[tuple[int, str]] = []
         self.outcomes: dict[str, Outcome | None] = {}
@@ -189,7 +190,7 @@ class Bench:
         self.killed.append((slot, why))
 
     def ready(self) -> list[str]:
-        return [plan.lease.id for plan in self.executor._prefetched_plans()]
+        return [plan.lease.id for plan in prefetched_plans(self.executor)]
 
     def runs(self) -> Counter[str]:
         return Counter(id for _, id in self.performed)
@@ -259,7 +260,7 @@ async def test_short_jobs_are_prefetched_and_run_once_in_order(benches: Callable
 
 async def test_long_jobs_are_not_prefetched(benches: Callable[..., Bench]) -> None:
     bench = benches(1)
-    bench.executor._typical = 0.1
+    set_typical_duration(bench.executor, 0.1)
     first = bench.deeds["0"] = Held()
     bench.submit(*ids(0, 1, 2))
     await until(first.begun.is_set)
@@ -344,16 +345,14 @@ async def test_a_child_that_dies_before_taking_a_job_charges_none(benches: Calla
     bench = benches(1)
     bench.submit("0")
     await bench.all_ended("0")
-    (its,) = bench.executor._children.values()
-    prefetch_of_its = its._prefetch
-    assert prefetch_of_its is not None
+    its = only_child_of(bench.executor)
     bench.performed.clear()
     # The child takes no job from now on, as if it had just been killed.
     other_inlet, other_outlet = prefetch.new_pair()
-    its._prefetch = Prefetch(other_inlet, other_outlet)
+    prefetch_of_its = replace_prefetch(its, Prefetch(other_inlet, other_outlet))
     bench.submit(*ids(1, 2, 3))
     await until(lambda: bench.ready() == ids(2, 3))
-    its.stream._end()
+    end_stream(its)
     await bench.all_ended(*ids(1, 2, 3))
     assert isinstance(bench.outcomes["1"], Released)
     assert bench.runs() == Counter(ids(2, 3))
@@ -366,8 +365,8 @@ async def test_a_child_that_dies_before_its_first_answer_charges_the_job(benches
     bench.may_serve.clear()
     bench.submit(*ids(0, 1, 2))
     await until(lambda: bench.ready() == ids(1, 2))
-    (its,) = bench.executor._children.values()
-    its.stream._end()
+    its = only_child_of(bench.executor)
+    end_stream(its)
     await bench.all_ended("0")
     assert isinstance(bench.outcomes["0"], Crashed)
     bench.may_serve.set()
@@ -423,8 +422,12 @@ async def test_a_child_may_take_a_job_while_others_are_taken_back(benches: Calla
     second = bench.deeds["1"] = Held({"end": "raised", "type": "Oops", "message": "it is mine"})
 
     class Interrupted(Prefetch):
+        def __init__(self, inlet: socket.socket, outlet: socket.socket) -> None:
+            super().__init__(inlet, outlet)
+            self.outlet = outlet
+
         def take_back(self) -> set[int]:
-            (first,) = (int.from_bytes(self._outlet.recv(4), "big"),)
+            (first,) = (int.from_bytes(self.outlet.recv(4), "big"),)
             bench.may_serve.set()
             assert second.begun.wait(PATIENCE)
             return {first} | super().take_back()
@@ -516,7 +519,7 @@ async def test_the_slot_table_shows_what_runs(benches: Callable[..., Bench]) -> 
     late = bench.deeds["5"] = Held()
     bench.submit(*ids(*range(10)))
     await until(late.begun.is_set)
-    await until(lambda: [entry.fence for entry in bench.executor._slot_table.running()] == [6])
+    await until(lambda: [entry.fence for entry in bench.slot_table.running()] == [6])
     assert list(bench.executor.running) == [("q", 6)]
     late.go_on.set()
     await bench.all_ended(*ids(*range(10)))

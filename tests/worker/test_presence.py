@@ -16,6 +16,7 @@ from msgspec import structs
 
 from tests.support.cluster import Cluster
 from tests.support.conditions import until
+from tests.support.internals import aperform_call, perform_call
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Windlass, __version__, errors
@@ -57,12 +58,12 @@ def server(empty_server: Server) -> Server:
 
 def tell(app: Windlass, *records: WorkerRecord) -> None:
     for record in records:
-        app.run(lambda session, record=record: session.perform(fleet.beat(record)))  # type: ignore[misc]
+        perform_call(app, fleet.beat(record))
 
 
 def forget(app: Windlass, *names: str) -> None:
     for name in names:
-        app.run(lambda session, name=name: session.perform(fleet.forget(name)))  # type: ignore[misc]
+        perform_call(app, fleet.forget(name))
 
 
 def make_older(client: redis.Redis, name: str, seconds: float) -> None:
@@ -88,9 +89,9 @@ ABOUT_FIELDS = [name for name in WorkerRecord.__struct_fields__ if name != "seen
 
 
 async def test_the_awaitable_twin(app: Windlass) -> None:
-    await app.arun(lambda session: session.perform(fleet.beat(RECORD)))
+    await aperform_call(app, fleet.beat(RECORD))
     assert [worker.name for worker in await app.aworkers()] == ["one"]
-    await app.arun(lambda session: session.perform(fleet.forget("one")))
+    await aperform_call(app, fleet.forget("one"))
     assert await app.aworkers() == []
 
 

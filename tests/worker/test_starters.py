@@ -8,6 +8,7 @@ from contextvars import copy_context
 import pytest
 
 from tests.support.conditions import until
+from tests.support.internals import executor_of, on_each_start, startable
 from windlass import Windlass
 from windlass.worker.executors.starters import Driving, make_starter
 
@@ -41,22 +42,15 @@ async def test_a_limit_below_what_runs_leaves_the_event_loop_idle(app: Windlass)
     working = asyncio.create_task(worker.run())
     await app.aenqueue_many([wait.call() for _ in range(4)])
     await until(lambda: running == 4)
-    assert worker._runner is not None
-    executor = worker._runner.executors["loop"]
+    executor = executor_of(worker, "loop")
     executor.set_limit(1)
-    assert executor._startable() == 0
+    assert startable(executor) == 0
     await wait.aenqueue()
-    calls, start_next = 0, executor._starter._start_next
-
-    def counted() -> Driving | None:
-        nonlocal calls
-        calls += 1
-        return start_next()
-
-    executor._starter._start_next = counted
+    calls: list[None] = []
+    on_each_start(executor, lambda: calls.append(None))
     for _ in range(200):
         await asyncio.sleep(0)
-    assert calls <= 2
+    assert len(calls) <= 2
     release.set()
     await until(lambda: running == 5)
     await worker.stop()

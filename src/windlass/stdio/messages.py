@@ -106,7 +106,7 @@ class ListRequest(Struct, frozen=True):
 
 Payload = AddJob | WorkerIdle | JobAccepted | WorkerProgress | WorkerBusy | JobFinished | Tick | ListRequest
 
-_PAYLOADS: dict[str, type[Payload]] = {
+PAYLOADS: dict[str, type[Payload]] = {
     "add_job": AddJob,
     "worker_idle": WorkerIdle,
     "job_accepted": JobAccepted,
@@ -166,7 +166,7 @@ class Message(Struct, frozen=True):
 
 
 _line = msgspec.json.Decoder(_Line)
-_decoders = {kind: msgspec.json.Decoder(kind) for kind in {*_PAYLOADS.values(), Tick}}
+_decoders = {kind: msgspec.json.Decoder(kind) for kind in {*PAYLOADS.values(), Tick}}
 _worker = msgspec.json.Decoder(Worker)
 
 
@@ -211,8 +211,8 @@ def _topic(topic: str, namespace: str) -> tuple[str, type[Payload], str | None]:
         if inner == "tick":
             return "tick", Tick, None
         found = _TOPIC.fullmatch(inner)
-        if found and found[2] in _PAYLOADS:
-            return found[2], _PAYLOADS[found[2]], found[1]
+        if found and found[2] in PAYLOADS:
+            return found[2], PAYLOADS[found[2]], found[1]
     raise BadMessage(f"message skipped: unknown topic {topic[:_MAX_TOPIC_CHARS]!r}; docs/stdio.md lists the topics")
 
 

@@ -60,7 +60,7 @@ CORE = Record(version="B", marks="B", seq="I8", fence="I8", clock="I8", wall="I8
 # The clock evidence of a caller (see clock.lua). Then the id of its machine.
 WITNESS = Record(now="I8", frame="I4", due="I8", belief="I4", uptime="I8")
 
-_RECORDS = {
+RECORDS = {
     "META": META, "CHANGE": CHANGE, "LEASE": LEASE, "DEAD_RECORD": DEAD_RECORD, "PARCEL": PARCEL, "CORE": CORE,
     "WITNESS": WITNESS,
 }  # fmt: skip
@@ -268,7 +268,7 @@ def _read_extras(packed: bytes) -> Extras:
 
 def record_functions(name: str) -> str:
     """The Lua functions that pack and unpack a record."""
-    record, prefix = _RECORDS[name], name.lower()
+    record, prefix = RECORDS[name], name.lower()
     names = ", ".join(f"r.{field}" for field in record.fields)
     return (
         f"local function unpack_{prefix}(text, at)\n"
@@ -295,4 +295,4 @@ SHARED_CONSTANTS = _constants(
     (ChangeFlag, RunAtMode),
     {**_SHARED_NUMBERS, "PLAIN_FLAGS": _flags(IMPLIED)},
 )
-CONSTANTS = SHARED_CONSTANTS | _constants(_RECORDS, (CoreMark, Reason), _NATIVE_NUMBERS)
+CONSTANTS = SHARED_CONSTANTS | _constants(RECORDS, (CoreMark, Reason), _NATIVE_NUMBERS)

@@ -59,7 +59,7 @@ class Worker:
         heartbeat = _Heartbeat(self._app, settings, lambda: loop.call_soon_threadsafe(self._restart))
         slot_table = SlotTable.create(settings.entries)
         self._runner = Runner(
-            self._app, settings, settings.name, slot_table, _NoChildren(), lambda queue: heartbeat.beat_now()
+            self._app, settings, settings.name, slot_table, NoChildren(), lambda queue: heartbeat.beat_now()
         )
         await asyncio.to_thread(heartbeat.register)
         heartbeat.start()
@@ -221,7 +221,7 @@ class _Heartbeat(threading.Thread):
         self.join()
 
 
-class _NoChildren:
+class NoChildren:
     """Stands in for the source of child processes: this worker has none, and none of its tasks needs one."""
 
     async def child(self, slot: int) -> NoReturn:

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.compat.hworker.peer import Peer
+from tests.support.internals import perform_call
 from windlass import Lease, Queue, Windlass
 from windlass.values.outcome import Broken, Crashed, Outcome, Unknown
 
@@ -41,7 +42,7 @@ def is_recent(value: bytes) -> bool:
 
 def settle(app: Windlass, outcome: Outcome) -> bool:
     """What only workers say."""
-    (settled,) = app.run(lambda session: session.perform(app.layout("mail").turn([outcome]))).settled
+    (settled,) = perform_call(app, app.layout("mail").turn([outcome])).settled
     return settled
 
 

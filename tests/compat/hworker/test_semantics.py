@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.compat.hworker.peer import Peer, moment
+from tests.support.internals import perform_call
 from tests.support.repairing import repaired
 from tests.support.server import Server
 from windlass import Counts, Lease, Queue, State, Windlass
@@ -64,7 +65,7 @@ def test_retry_goes_to_the_back_and_what_is_given_back_to_the_front(mail: Queue,
 
 def crash(app: Windlass, leases: list[Lease], alone: bool) -> None:
     outcomes = [Crashed(lease, "killed", alone=alone) for lease in leases]
-    turn = app.run(lambda session: session.perform(app.layout("mail").turn(outcomes)))
+    turn = perform_call(app, app.layout("mail").turn(outcomes))
     assert turn.settled == (True,) * len(leases)
 
 
@@ -175,7 +176,7 @@ def test_a_clean_finds_all_that_is_overdue_in_bounded_steps(
 ) -> None:
     client.hset(peer.progress, mapping={f'["live {n}",0]': moment() for n in range(14_000)})
     client.hset(peer.progress, mapping={f'["{n}",0]': moment(5000) for n in range(4000)})
-    one_step = app.run(lambda session: session.perform(app.layout("mail").turn())).recovered
+    one_step = perform_call(app, app.layout("mail").turn()).recovered
     assert 1000 <= one_step < 2500
     assert mail.clean().recovered == 4000 - one_step
     assert mail.counts().running == 14_000

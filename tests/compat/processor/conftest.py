@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import pytest
 import redis
 
+from tests.support.internals import perform_call
 from tests.support.layouts import pass_time
 from windlass import Queue, Windlass
 from windlass.storage.compat.processor import ProcessorLayout
@@ -37,7 +38,7 @@ def layout(app: Windlass, queue: Queue) -> ProcessorLayout:
 @pytest.fixture
 def perform(app: Windlass) -> Perform:
     """Executes a call."""
-    return lambda call: app.run(lambda session: session.perform(call))
+    return lambda call: perform_call(app, call)
 
 
 @pytest.fixture

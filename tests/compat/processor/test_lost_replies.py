@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.compat.processor.conftest import QUEUE, Look
+from tests.support.internals import perform_call
 from tests.support.lost_replies import EACH_LOSS, SCRIPT_CALLS, Verb, lease_losing_the_reply, nothing
 from tests.support.proxy import DROP_REPLY, FaultProxy, nth
 from windlass import Cleaned, Lease, Queue, RawJob, Receipt, Status, Windlass
@@ -24,7 +25,7 @@ class Desk:
         self._app = app
 
     def do(self, call: Call[Any]) -> Any:
-        return self._app.run(lambda session: session.perform(call))
+        return perform_call(self._app, call)
 
     def waiting(self) -> None:
         self.queue.enqueue(b"{}", id="a")

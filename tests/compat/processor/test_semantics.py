@@ -13,6 +13,7 @@ import redis
 
 from tests.compat.processor.conftest import QUEUE, Look, Perform
 from tests.contract.leasing import drain, take
+from tests.support.internals import perform_call
 from tests.support.server import Server
 from windlass import Cleaned, Queue, RawJob, State, Windlass
 from windlass.storage.compat.processor import ProcessorLayout
@@ -69,7 +70,7 @@ def test_many_services_at_once_give_each_job_and_each_worker_once(
     def serve(_: int) -> list[Any]:
         with Windlass(server.url) as app:
             own = cast(ProcessorLayout, app.layout(QUEUE, "processor"))
-            return [job for w in workers for job in app.run(lambda s: s.perform(own.dispatch([w])))]  # noqa: B023
+            return [job for w in workers for job in perform_call(app, own.dispatch([w]))]
 
     with ThreadPoolExecutor(4) as pool:
         given = [job for jobs in pool.map(serve, range(4)) for job in jobs]

@@ -10,7 +10,7 @@ import redis
 from tests.compat.queasy.conftest import Look
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import take
-from tests.contract.performing import perform
+from tests.support.internals import layout_of, perform
 from windlass import Cleaned, Limits, Queue, RawJob
 from windlass.errors import InvalidName, InvalidPayload, KeyConflict, UnsupportedByLayout
 from windlass.storage.port import LeaseRequest
@@ -39,14 +39,14 @@ def test_any_json_comes_out_byte_for_byte(emails: Queue, data: bytes) -> None:
 @pytest.mark.parametrize("queue", ["", "a b", "{a}", "a{", "a\n"])
 def test_a_queue_name_must_fit_between_braces(emails: Queue, queue: str) -> None:
     with pytest.raises(InvalidName, match="no spaces or braces"):
-        type(emails._layout)(queue)  # type: ignore[call-arg]
+        type(layout_of(emails))(queue)  # type: ignore[call-arg]
 
 
 def test_a_holder_name_has_no_colon(emails: Queue) -> None:
     with pytest.raises(InvalidName, match="colon"):
-        emails._layout.turn((), LeaseRequest(want=1, holder="a:b"))
+        layout_of(emails).turn((), LeaseRequest(want=1, holder="a:b"))
     with pytest.raises(InvalidName, match="colon"):
-        emails._layout.beat("a:b", 10, register=True)
+        layout_of(emails).beat("a:b", 10, register=True)
 
 
 REFUSED: dict[str, Callable[[Queue], object]] = {

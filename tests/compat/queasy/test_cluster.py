@@ -11,8 +11,8 @@ from redis.crc import key_slot
 
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import take
-from tests.contract.performing import perform
 from tests.support.cluster import Cluster
+from tests.support.internals import layout_of, perform
 from tests.support.repairing import repaired
 from windlass import Limits, Queue, Status, Windlass
 
@@ -49,7 +49,7 @@ def test_a_queue_lives_in_one_slot(cluster: Cluster, queue: Queue) -> None:
     assert queue.retry(lease, delay=0)
     assert queue.fail(take(queue), "no")
     failure = take(queue, holder="worker-1")
-    assert queue._layout.failure(failure).data == b"2"
+    assert layout_of(queue).failure(failure).data == b"2"
     queue.enqueue(b"1", id="later", delay=60)
     assert repaired(queue) == (0, 0)
     keys = {key for key in client.keys("*", target_nodes="all") if queue.name.encode() in key}

@@ -12,7 +12,7 @@ import redis
 from tests.compat.queasy.conftest import Later, Look
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import take
-from tests.contract.performing import perform, settle
+from tests.support.internals import layout_of, perform, settle
 from tests.support.moments import since
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
@@ -39,7 +39,7 @@ def caught(queue: Queue, holder: str | None = "worker-1") -> tuple[Lease, JobRec
     """The lease on the next failure, and the job it tells of."""
     lease = take(queue, holder=holder)
     assert lease.is_failure_job
-    return lease, queue._layout.failure(lease)
+    return lease, layout_of(queue).failure(lease)
 
 
 def die(queue: Queue, id: str = "a", data: bytes = b"1") -> None:

@@ -10,7 +10,7 @@ import redis
 
 from tests.compat.queasy.conftest import NAME
 from tests.contract.leasing import take
-from tests.contract.performing import perform
+from tests.support.internals import perform
 from windlass import Lease, Limits, Queue, State, Windlass
 from windlass.errors import KeyConflict
 from windlass.storage.port import LeaseRequest

@@ -11,7 +11,7 @@ import pytest
 
 from tests.compat.queasy.conftest import Later, Look
 from tests.contract.leasing import take
-from tests.contract.performing import perform, settle
+from tests.support.internals import perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Lease, Limits, Queue, RawJob, Status
 from windlass.values.outcome import Broken, Crashed, Outcome, Released, Retried, Unhandled, Unknown

@@ -9,7 +9,7 @@ import pytest
 
 from tests.compat.queasy.conftest import NAME
 from tests.contract.leasing import take
-from tests.contract.performing import perform
+from tests.support.internals import layout_of, perform
 from tests.support.lost_replies import (
     EACH_LOSS,
     SCRIPT_CALLS,
@@ -82,7 +82,7 @@ def test_a_caught_failure_whose_reply_was_lost_is_given_again(lossy: Queue, prox
     proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
     lease = take(lossy, holder="worker-1")
     assert lease.is_failure_job
-    assert lossy._layout.failure(lease).message == "no"
+    assert layout_of(lossy).failure(lease).message == "no"
     assert lossy.counts().running == 1
 
 

@@ -13,7 +13,7 @@ import redis
 from tests.compat.queasy.conftest import Later
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform, settle
+from tests.support.internals import perform, settle
 from tests.support.moments import since
 from tests.support.waiting import LIMIT_S
 from windlass import JobRecord, Limits, Queue, RawJob, State, Status

@@ -12,7 +12,7 @@ import redis
 from tests.compat.queasy.conftest import Later
 from tests.compat.queasy.peer import Peer
 from tests.contract.leasing import drain, take
-from tests.contract.performing import settle
+from tests.support.internals import settle
 from tests.support.moments import since
 from windlass import Lease, Limits, Queue, State, Status
 from windlass.values.outcome import Crashed, Failed

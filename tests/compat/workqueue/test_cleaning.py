@@ -12,6 +12,7 @@ import redis
 
 from tests.compat.workqueue.conftest import CLEANING, PREFIX, PROCESSING, QUEUE, Look, add, lease_keys, names
 from tests.contract.leasing import drain, take
+from tests.support.internals import perform_call
 from tests.support.layouts import pass_time
 from tests.support.repairing import repaired
 from tests.support.server import Server
@@ -186,7 +187,7 @@ def test_many_abandoned_items_come_back_in_bounded_steps(app: Windlass, queue: Q
     client.set(lease_keys("works")[0], "f" * 32, ex=60)
     before = commands(client)
     layout = app.layout(PREFIX, "workqueue")
-    steps = [app.run(lambda session: session.perform(layout.turn())).recovered for _ in range(4)]
+    steps = [perform_call(app, layout.turn()).recovered for _ in range(4)]
     assert steps == [1000, 1000, 500, 0]
     ran = commands(client) - before
     assert ran["lpos"] + ran["lrem"] <= 20
@@ -232,7 +233,7 @@ def test_a_deep_clean_reads_no_list_where_all_items_are_worked_on(
     queue.lease_many(100)
     before = commands(client)
     audit = app.layout(PREFIX, "workqueue").audit("items", "0")
-    assert app.run(lambda session: session.perform(audit))[1] == 0
+    assert perform_call(app, audit)[1] == 0
     ran = commands(client) - before
     assert ran["scan"] == 1
     assert (ran["lrange"], ran["lpos"]) == (0, 0)

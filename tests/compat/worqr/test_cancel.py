@@ -13,7 +13,7 @@ import redis
 from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform
+from tests.support.internals import layout_of, perform
 from tests.support.server import Server
 from windlass import Lease, Queue, State, Windlass
 from windlass.storage.compat.worqr import WorqrLayout
@@ -131,7 +131,7 @@ def test_a_worker_of_ours_drops_what_a_peer_cancels(
     heard()
     peer.cancel(NAME, task)
     ((channel, message),) = heard()
-    layout = queue._layout
+    layout = layout_of(queue)
     assert isinstance(layout, WorqrLayout)
     assert (channel, message) == (layout.peer_cancel_channel, task)
     assert hear(queue, "w1", message)

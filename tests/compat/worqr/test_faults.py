@@ -12,7 +12,7 @@ import redis
 from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, entries, members, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import take
-from tests.contract.performing import perform
+from tests.support.internals import perform
 from windlass import Lease, Queue, Windlass
 from windlass.errors import KeyConflict
 from windlass.storage.compat.worqr import WorqrLayout

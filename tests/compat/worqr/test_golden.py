@@ -10,7 +10,7 @@ import redis
 
 from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, members, worker_keys
 from tests.contract.leasing import take
-from tests.contract.performing import perform
+from tests.support.internals import perform
 from tests.support.server import Server
 from windlass import Queue, State, Windlass
 

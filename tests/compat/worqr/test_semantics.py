@@ -14,7 +14,7 @@ import redis
 from tests.compat.worqr.conftest import NAME, Later
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import drain, take
-from tests.contract.performing import perform
+from tests.support.internals import perform
 from tests.support.waiting import wait_until
 from windlass import Lease, Queue, State, Windlass
 from windlass.errors import InvalidOption, UnsupportedByLayout

@@ -11,8 +11,8 @@ import redis
 from tests.compat.worqr.conftest import NAME, ClockView, Later, contents, entries, members, worker_keys
 from tests.compat.worqr.peer import Peer
 from tests.contract.leasing import take
-from tests.contract.performing import perform
 from tests.support.conditions import until
+from tests.support.internals import perform
 from tests.support.server import Server
 from windlass import Queue, Windlass
 from windlass.storage.port import LeaseRequest

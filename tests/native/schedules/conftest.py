@@ -11,7 +11,7 @@ import redis
 
 from tests.support.faces import FACES
 from tests.support.queue_clock import NEVER, change_drift, read_drift
-from tests.support.schedules import NOON, Clock, Ticker, milliseconds, schedules_of, ticker_of
+from tests.support.schedules import NOON, Clock, Ticker, milliseconds, ticker_of
 from windlass import Queue, Windlass
 
 
@@ -34,7 +34,7 @@ def at(client: redis.Redis, raw_queue: Queue) -> Clock:
 @pytest.fixture(params=FACES)
 def schedules(app: Windlass, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The verbs, blocking and awaited."""
-    face = request.param(schedules_of(app))
+    face = request.param(app.schedules)
     yield face
     face.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
+from tests.support.internals import run_flow
 from tests.support.schedules import (
     HOUR,
     MINUTE,
@@ -12,8 +13,6 @@ from tests.support.schedules import (
     Clock,
     Ticker,
     declared,
-    layout_of,
-    schedules_of,
     seen,
     ticker_of,
     waiting,
@@ -30,8 +29,8 @@ def test_a_declared_schedule_is_ticked_only_by_those_who_declare_it(
     app: Windlass, raw_queue: Queue, name: str, at: Clock, server: Server, ticks: Ticker
 ) -> None:
     ours = declared("ours", name)
-    app.run(declare(layout_of(app, name), [ours]))
-    schedules_of(app).add("added", (name, b"x"), every="1h")
+    run_flow(app, declare(app.layout(name), [ours]))
+    app.schedules.add("added", (name, b"x"), every="1h")
     at(NOON + HOUR)
     with Windlass(server.url) as other:
         report = ticker_of(other, name)()  # a worker of other code, or of a later version without it
@@ -50,7 +49,7 @@ def test_many_forgotten_schedules_do_not_stand_in_the_way(
     client.hset(queue_key(name, "schedules"), mapping={f"gone{i}": record for i in range(1500)})
     client.zadd(queue_key(name, "ticks"), {f"gone{i}": 1000 + i for i in range(1500)})
     for i in range(250):
-        schedules_of(app).add(f"s{i}", (name, b"x"), every="1h")
+        app.schedules.add(f"s{i}", (name, b"x"), every="1h")
     at(NOON + HOUR)
     assert ticks().enqueued == 250
     assert ticks().enqueued == 0
@@ -59,11 +58,11 @@ def test_many_forgotten_schedules_do_not_stand_in_the_way(
 def test_declaring_again_changes_nothing_that_is_the_same(
     app: Windlass, raw_queue: Queue, name: str, client: redis.Redis, at: Clock, ticks: Ticker
 ) -> None:
-    layout = layout_of(app, name)
-    schedules = schedules_of(app)
+    layout = app.layout(name)
+    schedules = app.schedules
 
     def put(*given: Schedule) -> None:
-        assert app.run(declare(layout, given)) == ()
+        assert run_flow(app, declare(layout, given)) == ()
 
     put(declared("s", name), declared("elsewhere", "another-queue"))
     assert [record.name for record in schedules.list(name)] == ["s"]
@@ -87,9 +86,9 @@ def test_declaring_again_changes_nothing_that_is_the_same(
 
 
 def test_code_takes_over_what_was_added_and_not_the_other_way_round(app: Windlass, name: str, at: Clock) -> None:
-    schedules = schedules_of(app)
+    schedules = app.schedules
     schedules.add("s", (name, b"added"), every="1h")
-    app.run(declare(layout_of(app, name), [declared("s", name)]))
+    run_flow(app, declare(app.layout(name), [declared("s", name)]))
     assert seen(schedules, "s", name).schedule == declared("s", name)
     with pytest.raises(InvalidOption, match="declared in code"):
         schedules.add("s", (name, b"added"), every="1h")
@@ -100,8 +99,8 @@ def test_code_takes_over_what_was_added_and_not_the_other_way_round(app: Windlas
 def test_a_declared_schedule_whose_tick_was_lost_gets_a_new_one(
     app: Windlass, name: str, client: redis.Redis, at: Clock
 ) -> None:
-    layout = layout_of(app, name)
-    app.run(declare(layout, [declared("s", name)]))
+    layout = app.layout(name)
+    run_flow(app, declare(layout, [declared("s", name)]))
     client.delete(queue_key(name, "ticks"))
-    app.run(declare(layout, [declared("s", name)]))
-    assert seen(schedules_of(app), "s", name).next_at == (NOON + HOUR).timestamp()
+    run_flow(app, declare(layout, [declared("s", name)]))
+    assert seen(app.schedules, "s", name).next_at == (NOON + HOUR).timestamp()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.internals import run_flow
 from tests.support.proxy import CUT_REQUEST, DROP_REPLY, DROP_REQUEST, HANG, FaultProxy, nth
 from tests.support.schedules import (
     BERLIN,
@@ -25,9 +26,7 @@ from tests.support.schedules import (
     Clock,
     Ticker,
     finish,
-    layout_of,
     milliseconds,
-    schedules_of,
     seen,
     ticker_of,
     waiting,
@@ -49,7 +48,7 @@ def test_a_year_of_ticks_with_three_tickers_each_fired_exactly_once(
     """More than 10,000 ticks in Berlin through both changes of the clocks; three tickers race for every one of them."""
     begin, end = datetime(2026, 1, 1, tzinfo=BERLIN), datetime(2027, 1, 1, tzinfo=BERLIN)
     at(begin - MINUTE)
-    schedules = schedules_of(app)
+    schedules = app.schedules
     for each, cron in (("hourly", "0 * * * *"), ("nightly", "30 2 * * *"), ("thrice", "0 1-3 * * *")):
         schedules.add(each, (name, b"x"), cron=cron, zone="Europe/Berlin", catch_up="all", overlap="allow")
 
@@ -133,20 +132,20 @@ def test_two_tickers_that_read_the_same_make_one_job(
     server: Server, app: Windlass, raw_queue: Queue, name: str, at: Clock
 ) -> None:
     """Both have read the schedule before either fires: the second is told that it came too late, and does nothing."""
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="allow")
     at(NOON + HOUR)
     with Windlass(server.url) as other:
-        ours, theirs = layout_of(app, name), layout_of(other, name)
+        ours, theirs = app.layout(name), other.layout(name)
         fire = ours.schedules.fire  # type: ignore[union-attr]
 
         def fire_after_the_other(*args: Any, **options: Any) -> Any:
             if not raced:
-                raced.append(other.run(tick(theirs, {})))
+                raced.append(run_flow(other, tick(theirs, {})))
             return fire(*args, **options)
 
         raced: list[TickReport] = []
         ours.schedules.fire = fire_after_the_other  # type: ignore[union-attr, method-assign]
-        report = app.run(tick(ours, {}))
+        report = run_flow(app, tick(ours, {}))
     assert raced[0].enqueued == 1
     assert (report.enqueued, report.dropped) == (0, 0)
     assert 3_590_000 < (report.next_in or 0) <= 3_600_000
@@ -156,14 +155,15 @@ def test_two_tickers_that_read_the_same_make_one_job(
 def test_a_ticker_that_is_killed_between_reading_and_firing_loses_nothing(
     server: Server, app: Windlass, raw_queue: Queue, name: str, at: Clock, ticks: Ticker
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="allow")
     at(NOON + HOUR)
     sha = scripts.TICK.sha.encode()
     with FaultProxy(server.address, faults=nth(HANG, only=lambda request: sha in request)) as proxy:
         program = (
-            "from windlass import Windlass\nfrom windlass.worker.runner.ticker import tick\n"
+            "from tests.support.internals import run_flow\nfrom windlass import Windlass\n"
+            "from windlass.worker.runner.ticker import tick\n"
             f"app = Windlass({proxy.url!r})\n"
-            f"app.run(tick(app.queue({name!r})._layout, {{}}))"
+            f"run_flow(app, tick(app.layout({name!r}), {{}}))"
         )
         doomed = subprocess.Popen([sys.executable, "-c", program])
         try:
@@ -180,7 +180,7 @@ def test_a_ticker_that_is_killed_between_reading_and_firing_loses_nothing(
 def test_a_tick_whose_reply_was_lost_is_repeated_without_harm(
     server: Server, app: Windlass, raw_queue: Queue, name: str, at: Clock, fault: Any
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="allow")
     at(NOON + HOUR)
     sha = scripts.TICK.sha.encode()
     with FaultProxy(server.address, faults=nth(fault, only=lambda request: sha in request)) as proxy:
@@ -188,7 +188,7 @@ def test_a_tick_whose_reply_was_lost_is_repeated_without_harm(
             assert ticker_of(lossy, name)().enqueued == 1
         assert sum(proxy.counts[kind] for kind in ("drop_reply", "drop_request", "cut_request")) == 1
     assert waiting(raw_queue) == ["s@2026-06-01T13:00:00Z"]
-    assert seen(schedules_of(app), "s", name).fired == 1
+    assert seen(app.schedules, "s", name).fired == 1
 
 
 VERBS: dict[str, tuple[Callable[[Any, str], Any], Callable[[Any, str], Any]]] = {
@@ -205,10 +205,10 @@ def test_a_verb_whose_reply_was_lost_answers_as_the_first_time(
     server: Server, app: Windlass, name: str, at: Clock, verb: str
 ) -> None:
     prepare, act = VERBS[verb]
-    schedules_of(app).add("s", (name, b"x"), every="1h")
+    app.schedules.add("s", (name, b"x"), every="1h")
     shas = {scripts.SCHEDULE.sha.encode(), scripts.ENQUEUE.sha.encode()}
     with FaultProxy(server.address) as proxy, Windlass(proxy.url, retry_for=10) as lossy:
-        schedules = schedules_of(lossy)
+        schedules = lossy.schedules
         prepare(schedules, name)
         proxy.faults = nth(DROP_REPLY, only=lambda request: bool(shas & set(request)))
         assert act(schedules, name) is True
@@ -225,7 +225,7 @@ def test_a_change_between_reading_and_firing_wins(
             lambda s: s.delete("s", name),
         ):
             at(NOON)
-            schedules_of(app).add("s", (name, b"old"), every="1h")
+            app.schedules.add("s", (name, b"old"), every="1h")
             at(NOON + HOUR)
             layout = NativeLayout(name)
             fire = layout.schedules.fire  # type: ignore[union-attr]
@@ -233,17 +233,17 @@ def test_a_change_between_reading_and_firing_wins(
 
             def change_first(*args: Any, fire: Any = fire, changes: Any = changes, **options: Any) -> Any:
                 for each in changes:
-                    each(schedules_of(other))
+                    each(other.schedules)
                 return fire(*args, **options)
 
             layout.schedules.fire = change_first  # type: ignore[union-attr, method-assign]
-            assert app.run(tick(layout, {})).enqueued == 0
+            assert run_flow(app, tick(layout, {})).enqueued == 0
             assert waiting(raw_queue) == []
-            schedules_of(app).delete("s", name)
+            app.schedules.delete("s", name)
 
 
 def test_many_that_change_one_schedule_at_once_lose_no_change(app: Windlass, name: str, at: Clock) -> None:
-    schedules = schedules_of(app)
+    schedules = app.schedules
     schedules.add("s", (name, b"x"), every="1h")
     numbers = count()
     results: list[bool] = []
@@ -270,8 +270,8 @@ def test_a_clock_that_is_put_back_fires_nothing_early(
     app: Windlass, raw_queue: Queue, name: str, at: Clock, ticks: Ticker
 ) -> None:
     """Between reading and firing the time goes back by two hours: what was due is not due any more."""
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="allow")
-    layout = layout_of(app, name)
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="allow")
+    layout = app.layout(name)
     at(NOON + HOUR)
     fire = layout.schedules.fire  # type: ignore[union-attr]
 
@@ -280,7 +280,7 @@ def test_a_clock_that_is_put_back_fires_nothing_early(
         return fire(*args, **options)
 
     layout.schedules.fire = after_a_jump  # type: ignore[union-attr, method-assign]
-    assert app.run(tick(layout, {})) == TickReport(next_in=1000)
+    assert run_flow(app, tick(layout, {})) == TickReport(next_in=1000)
     layout.schedules.fire = fire  # type: ignore[union-attr, method-assign]
     assert ticks().enqueued == 0
     at(NOON + HOUR)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.schedules import HOUR, MINUTE, NOON, Clock, Ticker, finish, milliseconds, schedules_of, seen, waiting
+from tests.support.schedules import HOUR, MINUTE, NOON, Clock, Ticker, finish, milliseconds, seen, waiting
 from windlass import Queue, Windlass
 from windlass.values.schedule import iso, new_schedule
 
@@ -17,7 +17,7 @@ from windlass.values.schedule import iso, new_schedule
 def test_skip_drops_a_tick_while_the_job_before_waits_or_runs(
     app: Windlass, ticks: Ticker, raw_queue: Queue, name: str, at: Clock
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h")
+    app.schedules.add("s", (name, b"x"), every="1h")
     at(NOON + HOUR)
     assert ticks().enqueued == 1
     at(NOON + 2 * HOUR)
@@ -32,14 +32,14 @@ def test_skip_drops_a_tick_while_the_job_before_waits_or_runs(
     assert waiting(raw_queue) == []
     at(NOON + 4 * HOUR)
     assert ticks().enqueued == 1
-    record = seen(schedules_of(app), "s", name)
+    record = seen(app.schedules, "s", name)
     assert (record.fired, record.dropped, record.missed) == (2, 2, 0)
 
 
 def test_wait_keeps_one_more_behind_the_running_one(
     app: Windlass, ticks: Ticker, raw_queue: Queue, name: str, at: Clock
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="wait")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="wait")
     at(NOON + HOUR)
     assert ticks().enqueued == 1
     at(NOON + 2 * HOUR)
@@ -53,14 +53,14 @@ def test_wait_keeps_one_more_behind_the_running_one(
     assert ticks().dropped == 1  # one is blocked already
     assert raw_queue.complete(lease)
     assert waiting(raw_queue) == ["s"]
-    record = seen(schedules_of(app), "s", name)
+    record = seen(app.schedules, "s", name)
     assert (record.fired, record.dropped) == (2, 2)
 
 
 def test_wait_leaves_the_tries_of_the_running_job_alone(
     app: Windlass, ticks: Ticker, raw_queue: Queue, name: str, at: Clock
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="wait")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="wait")
     at(NOON + HOUR)
     ticks()
     lease = raw_queue.lease(600)
@@ -75,7 +75,7 @@ def test_wait_leaves_the_tries_of_the_running_job_alone(
 
 
 def test_allow_makes_every_tick_a_job(app: Windlass, ticks: Ticker, raw_queue: Queue, name: str, at: Clock) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="allow")
     for hours in (1, 2, 3):
         at(NOON + hours * HOUR)
         assert ticks().enqueued == 1
@@ -106,14 +106,14 @@ def test_a_worker_that_comes_hours_late(
     jobs: list[str],
     missed: int,
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", catch_up=catch_up, overlap=overlap)
+    app.schedules.add("s", (name, b"x"), every="1h", catch_up=catch_up, overlap=overlap)
     at(NOON + 4 * HOUR + late)
     report = ticks()
     assert report.enqueued == len(jobs)
     assert report.next_in is not None
     assert report.next_in > 3_400_000
     assert waiting(raw_queue) == [f"s@2026-06-01T{hour}:00Z" for hour in jobs]
-    record = seen(schedules_of(app), "s", name)
+    record = seen(app.schedules, "s", name)
     assert record.missed == missed
     assert record.next_at == (NOON + 5 * HOUR).timestamp()
 
@@ -121,7 +121,7 @@ def test_a_worker_that_comes_hours_late(
 def test_a_thousand_missed_ticks_are_made_up_in_order(
     app: Windlass, ticks: Ticker, raw_queue: Queue, name: str, at: Clock
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1m", catch_up="all", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1m", catch_up="all", overlap="allow")
     at(NOON + 1000 * MINUTE)
     assert ticks().enqueued == 1000
     assert finish(raw_queue) == [f"s@{iso(milliseconds(NOON + i * MINUTE))}" for i in range(1, 1001)]
@@ -133,7 +133,7 @@ def test_a_thousand_missed_ticks_are_made_up_in_order(
 def test_jitter_delays_the_job_and_not_the_tick(
     app: Windlass, ticks: Ticker, raw_queue: Queue, name: str, at: Clock
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", jitter="30m", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1h", jitter="30m", overlap="allow")
     planned = new_schedule("s", name, b"x", every="1h", jitter="30m", overlap="allow")
     at(NOON + HOUR)
     assert ticks().enqueued == 1

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.internals import run_flow
 from tests.support.schedules import (
     HOUR,
     NOON,
     Clock,
     Ticker,
     declared,
-    layout_of,
     milliseconds,
-    schedules_of,
     seen,
     ticker_of,
 )
@@ -61,7 +60,7 @@ def test_what_cannot_be_read_is_shown_and_left_alone_and_wedges_nothing(
             with pytest.raises(KeyConflict, match="cannot be read"):
                 verb(each, name)
     assert "another version" in (shown["newer"].problem or "")
-    assert app.run(declare(layout_of(app, name), [declared("newer", name)])) == ("newer",)
+    assert run_flow(app, declare(app.layout(name), [declared("newer", name)])) == ("newer",)
     assert client.hmget(queue_key(name, "schedules"), list(FOREIGN)) == list(FOREIGN.values())
     for each in (*FOREIGN, "orphan"):
         assert schedules.delete(each, name)
@@ -74,13 +73,13 @@ def test_a_record_written_by_hand_is_a_schedule(
     client.hset(queue_key(name, "schedules"), "s", record)
     client.zadd(queue_key(name, "ticks"), {"s": milliseconds(NOON) - 0.5})
     assert ticks().enqueued == 1
-    assert seen(schedules_of(app), "s", name).fired == 1
+    assert seen(app.schedules, "s", name).fired == 1
 
 
 @pytest.mark.parametrize("key", ["schedules", "ticks"])
 def test_a_key_of_a_foreign_type_is_named(app: Windlass, name: str, client: redis.Redis, at: Clock, key: str) -> None:
     client.set(queue_key(name, key), b"foreign")
-    schedules = schedules_of(app)
+    schedules = app.schedules
     for act in (
         lambda: schedules.add("s", (name, b"x"), every="1h"),
         lambda: schedules.delete("s", name),
@@ -96,14 +95,14 @@ def test_a_key_of_a_foreign_type_is_named(app: Windlass, name: str, client: redi
 def test_a_full_server_keeps_the_tick_for_later(
     app: Windlass, raw_queue: Queue, name: str, client: redis.Redis, at: Clock, ticks: Ticker
 ) -> None:
-    schedules_of(app).add("s", (name, b"x"), every="1h", overlap="allow")
+    app.schedules.add("s", (name, b"x"), every="1h", overlap="allow")
     at(NOON + HOUR)
     client.config_set("maxmemory", 1)
     try:
         with pytest.raises(QueueFull):
             ticks()
-        assert schedules_of(app).pause("s", name), "orders must still be taken"
-        assert schedules_of(app).resume("s", name)
+        assert app.schedules.pause("s", name), "orders must still be taken"
+        assert app.schedules.resume("s", name)
     finally:
         client.config_set("maxmemory", 0)
     at(NOON + 2 * HOUR)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.schedules import BERLIN, HOUR, MINUTE, NOON, Clock, Ticker, schedules_of, seen
+from tests.support.schedules import BERLIN, HOUR, MINUTE, NOON, Clock, Ticker, seen
 from windlass import Queue, Status, Windlass
 from windlass.errors import InvalidInput, UnsupportedByLayout
 from windlass.schedules import Schedules
@@ -52,7 +52,7 @@ def test_options_of_the_jobs_are_honoured(app: Windlass, raw_queue: Queue, name:
     @app.task(queue=name, max_failures=3)
     def report(day: int) -> None: ...
 
-    schedules_of(app).add("s", report.using(priority=1, max_backoff="1m").call(7), every="1h")
+    app.schedules.add("s", report.using(priority=1, max_backoff="1m").call(7), every="1h")
     at(NOON + HOUR)
     ticks()
     lease = raw_queue.lease()
