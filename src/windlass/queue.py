@@ -319,7 +319,7 @@ class Queue:
             )  # one call drops a bounded number of them
         guard = DecodeGuard()
         while found.refused and not found.leases:
-            if found.returned:
+            if found.broken_over_limit:
                 guard.broken_limit_reached()
             settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in found.refused]
             if guard.suspended or guard.suspend_if_too_many():
@@ -625,8 +625,8 @@ class Queue:
         recovered = 0
         while True:
             turn = yield from session.perform(self._layout.turn())
-            recovered += turn.recovered
-            if not turn.recovered:
+            recovered += turn.swept
+            if not turn.swept:
                 return recovered
 
     def audit(self, *, repair: bool = False) -> Audit:

@@ -197,7 +197,7 @@ def test_the_oldest_dead_are_dropped_and_no_broken_job_ever_is(raw_queue: Queue)
     ends = [Broken(lease, "") if lease.id.startswith("broken") else Failed(lease) for lease in raw_queue.lease_many(8)]
     turn = perform(raw_queue, lambda layout: layout.turn(ends))
     assert turn.settled == (True,) * 8
-    assert (turn.returned, turn.dropped) == (2, 2)
+    assert (turn.broken_over_limit, turn.dropped) == (2, 2)
     counts = raw_queue.counts()
     assert (counts.broken, counts.dead, counts.dropped, counts.ready) == (2, 2, 2, 2)
     assert [record.id for record in raw_queue.jobs("broken").jobs] == ["broken-1", "broken-0"], "the latest first"

@@ -100,7 +100,7 @@ class NativeDispatcher:
         """Settle jobs that cannot be decoded. Too many in a row suspend the queue: this service may have wrong keys."""
         settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in refused]
         turn = await self._perform(layout.turn(settled))
-        if guard.broken_limit_reached() if turn.returned else guard.suspend_if_too_many():
+        if guard.broken_limit_reached() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error("Queue %s suspended: %s. Check this service's keys", layout.queue, guard.reason)
 
     async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:

@@ -108,10 +108,10 @@ class Turn(Struct, frozen=True):
     """The result of one turn (settle + lease in one step): which outcomes were accepted, and the new leases.
 
     `idle_for` is the time in seconds until the next run time or end of a lease, `tick_in` until the next tick of a
-    schedule. `recovered` counts jobs taken back from lost holders, `outbox` jobs to be sent to other queues. `lost`:
+    schedule. `swept` counts the jobs that the sweep took back from lost holders, `outbox` jobs to be sent to other queues. `lost`:
     the holder is not known (any more), so nothing was leased. `waiting` counts the registered waiters when the turn
     began, as far as the layout knows. `refused` are leases with a damaged payload or a wrong seal: they must not run,
-    and are settled as they are. `returned` counts the broken jobs that were released because the queue already has
+    and are settled as they are. `broken_over_limit` counts the broken jobs that were released because the queue already has
     `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there were more than `max_dead`.
     `expired` has the ids of the jobs that were dropped because they expired before their first attempt.
     """
@@ -119,13 +119,13 @@ class Turn(Struct, frozen=True):
     settled: tuple[bool, ...]
     leases: tuple[Lease, ...]
     idle_for: float | None
-    recovered: int
+    swept: int
     outbox: int = 0
     tick_in: float | None = None
     lost: bool = False
     waiting: int = 0
     refused: tuple[Broken | Unknown, ...] = ()
-    returned: int = 0
+    broken_over_limit: int = 0
     dropped: int = 0
     expired: tuple[str, ...] = ()
 

@@ -176,7 +176,7 @@ def test_a_clean_finds_all_that_is_overdue_in_bounded_steps(
 ) -> None:
     client.hset(peer.progress, mapping={f'["live {n}",0]': moment() for n in range(14_000)})
     client.hset(peer.progress, mapping={f'["{n}",0]': moment(5000) for n in range(4000)})
-    one_step = perform_call(app, app.layout("mail").turn()).recovered
+    one_step = perform_call(app, app.layout("mail").turn()).swept
     assert 1000 <= one_step < 2500
     assert mail.clean().recovered == 4000 - one_step
     assert mail.counts().running == 14_000

@@ -187,7 +187,7 @@ def test_many_abandoned_items_come_back_in_bounded_steps(app: Windlass, queue: Q
     client.set(lease_keys("works")[0], "f" * 32, ex=60)
     before = commands(client)
     layout = app.layout(PREFIX, "workqueue")
-    steps = [perform_call(app, layout.turn()).recovered for _ in range(4)]
+    steps = [perform_call(app, layout.turn()).swept for _ in range(4)]
     assert steps == [1000, 1000, 500, 0]
     ran = commands(client) - before
     assert ran["lpos"] + ran["lrem"] <= 20

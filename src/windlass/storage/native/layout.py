@@ -315,7 +315,7 @@ class NativeLayout:
         return keys.event_channel(self.queue, id)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
-        _, flags, base, ids, data, metas, priorities, wait, recovered, outbox, tick, lost, waiting, *rare = reply
+        _, flags, base, ids, data, metas, priorities, wait, swept, outbox, tick, lost, waiting, *rare = reply
         dropped = rare[0] if rare else 0
         expired = rare[1] if len(rare) > 1 else ()
         leases: list[Lease] = []
@@ -344,7 +344,7 @@ class NativeLayout:
             _in_order(flags, plain),
             tuple(leases),
             _seconds(wait),
-            recovered,
+            swept,
             outbox,
             _seconds(tick),
             lost == 1,

@@ -423,11 +423,11 @@ class Runner:
     def _guard_queue(self, consumer: QueueConsumer, sent: list[Outcome], turn: Turn) -> None:
         """Suspend the queue if this worker cannot decode its jobs, or if it keeps too many broken ones."""
         guard = consumer.guard
-        if guard.all_decoded and not turn.returned:
+        if guard.all_decoded and not turn.broken_over_limit:
             return
-        if not turn.returned and any(isinstance(outcome, Broken) for outcome in sent) and guard.stored():
+        if not turn.broken_over_limit and any(isinstance(outcome, Broken) for outcome in sent) and guard.stored():
             self._log_resumed(consumer, "there is room for broken jobs again")
-        if guard.broken_limit_reached() if turn.returned else guard.suspend_if_too_many():
+        if guard.broken_limit_reached() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error(
                 "Queue %s suspended, this worker leases no more of its jobs: %s. Check the worker's code and keys. It "
                 "tries one job now and then and resumes when it can decode one. To see these jobs: "

@@ -179,14 +179,14 @@ class ForeignLayout:
                 return ("unhandled", 0, 0, "")
 
     def _read_turn(self, reply: list[Any], holder: str | None) -> Turn:
-        flags, base, ids, data, metas, wait, recovered, lost = reply
+        flags, base, ids, data, metas, wait, swept, lost = reply
         leases = tuple(
             self._read_lease(int(base) + place, id, payload, meta, holder)
             for place, (id, payload, meta) in enumerate(zip(ids, data, metas, strict=True), 1)
             if payload is not None  # the answer to a retry: this lease was lost meanwhile
         )
         settled = tuple(digit == ord("1") for digit in flags)
-        return Turn(settled, leases, None if wait < 0 else wait / 1000, recovered, lost=lost == 1)
+        return Turn(settled, leases, None if wait < 0 else wait / 1000, swept, lost=lost == 1)
 
     def _read_lease(self, fence: int, id: bytes, data: bytes, meta: bytes, holder: str | None) -> Lease:
         marks, priority, failures, stalls, limits, _ = read_meta(meta)
