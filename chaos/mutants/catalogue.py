@@ -662,7 +662,7 @@ MUTANTS = (
     Mutant(
         "a call that drops many expired jobs says that the queue is empty",
         "queue.py",
-        "        while found.expired and not (found.leases or found.refused):\n",
+        "        while found.expired and not (found.leases or found.undecodable):\n",
         "        while False:\n",
         ("tests/contract/test_expires.py",),
     ),

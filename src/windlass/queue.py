@@ -313,15 +313,15 @@ class Queue:
         If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """
         found = yield from session.perform(self._layout.turn((), request))
-        while found.expired and not (found.leases or found.refused):
+        while found.expired and not (found.leases or found.undecodable):
             found = yield from session.perform(
                 self._layout.turn((), request)
             )  # one call drops a bounded number of them
         guard = DecodeGuard()
-        while found.refused and not found.leases:
+        while found.undecodable and not found.leases:
             if found.broken_over_limit:
                 guard.broken_limit_reached()
-            settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in found.refused]
+            settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in found.undecodable]
             if guard.suspended or guard.suspend_if_too_many():
                 yield from session.perform(self._layout.turn(settled))
                 raise TooManyUndecodable(
@@ -329,11 +329,12 @@ class Queue:
                     "then revive or purge the broken jobs"
                 )
             found = yield from session.perform(self._layout.turn(settled, request))
-        if found.refused:
+        if found.undecodable:
             sound = found.leases
             # If the caller stops waiting, the sound jobs must be released too.
             settle = structs.replace(
-                self._layout.turn(found.refused), undo=lambda _: self._layout.turn([Released(lease) for lease in sound])
+                self._layout.turn(found.undecodable),
+                undo=lambda _: self._layout.turn([Released(lease) for lease in sound]),
             )
             try:
                 yield from session.perform(settle)

@@ -323,7 +323,7 @@ def test_what_nobody_waited_for_goes_back_the_refused_as_well(raw_queue: Queue, 
     call = layout_of(raw_queue).turn((), LeaseRequest(want=2, seconds=30, holder="idle"))
     turn = perform_call(raw_queue, call)
     assert [lease.id for lease in turn.leases] == ["a"]
-    assert [(type(each), each.lease.id, each.lease.data) for each in turn.refused] == [(Broken, "b", b"")]
+    assert [(type(each), each.lease.id, each.lease.data) for each in turn.undecodable] == [(Broken, "b", b"")]
     assert call.undo is not None
     undo = call.undo(turn)
     assert undo is not None
@@ -615,10 +615,10 @@ async def test_a_worker_that_found_only_forged_jobs_looks_for_more_at_once(
     raw_queue.beat("w", register=True)
     consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0, lambda: None)
     _, turn = await consumer.turn(1)
-    assert [outcome.lease.id for outcome in turn.refused] == ["a"]
+    assert [outcome.lease.id for outcome in turn.undecodable] == ["a"]
     assert not consumer.poll.is_empty
     assert consumer.wants_poll(0.0), "there may be sound ones behind it"
-    assert settle(raw_queue, *turn.refused) == (True,)
+    assert settle(raw_queue, *turn.undecodable) == (True,)
 
 
 async def test_a_worker_without_keys_gives_no_handler_sealed_bytes(

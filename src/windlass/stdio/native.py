@@ -78,8 +78,8 @@ class NativeDispatcher:
             seconds = self._accept_timeout + TICK_S
             request = LeaseRequest(want=1, seconds=seconds, holder=worker, waiter=self.waiter(queue))
             turn = await self._perform(layout.turn((), request))
-            if turn.refused:  # jobs with a wrong signature or encryption
-                await self._settle_refused(layout, guard, turn.refused)
+            if turn.undecodable:  # jobs with a wrong signature or encryption
+                await self._settle_undecodable(layout, guard, turn.undecodable)
                 if guard.suspended:
                     break
                 continue
@@ -96,9 +96,9 @@ class NativeDispatcher:
             found.append(Assignment(worker, lease.id, lease.data, lease.priority, iso(time() * 1000)))
         return found
 
-    async def _settle_refused(self, layout: Layout, guard: DecodeGuard, refused: Sequence[Outcome]) -> None:
+    async def _settle_undecodable(self, layout: Layout, guard: DecodeGuard, undecodable: Sequence[Outcome]) -> None:
         """Settle jobs that cannot be decoded. Too many in a row suspend the queue: this service may have wrong keys."""
-        settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in refused]
+        settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in undecodable]
         turn = await self._perform(layout.turn(settled))
         if guard.broken_limit_reached() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error("Queue %s suspended: %s. Check this service's keys", layout.queue, guard.reason)

@@ -110,7 +110,7 @@ class Turn(Struct, frozen=True):
     `idle_for` is the time in seconds until the next run time or end of a lease, `tick_in` until the next tick of a
     schedule. `swept` counts the jobs that the sweep took back from lost holders, `outbox` jobs to be sent to other queues. `lost`:
     the holder is not known (any more), so nothing was leased. `waiting` counts the registered waiters when the turn
-    began, as far as the layout knows. `refused` are leases with a damaged payload or a wrong seal: they must not run,
+    began, as far as the layout knows. `undecodable` are leases with a damaged payload or a wrong seal: they must not run,
     and are settled as they are. `broken_over_limit` counts the broken jobs that were released because the queue already has
     `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there were more than `max_dead`.
     `expired` has the ids of the jobs that were dropped because they expired before their first attempt.
@@ -124,7 +124,7 @@ class Turn(Struct, frozen=True):
     tick_in: float | None = None
     lost: bool = False
     waiting: int = 0
-    refused: tuple[Broken | Unknown, ...] = ()
+    undecodable: tuple[Broken | Unknown, ...] = ()
     broken_over_limit: int = 0
     dropped: int = 0
     expired: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 T = TypeVar("T")
 _NO_EPOCH = 0
 _NO_META = read_meta(None)
-_REFUSED, _RELEASED_BROKEN = ord("0"), ord("2")  # digits of outcomes that were not simply accepted
+_STALE, _RELEASED_BROKEN = ord("0"), ord("2")  # digits of outcomes that were not simply accepted
 _STATUSES = {
     ord("a"): Status.ADDED,
     ord("u"): Status.UPDATED,
@@ -172,7 +172,7 @@ class NativeLayout:
         return args
 
     def _give_back(self, turn: Turn) -> Call[Turn] | None:
-        leases = [*turn.leases, *(outcome.lease for outcome in turn.refused)]  # the next worker refuses them again
+        leases = [*turn.leases, *(outcome.lease for outcome in turn.undecodable)]  # the next worker refuses them again
         return self.turn([Released(lease) for lease in leases]) if leases else None
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> Call[list[bool]]:
@@ -319,7 +319,7 @@ class NativeLayout:
         dropped = rare[0] if rare else 0
         expired = rare[1] if len(rare) > 1 else ()
         leases: list[Lease] = []
-        refused: list[Broken] = []
+        undecodable: list[Broken] = []
         queue, fence = self.queue, int(base)
         if len(priorities) == 1:
             priorities = repeat(priorities[0])
@@ -335,7 +335,7 @@ class NativeLayout:
                 payload = payload_of(marks, stored) if marks else take_sum(stored)
             except Undecodable as error:
                 lease = Lease(queue, name, b"", fence, priority, failures, stalls, limits, holder, marks, extras)
-                refused.append(Broken(lease, error.reason))
+                undecodable.append(Broken(lease, error.reason))
             else:
                 leases.append(
                     Lease(queue, name, payload, fence, priority, failures, stalls, limits, holder, marks, extras)
@@ -349,7 +349,7 @@ class NativeLayout:
             _seconds(tick),
             lost == 1,
             waiting,
-            tuple(refused),
+            tuple(undecodable),
             flags.count(_RELEASED_BROKEN),
             dropped,
             tuple(str(id, "utf-8", "replace") for id in expired),
@@ -404,7 +404,7 @@ def _is_plain(outcome: Outcome) -> bool:
 
 def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:
     """Whether each outcome was accepted, in the caller's order: the script answers the plain ones first."""
-    accepted = [flag != _REFUSED for flag in flags]
+    accepted = [flag != _STALE for flag in flags]
     if all(plain):
         return tuple(accepted)
     first, second = iter(accepted), iter(accepted[sum(plain) :])

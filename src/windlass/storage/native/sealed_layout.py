@@ -2,7 +2,7 @@
 
 A payload is sealed for its place: a job for its queue and id, a handed-over job for its own queue and id, a result
 for its job, a schedule's record for its name. A lease whose payload does not open is not among the leases: it is
-`refused`, with the reason, and will be settled as broken, or parked if another worker may have the key. A record whose
+`undecodable`, with the reason, and will be settled as broken, or parked if another worker may have the key. A record whose
 payload does not open has no data, and its message says why.
 
 Nothing else needs a seal: retries, releases, dead records and revivals keep id and payload together inside the server,
@@ -74,18 +74,18 @@ class SealedLayout(NativeLayout):
         if not (self._seal.is_on or any(lease.marks or lease.data.startswith(SEALED) for lease in turn.leases)):
             return turn
         leases: list[Lease] = []
-        refused: list[Broken | Unknown] = list(turn.refused)
+        undecodable: list[Broken | Unknown] = list(turn.undecodable)
         for lease in turn.leases:
             try:
                 data = self._open(lease.id, lease.data, caught=lease.is_failure_job)
             except NoSuchKey as error:  # parked like a job with an unknown task: another worker may have the key
-                refused.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
+                undecodable.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
             except Undecodable as error:
                 bare = structs.replace(lease, data=b"")
-                refused.append(Broken(bare, shortened(error.reason), error.worker_specific))
+                undecodable.append(Broken(bare, shortened(error.reason), error.worker_specific))
             else:
                 leases.append(lease if data is lease.data else structs.replace(lease, data=data))
-        return structs.replace(turn, leases=tuple(leases), refused=tuple(refused))
+        return structs.replace(turn, leases=tuple(leases), undecodable=tuple(undecodable))
 
     def _open(self, id: str, data: bytes, *, caught: bool) -> bytes:
         """Open the data of a job. A failure job's data is a record of the server; its last part is sealed for the id of

@@ -34,7 +34,7 @@ class HeldLeases:
         """Record what a turn settled and leased, and which server process answered."""
         self._fences.difference_update([outcome.lease.fence for outcome in sent])
         self._fences.update([lease.fence for lease in turn.leases])
-        self._fences.update([outcome.lease.fence for outcome in turn.refused])
+        self._fences.update([outcome.lease.fence for outcome in turn.undecodable])
         self._server_state = (self._layout.rewinds, server)
         if self._reconciled == (0, ""):
             self._reconciled = self._server_state

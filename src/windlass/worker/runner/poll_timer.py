@@ -97,7 +97,7 @@ class PollTimer:
         self._backoff_s = 0.0
         if want:
             self._found_all_wanted = len(turn.leases) >= want
-        if turn.leases or turn.refused:
+        if turn.leases or turn.undecodable:
             self.wake()  # only a poll that finds nothing registers us for a wake-up
             self._found_nothing = False
         elif want:

@@ -337,8 +337,8 @@ class Runner:
         self._report(consumer, sent, turn)
         if turn.lost and self._leasing:
             self._on_lost(consumer.queue)
-        for refused in turn.refused:
-            self._settle_refused(consumer, refused)
+        for outcome in turn.undecodable:
+            self._settle_undecodable(consumer, outcome)
         if self._leasing:
             self._admit_all(consumer, turn.leases)
         else:
@@ -408,11 +408,11 @@ class Runner:
         """Tell the queue's guard, in lease order, which jobs of a batch could be decoded."""
         for lease, kind in zip(leases, kinds, strict=True):
             if (broken := self._undecodable.pop(lease.fence, None)) is not None:
-                self._settle_refused(consumer, broken)
+                self._settle_undecodable(consumer, broken)
             elif kind is not None and consumer.guard.decoded():
                 self._log_resumed(consumer, "a job could be decoded")
 
-    def _settle_refused(self, consumer: QueueConsumer, outcome: Outcome) -> None:
+    def _settle_undecodable(self, consumer: QueueConsumer, outcome: Outcome) -> None:
         """Settle a job that cannot run here. If many in a row cannot be decoded, the others are returned."""
         if isinstance(outcome, Broken):
             outcome = consumer.guard.undecodable(outcome)

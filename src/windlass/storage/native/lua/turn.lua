@@ -25,7 +25,7 @@
 --          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. It is added only if its parent's outcome was accepted.
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
--- returns  { the clock's reading, a digit for each outcome: 0 refused (the lease was lost), 1 accepted, 2 accepted and
+-- returns  { the clock's reading, a digit for each outcome: 0 stale (the lease was lost), 1 accepted, 2 accepted and
 --            released because the queue has max_broken broken jobs already,
 --            fence before the first lease, ids, data, META records, priorities (one if all are equal),
 --            ms until the next run time or end of a lease or -1, jobs taken back from lost holders,

@@ -11,7 +11,7 @@
 --          crash is called only for the certain culprit: a is 1, b the crashes that its task allows, or -1
 --          due() → ms until the next run time, or nil
 --          settings: sweep_every in ms; returns_to_back: whether stall(run) puts a job to the back
--- returns  { a digit for each outcome: 1 accepted, 0 refused (the lease was lost), fence before the first lease, ids, data,
+-- returns  { a digit for each outcome: 1 accepted, 0 stale (the lease was lost), fence before the first lease, ids, data,
 --            META records, ms until the next run time or end of a lease or -1, jobs taken back, 1 if the holder is not known }
 -- errors   STALEOP, WRONGTYPE; nothing is written then.
 
