@@ -324,7 +324,9 @@ class NamedWorker(Actor):
             if turn is None:
                 yield Sleep(self.chance.uniform(0.1, 1))
             elif not turn.leases:
-                yield Sleep(min(1.0, 1.0 if turn.idle_for is None else turn.idle_for) * self.chance.uniform(0.5, 1))
+                yield Sleep(
+                    min(1.0, 1.0 if turn.next_work_in is None else turn.next_work_in) * self.chance.uniform(0.5, 1)
+                )
 
     def turn(self, waiter: str) -> Flow[Turn | None]:
         """Settle finished jobs and lease for free slots; None if the call failed and must be repeated."""

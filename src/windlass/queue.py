@@ -355,7 +355,7 @@ class Queue:
                 left = deadline - monotonic()
                 if found.leases or left <= 0:
                     break
-                pause = min(left, MAX_POLL_S, math.inf if found.idle_for is None else found.idle_for)
+                pause = min(left, MAX_POLL_S, math.inf if found.next_work_in is None else found.next_work_in)
                 if listener is None:
                     yield Sleep(pause)
                     continue

@@ -109,15 +109,15 @@ async def test_a_worker_polls_for_lost_jobs_only_if_others_hold_some(server: Ser
     async with Windlass(server.url) as app:
         queue = app.queue("held")
 
-        async def idle_for() -> float | None:
+        async def next_work_in() -> float | None:
             look = app.layout("held").turn((), LeaseRequest(want=1, seconds=15.0, holder="looks", waiter="looks"))
-            return (await aperform_call(app, look)).idle_for
+            return (await aperform_call(app, look)).next_work_in
 
         assert not await queue.abeat("peer", 5.0, register=True)
-        assert await idle_for() is None
+        assert await next_work_in() is None
         await queue.aenqueue(b"")
         assert await queue.alease(5.0, holder="peer")
-        left = await idle_for()
+        left = await next_work_in()
         assert left is not None
         assert 0 < left <= 5.1, "its jobs are taken back when it does not beat again"
         await queue.apurge()

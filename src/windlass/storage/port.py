@@ -107,7 +107,7 @@ NO_LEASES = LeaseRequest()
 class Turn(Struct, frozen=True):
     """The result of one turn (settle + lease in one step): which outcomes were accepted, and the new leases.
 
-    `idle_for` is the time in seconds until the next run time or end of a lease, `tick_in` until the next tick of a
+    `next_work_in` is the time in seconds until the next run time or end of a lease, `tick_in` until the next tick of a
     schedule. `swept` counts the jobs that the sweep took back from lost holders, `outbox` jobs to be sent to other queues. `lost`:
     the holder is not known (any more), so nothing was leased. `waiting` counts the registered waiters when the turn
     began, as far as the layout knows. `undecodable` are leases with a damaged payload or a wrong seal: they must not run,
@@ -118,7 +118,7 @@ class Turn(Struct, frozen=True):
 
     settled: tuple[bool, ...]
     leases: tuple[Lease, ...]
-    idle_for: float | None
+    next_work_in: float | None
     swept: int
     outbox: int = 0
     tick_in: float | None = None

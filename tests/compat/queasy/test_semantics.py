@@ -197,8 +197,8 @@ def test_who_waits_is_given_a_job_when_its_time_comes(emails: Queue) -> None:
     emails.enqueue(b"1", id="a", run_at=when)
     turn = perform(emails, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=10)))
     assert turn.leases == ()
-    assert turn.idle_for is not None
-    assert turn.idle_for <= 0.402  # in whole milliseconds the run time is rounded up, and the server's clock down
+    assert turn.next_work_in is not None
+    assert turn.next_work_in <= 0.402  # in whole milliseconds the run time is rounded up, and the server's clock down
     lease = take(emails, wait=LIMIT_S)
     assert time.time() >= when
     assert lease.id == "a"

@@ -104,7 +104,9 @@ class PollTimer:
             self._found_nothing = True
             self.idle.set()
             longest = MAX_PROBING_S * uniform(0.7, 1.0)  # spreads workers that started together
-            self._full_poll_at = monotonic() + (longest if turn.idle_for is None else min(longest, turn.idle_for))
+            self._full_poll_at = monotonic() + (
+                longest if turn.next_work_in is None else min(longest, turn.next_work_in)
+            )
             self._poll_every_s = max(MIN_POLL_S, min(self._longest_s, MIN_POLL_S * turn.waiting / SOLO_WORKERS))
             self._poll_at = self._choose_poll_at()
 
