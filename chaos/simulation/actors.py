@@ -338,7 +338,7 @@ class NamedWorker(Actor):
             seconds=self.stage.lease,
             holder=holder,
             waiter=waiter if want else None,
-            registered=True,
+            only_if_registered=True,
         )
         try:
             turn = yield from self.perform(self.layout.turn(sent, request))

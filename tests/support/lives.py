@@ -420,7 +420,7 @@ class Life:
         began = self.now()
         known = not registered or self.is_known(str(holder))
         call = layout_of(queue).turn(
-            outcomes, LeaseRequest(want=n, seconds=seconds, holder=holder, registered=registered)
+            outcomes, LeaseRequest(want=n, seconds=seconds, holder=holder, only_if_registered=registered)
         )
         with self.maybe_lossy(leasing=True) as lossy:
             found: Turn = perform_call(queue, call)

@@ -90,7 +90,7 @@ class Capability(StrEnum):
 class LeaseRequest(Struct, frozen=True, kw_only=True):
     """What a turn leases: up to `want` jobs, for `seconds`, to `holder`. The default leases nothing.
 
-    `waiter` is registered to be woken if there is no job. With `registered`, nothing is leased to a holder that the
+    `waiter` is registered to be woken if there is no job. With `only_if_registered`, nothing is leased to a holder that the
     server does not know (any more).
     """
 
@@ -98,7 +98,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     seconds: float = 0
     holder: str | None = None
     waiter: str | None = None
-    registered: bool = False
+    only_if_registered: bool = False
 
 
 NO_LEASES = LeaseRequest()

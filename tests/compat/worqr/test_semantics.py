@@ -235,6 +235,8 @@ def test_a_beat_of_one_queue_is_none_on_another(app: Windlass, queue: Queue) -> 
     other = app.queue("other", layout="worqr")
     assert not other.beat("w1", 30)
     other.enqueue(b"T0")
-    turn = perform(other, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=3, holder="w1", registered=True)))
+    turn = perform(
+        other, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=3, holder="w1", only_if_registered=True))
+    )
     assert turn.lost
     assert drain(other) == ["T0"]

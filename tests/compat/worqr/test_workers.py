@@ -139,7 +139,9 @@ def test_a_worker_whose_timer_is_gone_has_failed(client: redis.Redis, queue: Que
     assert not queue.beat("w1", 30), "it is only refreshed if it still exists"
     assert not queue.extend(lease, 30)
     assert not client.exists("worqr:workerTimers:w1")
-    turn = perform(queue, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=3, holder="w1", registered=True)))
+    turn = perform(
+        queue, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=3, holder="w1", only_if_registered=True))
+    )
     assert turn.lost
     assert turn.leases == ()
     assert queue.clean().recovered == 1

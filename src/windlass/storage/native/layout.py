@@ -142,7 +142,7 @@ class NativeLayout:
             request.want,
             self.max_dead,
             waiter or "",
-            int(request.registered),
+            int(request.only_if_registered),
             len(completed),
         ]
         args += completed

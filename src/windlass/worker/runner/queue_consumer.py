@@ -106,7 +106,7 @@ class QueueConsumer:
             holder=self.leases.holder,
             # While the queue is suspended here, wake-ups must go to workers that take its jobs.
             waiter=self.waiter if want and not self.guard.suspended else None,
-            registered=True,
+            only_if_registered=True,
         )
         call = self.layout.turn(sent, request)
         self.in_flight += 1

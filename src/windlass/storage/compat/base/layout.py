@@ -144,7 +144,7 @@ class ForeignLayout:
             holder or "",
             round(request.seconds * 1000),
             want,
-            int(request.registered),
+            int(request.only_if_registered),
             int(sweep),
         ]
         for outcome in outcomes:
