@@ -147,7 +147,7 @@ class Run:
         self.look()
         self.audit()
         self.truth.last_look()
-        rewinds = sum(layout.rewinds for layout in self.stage.layouts)
+        rewinds = sum(layout.data_losses for layout in self.stage.layouts)
         if rewinds:
             raise Violation("I12", f"the client detected {rewinds} rewinds, but there were none")
 

@@ -92,10 +92,10 @@ def test_a_purge_is_no_rewind(own: Server) -> None:
             app.queue("q").enqueue(b"x")
             other.queue("q").purge()
         app.queue("q").enqueue(b"x")
-        assert layout.rewinds == 0
+        assert layout.data_losses == 0
         own.command("FLUSHALL")
         app.queue("q").enqueue(b"x")
-        assert layout.rewinds == 1
+        assert layout.data_losses == 1
         app.queue("q").purge()
 
 

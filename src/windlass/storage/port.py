@@ -219,7 +219,7 @@ class Layout(Protocol):
     can: frozenset[Capability]
     heartbeat: float | None  # seconds after which peers of another system declare a silent worker lost, if they do
     largest_turn: int  # maximum of jobs that one turn settles, and leases: the server does nothing else meanwhile
-    rewinds: int  # how often the server had lost writes that it had confirmed before
+    data_losses: int  # how often the server had lost writes that it had confirmed before
     schedules: ScheduleBook | None  # None if the layout has no schedules
 
     @property

@@ -90,7 +90,7 @@ class NativeLayout:
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._clock_view.evidence)
         # The latest epoch and step that the server reported: a lower step means that it has lost writes.
         self._reached: tuple[int, int] | None = None
-        self.rewinds = 0
+        self.data_losses = 0
         # Names that this program registered in the server, to be removed when it leaves.
         self._waiters: set[str] = set()
         self._holders: set[str] = set()
@@ -374,7 +374,7 @@ class NativeLayout:
         if step[0] == _NO_EPOCH and reached is None:
             return  # an empty queue
         if reached is not None and (step[0] != reached[0] or step[1] < reached[1]):
-            self.rewinds += 1
+            self.data_losses += 1
             self._reached = step
         elif self._reached is None or step > self._reached:  # replies may arrive in another order
             self._reached = step

@@ -27,7 +27,7 @@ class HeldLeases:
         self.reconciling = False
         self._layout = layout
         self._fences: set[int] = set()
-        # (rewinds, server process): as of the last turn, and as of the last reconciliation.
+        # (data losses, server process): as of the last turn, and as of the last reconciliation.
         self._reconciled = self._server_state = (0, "")
 
     def learn(self, sent: Sequence[Outcome], turn: Turn, server: str) -> None:
@@ -35,7 +35,7 @@ class HeldLeases:
         self._fences.difference_update([outcome.lease.fence for outcome in sent])
         self._fences.update([lease.fence for lease in turn.leases])
         self._fences.update([outcome.lease.fence for outcome in turn.undecodable])
-        self._server_state = (self._layout.rewinds, server)
+        self._server_state = (self._layout.data_losses, server)
         if self._reconciled == (0, ""):
             self._reconciled = self._server_state
 
@@ -56,7 +56,7 @@ class HeldLeases:
         finished job. They would stay leased as long as this worker lives. No turn may run meanwhile: its leases are on
         the server before they are here.
         """
-        rewinds = self._reconciled[0]
+        data_losses = self._reconciled[0]
         self._reconciled = self._server_state
         try:
             held = yield from all_held(session, self._layout, self.holder)
@@ -68,4 +68,4 @@ class HeldLeases:
             self._reconciled = (-1, "")  # try again with the next turn
             raise
         lost = self._fences - {record.fence for record in held}
-        return Reconciliation(len(orphans), lost, self._layout.rewinds != rewinds)
+        return Reconciliation(len(orphans), lost, self._layout.data_losses != data_losses)

@@ -51,7 +51,7 @@ class ForeignLayout:
     can: frozenset[Capability] = frozenset()
     heartbeat: float | None = None
     largest_turn = 500  # takes 15 to 20 ms, because their keys allow fewer jobs per command
-    rewinds = 0  # always 0: the keys have no step number
+    data_losses = 0  # always 0: the keys have no step number
     audit_parts: tuple[str, ...] = ("runs", "held")
     leftover_parts: tuple[str, ...] = ()
     schedules: ScheduleBook | None = None
