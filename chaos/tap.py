@@ -442,7 +442,7 @@ def _asked_of_parcel(parcel: Parcel) -> EnqueueAsked:
 def _settle(outcome: Outcome) -> SettleAsked:
     lease = outcome.lease
     delay = outcome.when[1] if isinstance(outcome, Retried) and outcome.when and outcome.when[0] == "in" else 0
-    alone = outcome.alone if isinstance(outcome, Crashed) else True
+    alone = outcome.is_cause if isinstance(outcome, Crashed) else True
     return SettleAsked(lease.id, lease.fence, type(outcome).__name__.lower(), delay, alone)
 
 

@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "a crash is not counted",
         f"{LUA}/turn.lua",
-        "      m.stalls = m.stalls + 1\n      if tonumber(allowed)",
-        "      if tonumber(allowed)",
+        "      m.stalls = m.stalls + 1\n      if tonumber(task_max_stalls)",
+        "      if tonumber(task_max_stalls)",
         RUN,
     ),
     Mutant(

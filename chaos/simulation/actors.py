@@ -127,7 +127,7 @@ class Actor:
             return Failed(lease, "no")
         if roll < 0.9:
             return Broken(lease, "not JSON")
-        return Crashed(lease, "crashed", alone=roll < 0.95, allowed=self.chance.choice([-1, 3]))
+        return Crashed(lease, "crashed", is_cause=roll < 0.95, task_max_stalls=self.chance.choice([-1, 3]))
 
 
 class Producer(Actor):

@@ -45,7 +45,7 @@ def leases_of(queue: Queue, count: int, **how: Any) -> list[Lease]:
 
 def test_suspects_are_charged_nothing_and_run_alone_next(queue: Queue) -> None:
     leases = leases_of(queue, 5, holder="w")
-    assert settle(queue, *(Crashed(lease, "its process died", alone=False) for lease in leases)) == (True,) * 5
+    assert settle(queue, *(Crashed(lease, "its process died", is_cause=False) for lease in leases)) == (True,) * 5
     again = queue.lease_many(5, holder="w")
     assert sorted(lease.data for lease in again) == sorted(lease.data for lease in leases)
     assert {(lease.suspect, lease.stalls, lease.failures) for lease in again} == {(True, 0, 0)}
@@ -56,7 +56,7 @@ def test_suspects_are_charged_nothing_and_run_alone_next(queue: Queue) -> None:
 
 def test_a_job_that_surely_crashed_its_process_runs_alone_next(queue: Queue) -> None:
     (lease,) = leases_of(queue, 1, holder="w")
-    assert settle(queue, Crashed(lease, "it died", alone=True)) == (True,)
+    assert settle(queue, Crashed(lease, "it died", is_cause=True)) == (True,)
     again = take(queue, holder="w")
     assert again.suspect
     assert settle(queue, Released(again)) == (True,)
@@ -71,7 +71,7 @@ def test_one_that_crashes_all_the_time_does_not_keep_the_others_waiting(queue: Q
         if lease is None:
             break
         poison = lease.data == b"poison"
-        assert settle(queue, Crashed(lease, "it died", alone=True) if poison else Completed(lease)) == (True,)
+        assert settle(queue, Crashed(lease, "it died", is_cause=True) if poison else Completed(lease)) == (True,)
         done |= {lease.data} - {b"poison"}
     assert done == {b"one", b"two"}
 

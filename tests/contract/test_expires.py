@@ -88,7 +88,7 @@ def test_a_lost_lease_counts_as_a_start(queue: Queue, later: Later) -> None:
 
 def test_a_suspect_of_a_crash_has_started(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a", expires="10s")
-    assert settle(queue, Crashed(take(queue, seconds=60), "died", alone=False)) == (True,)
+    assert settle(queue, Crashed(take(queue, seconds=60), "died", is_cause=False)) == (True,)
     later(11)
     assert drain(queue) == ["a"]
 

@@ -42,7 +42,7 @@ def test_who_waits_is_told_of_a_crash(caught: Queue, client: redis.Redis) -> Non
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handle(caught).result, 20)
         wait_until(lambda: client.zscore(queue_key(caught.name, "watched"), "a") is not None, "somebody to wait")
-        assert settle(caught, Crashed(lease, "its process was killed by SIGSEGV\nlast output:\nx y", alone=True))
+        assert settle(caught, Crashed(lease, "its process was killed by SIGSEGV\nlast output:\nx y", is_cause=True))
         with pytest.raises(CrashError, match=r"(?s)job 'a' of queue .*SIGSEGV\nlast output:\nx y"):
             waiting.result(10)
     assert list(caught.all_jobs("dead")) == []
@@ -63,9 +63,9 @@ def test_who_waits_is_told_of_a_stall(caught: Queue, client: redis.Redis, later:
 
 def test_who_asks_later_finds_what_was_kept(caught: Queue) -> None:
     caught.enqueue(b"", id="a", max_stalls=1)
-    assert settle(caught, Crashed(take(caught), "first", alone=True, keep_ms=HOUR)) == (True,)
+    assert settle(caught, Crashed(take(caught), "first", is_cause=True, keep_ms=HOUR)) == (True,)
     assert perform(caught, lambda layout: layout.result("a")) is None, "it is tried again"
-    assert settle(caught, Crashed(take(caught), "second", alone=True, keep_ms=HOUR)) == (True,)
+    assert settle(caught, Crashed(take(caught), "second", is_cause=True, keep_ms=HOUR)) == (True,)
     assert perform(caught, lambda layout: layout.result("a")) == Result(False, b"second", "crashed")
     with pytest.raises(CrashError, match="second"):
         handle(caught).result()
@@ -78,9 +78,9 @@ def test_a_crash_keeps_to_its_own_result_in_a_batch(caught: Queue) -> None:
     assert all(
         settle(
             caught,
-            Crashed(leases["a"], "A", alone=False, keep_ms=HOUR),
-            Crashed(leases["b"], "B", alone=True, keep_ms=HOUR),
-            Crashed(leases["c"], "C", alone=True),
+            Crashed(leases["a"], "A", is_cause=False, keep_ms=HOUR),
+            Crashed(leases["b"], "B", is_cause=True, keep_ms=HOUR),
+            Crashed(leases["c"], "C", is_cause=True),
             Failed(leases["d"], "D", HOUR),
             Completed(leases["e"], Kept(b"5", HOUR)),
         )

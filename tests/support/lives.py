@@ -533,7 +533,7 @@ class Life:
         elif verb in (Broken, Unknown) and self.layout == "hworker":
             self.bury(job, "broken")
         elif self.layout == "queasy":
-            if isinstance(outcome, Crashed) and outcome.alone:
+            if isinstance(outcome, Crashed) and outcome.is_cause:
                 return self.stall(job)
             if verb in (Broken, Unknown):
                 job.due = max(job.due, self.now() + 200) if job.behind is None else job.due

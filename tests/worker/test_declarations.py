@@ -135,7 +135,7 @@ def test_a_job_without_limits_may_stall_as_often_as_its_task(app: Windlass, give
     (lease,) = queue.lease_many(1)
     planned = attempt.plan(app, lease)
     assert isinstance(planned, attempt.Plan)
-    crashed = Crashed(lease, "it died", alone=True, allowed=planned.limits.max_stalls)
+    crashed = Crashed(lease, "it died", is_cause=True, task_max_stalls=planned.limits.max_stalls)
     perform_call(app, app.layout("crashes").turn([crashed]))
     assert queue.counts().dead == (0 if given else 1)
     queue.purge()

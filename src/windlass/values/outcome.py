@@ -56,12 +56,12 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Crashed(Struct, frozen=True, tag=True):
-    """The process died. `alone`: this job is the cause and is charged. Else it is a suspect, and runs alone next."""
+    """The process died. `is_cause`: this job is the cause and is charged. Else it is a suspect, and runs alone next."""
 
     lease: Lease
     message: str
-    alone: bool
-    allowed: int = -1  # crashes that the task allows, for a job without limits of its own
+    is_cause: bool
+    task_max_stalls: int = -1  # max_stalls of the task, for a job without limits of its own
     keep_ms: int = 0
 
 

@@ -97,7 +97,7 @@ def test_what_each_end_of_an_attempt_leaves(
         "release": lambda: mail.release(lease),
         "retry": lambda: mail.retry(lease, delay=0, message="once more"),
         "fail": lambda: mail.fail(lease, "it is no good"),
-        "crash": lambda: settle(app, Crashed(lease, "killed", alone=True)),
+        "crash": lambda: settle(app, Crashed(lease, "killed", is_cause=True)),
         "broken": lambda: settle(app, Broken(lease, "it has no recipient")),
         "unknown": lambda: settle(app, Unknown(lease, "welcome")),
     }

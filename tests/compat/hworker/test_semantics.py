@@ -64,7 +64,7 @@ def test_retry_goes_to_the_back_and_what_is_given_back_to_the_front(mail: Queue,
 
 
 def crash(app: Windlass, leases: list[Lease], alone: bool) -> None:
-    outcomes = [Crashed(lease, "killed", alone=alone) for lease in leases]
+    outcomes = [Crashed(lease, "killed", is_cause=alone) for lease in leases]
     turn = perform_call(app, app.layout("mail").turn(outcomes))
     assert turn.settled == (True,) * len(leases)
 

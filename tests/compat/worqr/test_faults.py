@@ -135,7 +135,7 @@ def test_what_peers_took_back_leaves_the_index_too(client: redis.Redis, queue: Q
 
 def test_a_suspect_is_one_until_it_has_ended(queue: Queue) -> None:
     def crash(lease: Lease, alone: bool) -> None:
-        perform(queue, lambda layout: layout.turn([Crashed(lease, "died", alone=alone)]))
+        perform(queue, lambda layout: layout.turn([Crashed(lease, "died", is_cause=alone)]))
 
     queue.enqueue_many([LONG, b"T1"])
     crash(take(queue), alone=False)

@@ -417,8 +417,8 @@ def _keeps_result(outcome: Outcome) -> bool:
             return result is not None and result.ms > 0
         case Failed(keep_ms=ms):
             return ms > 0
-        case Crashed(alone=alone, keep_ms=ms):
-            return alone and ms > 0
+        case Crashed(is_cause=is_cause, keep_ms=ms):
+            return is_cause and ms > 0
     return False
 
 
@@ -434,8 +434,8 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "retry", 3, *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
             return (*name, "fail", 2, ms, message)
-        case Crashed(alone=True, message=message, allowed=allowed, keep_ms=ms):
-            return (*name, "crash", 3, ms, allowed, message)
+        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms):
+            return (*name, "crash", 3, ms, task_max_stalls, message)
         case Crashed(message=message):
             return (*name, "suspect", 1, message)
         case Broken(message=message):

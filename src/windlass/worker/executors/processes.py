@@ -260,7 +260,7 @@ class ProcessExecutor(Executor):
             )
         text = shortened(crash_report(gone, child.progress if child is not None else None))
         plan = one.plan
-        return Crashed(lease, text, alone=True, allowed=plan.limits.max_stalls, keep_ms=plan.keep_ms)
+        return Crashed(lease, text, is_cause=True, task_max_stalls=plan.limits.max_stalls, keep_ms=plan.keep_ms)
 
     def _count_done(self, slot: int) -> None:
         child = self._children[slot]

@@ -330,14 +330,14 @@ class Supervisor:
                 return msgspec.structs.replace(outcome, keep_ms=keep_ms) if isinstance(outcome, Failed) else outcome
             if group.blocked and lease.fence in suspects:
                 return Crashed(
-                    lease, "a job blocked the event loop, perhaps this one; its runner was killed", alone=False
+                    lease, "a job blocked the event loop, perhaps this one; its runner was killed", is_cause=False
                 )
             if group.why or group.leaving or lease.fence not in suspects:
                 return Released(lease)
-            alone = len(suspects) == 1
+            is_cause = len(suspects) == 1
             text = crash_report(told, record.progress)
-            text = shortened(text if alone else f"one of {len(suspects)} suspects: {text}")
-            return Crashed(lease, text, alone, keep_ms=keep_ms)
+            text = shortened(text if is_cause else f"one of {len(suspects)} suspects: {text}")
+            return Crashed(lease, text, is_cause, keep_ms=keep_ms)
 
         await asyncio.gather(*(self._give_back_of(group, queue, decide) for queue in group.settings.queues))
 
@@ -552,7 +552,7 @@ def _log_beat_errors(problems: Iterable[WindlassError | None]) -> None:
 def _is_final(outcome: Outcome) -> bool:
     """Return whether this outcome ends the job."""
     if isinstance(outcome, Crashed):
-        return outcome.alone and outcome.lease.stalls >= outcome.lease.limits.max_stalls
+        return outcome.is_cause and outcome.lease.stalls >= outcome.lease.limits.max_stalls
     return isinstance(outcome, Failed)
 
 

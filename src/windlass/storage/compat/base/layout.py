@@ -169,8 +169,8 @@ class ForeignLayout:
                 return ("retry", *pack_when(when), message)
             case Failed(message=message):
                 return ("fail", 0, 0, message)
-            case Crashed(message=message, alone=alone, allowed=allowed):
-                return ("crash", int(alone), allowed, message)
+            case Crashed(message=message, is_cause=is_cause, task_max_stalls=task_max_stalls):
+                return ("crash", int(is_cause), task_max_stalls, message)
             case Broken(message=message):
                 return ("broken", 0, 0, message)
             case Unknown(task=task):

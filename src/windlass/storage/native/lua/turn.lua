@@ -14,7 +14,7 @@
 --                release
 --                retry      kind of time and ms (see CHANGE), message
 --                fail       keep_ms, message
---                crash      keep_ms, the crashes that its task allows (for a job without its own limits, or -1), message.
+--                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), message.
 --                           Certainly this job crashed its process
 --                suspect    message. One of several jobs whose process crashed
 --                unknown    task. The worker does not know this task
@@ -205,10 +205,10 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'crashed')
     end
 
-    function settle.crash(id, m, lease, keep_ms, allowed, message)
+    function settle.crash(id, m, lease, keep_ms, task_max_stalls, message)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       m.stalls = m.stalls + 1
-      if tonumber(allowed) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(allowed) end
+      if tonumber(task_max_stalls) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(task_max_stalls) end
       if m.stalls > m.max_stalls then
         keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
