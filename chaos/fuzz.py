@@ -47,7 +47,7 @@ from windlass.task import check_task_name
 from windlass.tasks.envelope import write_envelope
 from windlass.transport import presence
 from windlass.values.job import FAILURE_JOB, JobRecord, Lease, State
-from windlass.values.outcome import Broken, Failed, Unknown
+from windlass.values.outcome import Broken, Failed, UnknownTask
 from windlass.values.validation import check_id, check_name
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import attempt
@@ -102,7 +102,7 @@ def read_payloads(payloads: Iterable[bytes], findings: Findings) -> None:
     for data in payloads:
         try:
             planned = attempt.plan(fuzzed_app, Lease(QUEUE, "a", data, 1))
-            if not isinstance(planned, attempt.Plan | Broken | Unknown):
+            if not isinstance(planned, attempt.Plan | Broken | UnknownTask):
                 findings.crash(f"a payload was planned as {type(planned).__name__}", data)
             text = msgspec.json.encode(job_facts(JobRecord(QUEUE, "a", State.READY, data), True))
             msgspec.json.decode(text)
@@ -299,7 +299,7 @@ def _use_ids(queue: Queue, ids: list[str], chance: random.Random) -> None:
         queue.enqueue(b"behind", id=lease.id)
         queue.cancel(lease.id, running=True)
     if leases:
-        settle(queue, Unknown(leases[-1], chance.choice(ids)), Failed(leases[-2 % len(leases)], leases[0].id, 1))
+        settle(queue, UnknownTask(leases[-1], chance.choice(ids)), Failed(leases[-2 % len(leases)], leases[0].id, 1))
         perform(queue, lambda layout: layout.unpark([leases[-1].id]))
     queue.complete_many(leases)
     queue.purge()

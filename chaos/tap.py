@@ -44,7 +44,7 @@ from windlass.transport.session import Caller, Session
 from windlass.transport.wire import Flow
 from windlass.values.durability import Durability
 from windlass.values.job import Lease, Limits, NewJob
-from windlass.values.outcome import Completed, Crashed, HandOver, Outcome, Retried
+from windlass.values.outcome import Completed, Crashed, HandOver, Outcome, Retried, name_of
 
 T = TypeVar("T")
 
@@ -443,7 +443,7 @@ def _settle(outcome: Outcome) -> SettleAsked:
     lease = outcome.lease
     delay = outcome.when[1] if isinstance(outcome, Retried) and outcome.when and outcome.when[0] == "in" else 0
     alone = outcome.is_cause if isinstance(outcome, Crashed) else True
-    return SettleAsked(lease.id, lease.fence, type(outcome).__name__.lower(), delay, alone)
+    return SettleAsked(lease.id, lease.fence, name_of(outcome), delay, alone)
 
 
 def _promised() -> str:

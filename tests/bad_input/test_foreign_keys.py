@@ -19,7 +19,7 @@ from windlass.storage.formats import VERSION
 from windlass.storage.native.keys import NAMES, queue_key, result_key
 from windlass.storage.port import Parcel
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Unhandled, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, HandOver, NoFailureHandler, UnknownTask
 
 _ALL = set(NAMES)
 _TURN = _ALL - {"schedules"}
@@ -75,8 +75,8 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "crash": (lambda queue, lease: settle(queue, Crashed(lease, "no", True)), _TURN),
     "crash of suspects": (lambda queue, lease: settle(queue, Crashed(lease, "no", False)), _TURN),
     "break": (lambda queue, lease: settle(queue, Broken(lease, "no")), _TURN),
-    "put aside": (lambda queue, lease: settle(queue, Unknown(lease, "task")), _TURN),
-    "leave uncaught": (lambda queue, lease: settle(queue, Unhandled(lease)), _TURN),
+    "put aside": (lambda queue, lease: settle(queue, UnknownTask(lease, "task")), _TURN),
+    "leave uncaught": (lambda queue, lease: settle(queue, NoFailureHandler(lease)), _TURN),
     "hand over": (lambda queue, lease: settle(queue, Completed(lease, hand_overs=_children(queue))), _TURN),
     "beat and catch": (
         lambda queue, _: perform(queue, lambda layout: layout.beat("w", 30, register=True, failure_handler=Limits())),
@@ -111,7 +111,7 @@ def occupy(queue: Queue, client: redis.Redis) -> Lease:
     queue.enqueue(b"", id="broken", priority=0)
     assert settle(queue, Broken(take(queue), "not JSON")) == (True,)
     queue.enqueue(b"", id="aside", priority=0)
-    assert settle(queue, Unknown(take(queue), "task")) == (True,)
+    assert settle(queue, UnknownTask(take(queue), "task")) == (True,)
     queue.enqueue(b"", id="parent", priority=0)
     assert settle(queue, Completed(take(queue), hand_overs=(HandOver("other", NewJob("child", b"")),))) == (True,)
     assert perform(queue, lambda layout: layout.watch("running", 600))

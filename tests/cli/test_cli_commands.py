@@ -26,7 +26,7 @@ from windlass.cli import SUMMARIES, main
 from windlass.cli.output import first_line, format_duration, format_relative, format_size, printable
 from windlass.storage.native import keys
 from windlass.transport import presence
-from windlass.values.outcome import Broken, Unknown
+from windlass.values.outcome import Broken, UnknownTask
 from windlass.values.worker_record import WorkerRecord
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -170,7 +170,7 @@ def fill(app: Windlass, queue: Queue) -> None:
         queue.enqueue(b"payload of " + id.encode(), id=id)
     _, dead, broken, parked = queue.lease_many(4, 600)
     queue.fail(dead, "it is \x1b[31mbroken\x1b[0m [bold]beyond repair\nTraceback: line")
-    perform_call(queue, app.layout(NAME).turn([Broken(broken, "no JSON"), Unknown(parked, "lost_task")]))
+    perform_call(queue, app.layout(NAME).turn([Broken(broken, "no JSON"), UnknownTask(parked, "lost_task")]))
     queue.enqueue(b"behind", id="running")
     queue.enqueue(b'{"task": "welcome", "args": [1]}', id="ready", priority=3)
     queue.enqueue(b"\xff\x00", id="later", delay=900)

@@ -11,7 +11,7 @@ from tests.contract.leasing import drain, take
 from tests.support.internals import keep_at_most, layout_of, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, NoFailureHandler, Outcome
 
 pytestmark = pytest.mark.needs("FAILURE_HANDLERS", "DEAD")
 
@@ -211,7 +211,7 @@ def test_a_revived_failure_is_a_failure(catching: Queue) -> None:
 def test_a_failure_that_no_handler_wants_leaves_the_job_among_the_dead(catching: Queue, stage: str) -> None:
     die(catching, max_failures=4, priority=2)
     lease, expected = caught(catching)
-    assert settle(catching, Unhandled(lease)) == (True,)
+    assert settle(catching, NoFailureHandler(lease)) == (True,)
     assert catching.get(lease.id) is None
     assert catching.get("a") == expected
     counts = catching.counts()
@@ -228,7 +228,7 @@ def test_the_dead_stay_bounded_when_no_handler_wants_them(catching: Queue) -> No
     for id in "abc":
         catching.enqueue(b"", id=id)
     assert all(settle(catching, *map(Failed, catching.lease_many(3))))
-    assert all(settle(catching, *map(Unhandled, catching.lease_many(3))))
+    assert all(settle(catching, *map(NoFailureHandler, catching.lease_many(3))))
     assert [record.id for record in catching.jobs("dead").jobs] == ["c", "b"]
     assert catching.get("a") is None
 

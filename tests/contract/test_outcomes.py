@@ -14,7 +14,17 @@ from tests.contract.leasing import drain, take
 from tests.support.internals import keep_at_most, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    NoFailureHandler,
+    Outcome,
+    Released,
+    Retried,
+    UnknownTask,
+)
 
 pytestmark = pytest.mark.needs("LIMITS", "DEAD")
 
@@ -243,7 +253,7 @@ def test_what_waits_behind_a_broken_job_goes_on(raw_queue: Queue) -> None:
 
 def test_a_job_of_an_unknown_task_is_put_aside_uncharged(raw_queue: Queue, later: Later) -> None:
     raw_queue.enqueue(b"data", id="a", priority=1, max_failures=0, max_stalls=0)
-    assert settle(raw_queue, Unknown(take(raw_queue), "mails.welcome")) == (True,)
+    assert settle(raw_queue, UnknownTask(take(raw_queue), "mails.welcome")) == (True,)
     assert raw_queue.lease() is None
     record = job(raw_queue)
     assert (record.state, record.failures, record.stalls, record.priority) == (State.SCHEDULED, 0, 0, 1)
@@ -264,7 +274,7 @@ def park(queue: Queue, **tasks: str) -> None:
     for id in tasks:
         queue.enqueue(b"", id=id)
     for lease in queue.lease_many(len(tasks)):
-        assert settle(queue, Unknown(lease, tasks[lease.id])) == (True,)
+        assert settle(queue, UnknownTask(lease, tasks[lease.id])) == (True,)
 
 
 def test_a_worker_that_knows_the_task_gets_the_jobs_at_once(raw_queue: Queue) -> None:
@@ -292,7 +302,7 @@ def test_a_job_that_nobody_knows_again_and_again_is_counted_once(raw_queue: Queu
     park(raw_queue, a="one")
     for _ in range(3):
         later(AGAIN + 1)
-        assert settle(raw_queue, Unknown(take(raw_queue), "one")) == (True,)
+        assert settle(raw_queue, UnknownTask(take(raw_queue), "one")) == (True,)
         assert raw_queue.counts().parked == 1
     assert unpark(raw_queue, "one") == 1
     assert drain(raw_queue) == ["a"]
@@ -331,7 +341,7 @@ def test_what_waits_behind_a_job_that_is_put_aside_is_merged_in(raw_queue: Queue
     raw_queue.enqueue(b"old", id="a")
     lease = take(raw_queue)
     raw_queue.enqueue(b"new", id="a", delay=3600)
-    assert settle(raw_queue, Unknown(lease, "one")) == (True,)
+    assert settle(raw_queue, UnknownTask(lease, "one")) == (True,)
     assert unpark(raw_queue, "one") == 0, "it has a run time that was asked for"
     assert job(raw_queue).run_at == pytest.approx(time.time() + 3600, abs=LIMIT_S)
     assert job(raw_queue).data == b"new"
@@ -403,8 +413,8 @@ ENDS: dict[str, Callable[[Lease], Outcome]] = {
     "crashed": crash,
     "suspect": lambda lease: crash(lease, alone=False),
     "broken": lambda lease: Broken(lease, "no"),
-    "unknown": lambda lease: Unknown(lease, "task"),
-    "unhandled": Unhandled,
+    "unknown": lambda lease: UnknownTask(lease, "task"),
+    "unhandled": NoFailureHandler,
 }
 
 
@@ -442,9 +452,9 @@ def test_a_deep_clean_finds_nothing_to_mend(raw_queue: Queue, end: str) -> None:
 
 
 def test_a_failure_that_is_none_is_buried_as_itself(raw_queue: Queue) -> None:
-    """`Unhandled` on a plain job: its data is not taken for the record of another."""
+    """`NoFailureHandler` on a plain job: its data is not taken for the record of another."""
     raw_queue.enqueue(b"\x00\x03dead beef", id="a")
-    assert settle(raw_queue, Unhandled(take(raw_queue))) == (True,)
+    assert settle(raw_queue, NoFailureHandler(take(raw_queue))) == (True,)
     assert (job(raw_queue).state, job(raw_queue).data) == (State.DEAD, b"\x00\x03dead beef")
 
 
@@ -456,7 +466,7 @@ def test_one_turn_settles_them_all_in_the_order_given(raw_queue: Queue) -> None:
         crash(one),
         Completed(two),
         Broken(three, "no"),
-        Unknown(four, "task"),
+        UnknownTask(four, "task"),
         Completed(seven),
         Retried(five, ("in", 0)),
         Failed(six, "no"),

@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 from windlass import Lease, Limits, Queue
 from windlass.storage.native.keys import queue_key, result_key
 from windlass.values.job import Result
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Released, Retried, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Released, Retried, UnknownTask
 
 pytestmark = pytest.mark.needs("RESULTS")
 
@@ -195,7 +195,7 @@ ENDS: dict[str, tuple[Callable[[Lease], Outcome], str]] = {
     "crashed": (lambda lease: Crashed(lease, "", True), "crashed"),
     "suspect": (lambda lease: Crashed(lease, "", False), "crashed"),
     "broken": (lambda lease: Broken(lease, ""), "broken"),
-    "unknown": (lambda lease: Unknown(lease, "task"), "released"),
+    "unknown": (lambda lease: UnknownTask(lease, "task"), "released"),
 }
 
 

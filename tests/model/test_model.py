@@ -28,7 +28,7 @@ from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
-from windlass.values.outcome import Broken, Crashed, Outcome, Unknown
+from windlass.values.outcome import Broken, Crashed, Outcome, UnknownTask
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
 SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # shrink a failing run; takes minutes instead of seconds
@@ -220,7 +220,7 @@ class QueueMachine(RuleBasedStateMachine):
             "crash": lambda: self._settle(Crashed(lease, "killed", True)),
             "suspect": lambda: self._settle(Crashed(lease, "killed", False)),
             "break": lambda: self._settle(Broken(lease, "not JSON")),
-            "put aside": lambda: self._settle(Unknown(lease, task)),
+            "put aside": lambda: self._settle(UnknownTask(lease, task)),
         }[verb]()
         run_at = self._run_at(after)
         assert kept == self.model.settle(lease.id, lease.fence, verb, run_at, task)

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Kept, Outcome, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Kept, Outcome, UnknownTask
 
 NAME = "leftovers"
 
@@ -64,8 +64,8 @@ def live_as_a_worker_sees_it(queue: Queue, client: redis.Redis) -> None:
         Crashed(crash, "killed", True),
         Crashed(suspect, "killed", False),
         Broken(broken, "not JSON"),
-        Unknown(aside, "task"),
-        Unknown(aside_for_long, "another"),
+        UnknownTask(aside, "task"),
+        UnknownTask(aside_for_long, "another"),
         Completed(parent, hand_overs=(child,)),
     ]
     assert settle(queue, *outcomes) == (True,) * 6
@@ -155,7 +155,7 @@ def test_what_nobody_asks_for_again_ends_by_itself(server: Server, client: redis
         assert perform(queue, lambda layout: layout.watch("a", 60))
         queue.enqueue_many(RawJob(b"", id=id) for id in "ab")
         first, second = queue.lease_many(2)
-        assert settle(queue, Completed(first, Kept(b"1", 60_000)), Unknown(second, "task")) == (True, True)
+        assert settle(queue, Completed(first, Kept(b"1", 60_000)), UnknownTask(second, "task")) == (True, True)
         assert queue.cancel("b")
     left = {key: client.pttl(key) for key in client.scan_iter()}
     assert {key.decode().partition("}:")[2] for key in left} == {"watched", "parked", "result:a"}

@@ -28,11 +28,11 @@ from windlass.values.outcome import (
     Failed,
     HandOver,
     Kept,
+    NoFailureHandler,
     Outcome,
     Released,
     Retried,
-    Unhandled,
-    Unknown,
+    UnknownTask,
 )
 from windlass.values.schedule import StoredSchedule, new_schedule, write_schedule
 
@@ -58,7 +58,7 @@ def populate(app: Windlass) -> dict[str, Lease]:
         queue.enqueue(b"data", id=id, max_stalls=2)
     broken, parked, done = queue.lease_many(3, 600)
     away = (HandOver("elsewhere", NewJob("c", b"child")),)
-    settle(app, Broken(broken, "m"), Unknown(parked, "task"), Completed(done, hand_overs=away))
+    settle(app, Broken(broken, "m"), UnknownTask(parked, "task"), Completed(done, hand_overs=away))
     leases = {lease.id: lease for lease in [*queue.lease_many(3, 600), *queue.lease_many(3, 600, holder="w")]}
     queue.enqueue(b"behind", id=IDS[0])
     queue.enqueue(b"behind", id=IDS[4], delay=900)
@@ -96,8 +96,8 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         Crashed(lease, "m", is_cause=True),
         Crashed(lease, "m", is_cause=False),
         Broken(lease, "m"),
-        Unknown(lease, "task"),
-        Unhandled(lease),
+        UnknownTask(lease, "task"),
+        NoFailureHandler(lease),
     ]
     changes = [Change(), Change(when=("in", 5000))]
     some = [NewJob(id, b"new", chance.choice(changes)) for id in chance.sample(IDS, 3)]

@@ -24,7 +24,7 @@ from windlass.storage.native import scripts as native_scripts
 from windlass.storage.port import Capability, Script
 from windlass.transport import presence
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, HandOver, Kept, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, HandOver, Kept, UnknownTask
 from windlass.values.worker_record import WorkerRecord
 
 # -- names -----------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _live_as(queue: Queue, id: str) -> None:
     assert settle(queue, Completed(first, Kept(b"1", 60_000), (child,))) == (True,)
     assert perform(queue, lambda layout: layout.result(id)) is not None
     (second, third) = queue.lease_many(2)
-    assert settle(queue, Unknown(second, id), Broken(third, id)) == (True, True)
+    assert settle(queue, UnknownTask(second, id), Broken(third, id)) == (True, True)
     assert perform(queue, lambda layout: layout.unpark([id])) == 1
     assert queue.revive([third.id]) == [True]
     for lease in queue.lease_many(2):

@@ -27,7 +27,7 @@ from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
 from windlass.storage.port import Capability, LeaseRequest, Turn
 from windlass.transport.wire import Exchange
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, UnknownTask
 
 T = TypeVar("T")
 Step = tuple[str, int]
@@ -45,7 +45,7 @@ SETTLING: dict[str, Callable[[Lease], Outcome]] = {
     "fail": Failed,
     "crash": lambda lease: Crashed(lease, "crash", True),
     "crash of several": lambda lease: Crashed(lease, "crash", False),
-    "unknown": lambda lease: Unknown(lease, "task"),
+    "unknown": lambda lease: UnknownTask(lease, "task"),
     "broken": lambda lease: Broken(lease, "broken"),
 }
 
@@ -530,12 +530,12 @@ class Life:
             self.gone(job)
         elif verb is Failed:
             self.bury(job, "dead")
-        elif verb in (Broken, Unknown) and self.layout == "hworker":
+        elif verb in (Broken, UnknownTask) and self.layout == "hworker":
             self.bury(job, "broken")
         elif self.layout == "queasy":
             if isinstance(outcome, Crashed) and outcome.is_cause:
                 return self.stall(job)
-            if verb in (Broken, Unknown):
+            if verb in (Broken, UnknownTask):
                 job.due = max(job.due, self.now() + 200) if job.behind is None else job.due
             elif verb is Retried:
                 job.failures += 1

@@ -16,7 +16,7 @@ from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
 from windlass import Lease, Queue, RawJob, State, Status
 from windlass.storage.native import keys
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Completed, HandOver, Unknown
+from windlass.values.outcome import Broken, Completed, HandOver, UnknownTask
 
 Later = Callable[[float], None]
 BOTH_FACES = pytest.mark.parametrize("face", FACES, ids=["blocking", "awaitable"])
@@ -74,7 +74,7 @@ def fill_every_key(queue: Queue, push: Callable[[str, bytes], object], idle: Cal
     queue.enqueue(b"grave", id="grave")
     queue.fail(leased(queue))
     queue.enqueue(b"noted", id="noted")
-    settle(queue, Unknown(leased(queue), "a task that nobody knows"))
+    settle(queue, UnknownTask(leased(queue), "a task that nobody knows"))
     queue.enqueue(b"broken", id="broken")
     settle(queue, Broken(leased(queue), "not JSON"))
     queue.enqueue(b"parent", id="parent")

@@ -18,7 +18,17 @@ from tests.topology.life import BOTH_FACES, drain, every_verb, fill_every_key, l
 from windlass import Lease, Limits, Queue, RawJob, State, Status, Windlass, errors
 from windlass.storage.native import keys, scripts
 from windlass.values.job import NewJob
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, HandOver, Kept, Released, Unhandled, Unknown
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    HandOver,
+    Kept,
+    NoFailureHandler,
+    Released,
+    UnknownTask,
+)
 
 RULES = Path(__file__).parents[2] / "docs" / "acl"
 ROLES = ("producer", "worker", "reader")
@@ -166,7 +176,7 @@ def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> No
                 Crashed(others[1], "killed", True),
                 Crashed(others[2], "killed", False),
                 Broken(others[3], "not JSON"),
-                Unknown(others[4], "task"),
+                UnknownTask(others[4], "task"),
                 Released(others[5]),
             )
             == (True,) * 7
@@ -179,7 +189,7 @@ def test_a_worker_does_what_only_workers_do(server: Server, master: Queue) -> No
         assert perform(queue, lambda layout: layout.unpark(["task"])) == 1
         assert queue.revive([others[3].id]) == [True]
         failures = [lease for lease in queue.lease_many(10) if lease.is_failure_job]
-        assert settle(queue, Unhandled(failures[0])) == (True,)
+        assert settle(queue, NoFailureHandler(failures[0])) == (True,)
         assert app.queue("elsewhere").purge() == 1
     # It remembers for a while what came from another queue.
     assert 0 < server.command("PTTL", keys.queue_key("elsewhere", "state")) <= 86_400_000

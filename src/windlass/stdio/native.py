@@ -23,7 +23,7 @@ from windlass.storage.port import Call, Layout, LeaseRequest
 from windlass.values.decode_guard import DecodeGuard
 from windlass.values.ids import random_id
 from windlass.values.job import JobRecord, Lease, State, Status
-from windlass.values.outcome import Broken, Outcome, Unhandled
+from windlass.values.outcome import Broken, NoFailureHandler, Outcome
 from windlass.worker.reclaim import all_held
 
 log = logging.getLogger("windlass.stdio")
@@ -89,7 +89,7 @@ class NativeDispatcher:
             if guard.decoded():
                 log.warning("Queue %s resumed: a job could be decoded", queue)
             if lease.is_failure_job:  # only a worker in Python has failure handlers
-                await self._perform(layout.turn([Unhandled(lease)]))
+                await self._perform(layout.turn([NoFailureHandler(lease)]))
                 continue
             self._pending[queue, lease.id] = _Pending(lease, monotonic() + self._accept_timeout)
             self._seen.get(queue, {}).pop(worker, None)

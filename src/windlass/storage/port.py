@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 from msgspec import Struct
 
 from windlass.values.job import Change, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Outcome, Unknown
+from windlass.values.outcome import Broken, Outcome, UnknownTask
 from windlass.values.redacted import Redacted
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
 
@@ -124,7 +124,7 @@ class Turn(Struct, frozen=True):
     tick_in: float | None = None
     lost: bool = False
     waiting: int = 0
-    undecodable: tuple[Broken | Unknown, ...] = ()
+    undecodable: tuple[Broken | UnknownTask, ...] = ()
     broken_over_limit: int = 0
     dropped: int = 0
     expired: tuple[str, ...] = ()

@@ -76,17 +76,22 @@ class Broken(Struct, frozen=True, tag=True):
     worker_specific: bool = False
 
 
-class Unknown(Struct, frozen=True, tag=True):
+class UnknownTask(Struct, frozen=True, tag="unknown"):
     """This worker does not know the task: the job is parked, without a failure, for a worker that does."""
 
     lease: Lease
     task: str
 
 
-class Unhandled(Struct, frozen=True, tag=True):
+class NoFailureHandler(Struct, frozen=True, tag="unhandled"):
     """A failure job for which this worker has no failure handler: the failed job becomes dead."""
 
     lease: Lease
 
 
-Outcome = Completed | Released | Retried | Failed | Crashed | Broken | Unknown | Unhandled
+Outcome = Completed | Released | Retried | Failed | Crashed | Broken | UnknownTask | NoFailureHandler
+
+
+def name_of(outcome: Outcome) -> str:
+    """The word for an outcome in log lines: "completed", …, "unknown" (its task), "unhandled" (its failure)."""
+    return str(outcome.__struct_config__.tag).lower()

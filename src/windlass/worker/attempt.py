@@ -27,7 +27,7 @@ from windlass.tasks.declaration import Declaration, OnException, Run
 from windlass.tasks.envelope import Envelope, read_envelope
 from windlass.values.backoff import after_failure
 from windlass.values.job import Lease, Limits
-from windlass.values.outcome import Broken, Completed, Failed, Kept, Outcome, Retried, Unhandled, Unknown
+from windlass.values.outcome import Broken, Completed, Failed, Kept, NoFailureHandler, Outcome, Retried, UnknownTask
 from windlass.values.validation import LARGEST_PAYLOAD, MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
 _encode = msgspec.json.Encoder().encode
@@ -83,7 +83,7 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
     envelope = read_envelope(lease.data)
     task = app.tasks.get(envelope.task)
     if task is None:
-        return Unknown(lease, envelope.task)
+        return UnknownTask(lease, envelope.task)
     planned = _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
     return msgspec.structs.replace(planned, read_result=task.read_result) if envelope.keep else planned
 
@@ -108,14 +108,14 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
         try:
             envelope = read_envelope(record.data)
         except Undecodable:
-            return Unhandled(lease)
+            return NoFailureHandler(lease)
         name, declared = envelope.task, app.tasks.get(envelope.task)
         if declared is None:
-            return Unknown(lease, envelope.task)
+            return UnknownTask(lease, envelope.task)
         data = _arguments(app, envelope)
     failure_handler = declared.failure_handler
     if failure_handler is None:
-        return Unhandled(lease)
+        return NoFailureHandler(lease)
     facts = {"data": data, "job": record, "error": record.error()}
     return Plan(
         lease,

@@ -12,7 +12,7 @@ import redis
 from tests.compat.hworker.peer import Peer
 from tests.support.internals import perform_call
 from windlass import Lease, Queue, Windlass
-from windlass.values.outcome import Broken, Crashed, Outcome, Unknown
+from windlass.values.outcome import Broken, Crashed, Outcome, UnknownTask
 
 TIME = re.compile(rb'"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"')
 
@@ -99,7 +99,7 @@ def test_what_each_end_of_an_attempt_leaves(
         "fail": lambda: mail.fail(lease, "it is no good"),
         "crash": lambda: settle(app, Crashed(lease, "killed", is_cause=True)),
         "broken": lambda: settle(app, Broken(lease, "it has no recipient")),
-        "unknown": lambda: settle(app, Unknown(lease, "welcome")),
+        "unknown": lambda: settle(app, UnknownTask(lease, "welcome")),
     }
     assert ends[end]()
     assert contents(client) == {"hworker-jobs-mail": [b'["b",2]']} | left

@@ -17,7 +17,7 @@ from tests.support.moments import since
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
 from windlass.errors import CrashError, JobFailed, StallError
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Unhandled, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, NoFailureHandler, Outcome, UnknownTask
 
 pytestmark = pytest.mark.speaks("queasy", "Q5")
 HANDLER = Limits(max_failures=50, max_stalls=2, min_backoff=0.5, max_backoff=9.0)
@@ -117,7 +117,7 @@ def test_a_failure_has_its_own_life_by_the_limits_of_its_handler(catching: Queue
     assert (lease.failures, lease.stalls) == (1, 1)
     later(29)
     assert catching.beat("worker-1", 30)
-    assert settle(catching, Unknown(lease, "task")) == (True,)
+    assert settle(catching, UnknownTask(lease, "task")) == (True,)
     assert catching.counts().scheduled == 1
     later(301)
     register(catching)
@@ -136,7 +136,7 @@ def test_a_failure_that_stalls_comes_back_as_one(catching: Queue, later: Later) 
     assert catching.counts().waiting + catching.counts().running == 0, "after max_stalls it is gone"
 
 
-@pytest.mark.parametrize("end", [Failed, Unhandled], ids=["failed", "unhandled"])
+@pytest.mark.parametrize("end", [Failed, NoFailureHandler], ids=["failed", "unhandled"])
 def test_a_failure_that_fails_or_that_nobody_wants_is_gone(
     catching: Queue, look: Look, end: Callable[[Lease], Outcome]
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_worker_without_a_handler_gets_no_failure(catching: Queue) -> None:
 
 def test_where_no_handler_is_known_nothing_is_left_behind(emails: Queue, look: Look, later: Later) -> None:
     perform(emails, lambda layout: layout.beat("worker-1", 30, register=True))
-    for id, end in (("a", Failed), ("b", lambda lease: Crashed(lease, "", True)), ("c", Unhandled)):
+    for id, end in (("a", Failed), ("b", lambda lease: Crashed(lease, "", True)), ("c", NoFailureHandler)):
         emails.enqueue(b"1", id=id, max_stalls=0)
         assert settle(emails, end(take(emails))) == (True,)
     emails.enqueue(b"1", id="d", max_stalls=0)

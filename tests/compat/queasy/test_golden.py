@@ -14,7 +14,7 @@ from tests.contract.leasing import take
 from tests.support.internals import perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Lease, Limits, Queue, RawJob, Status
-from windlass.values.outcome import Broken, Crashed, Outcome, Released, Retried, Unhandled, Unknown
+from windlass.values.outcome import Broken, Crashed, NoFailureHandler, Outcome, Released, Retried, UnknownTask
 
 NOBODY = -9007199254740991.0
 
@@ -196,7 +196,7 @@ def test_a_stalled_job_comes_back_charged(emails: Queue, look: Look, later: Late
 def test_what_cannot_be_run_here_waits_five_minutes_uncharged(emails: Queue, look: Look) -> None:
     ends: list[Callable[[Lease], Outcome]] = [
         lambda lease: Broken(lease, "no task"),
-        lambda lease: Unknown(lease, "task"),
+        lambda lease: UnknownTask(lease, "task"),
     ]
     for end in ends:
         lease = start(emails)
@@ -259,7 +259,7 @@ def test_a_failure_is_a_job_of_the_same_id_in_the_fail_queue(emails: Queue, look
     lease = take(emails, holder="worker-1")
     assert set(look()) == {"-fail:active", "-fail:active_job:a", "-fail:waiting"}
     assert list(look()["-fail:active"]) == ["a:worker-1"]
-    assert settle(emails, Unhandled(lease)) == (True,)
+    assert settle(emails, NoFailureHandler(lease)) == (True,)
     assert look() == {"-fail:waiting": {"windlass:worker-1": NOBODY}}
 
 

@@ -38,7 +38,17 @@ from windlass.storage.port import (
     Turn,
 )
 from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    NoFailureHandler,
+    Outcome,
+    Released,
+    Retried,
+    UnknownTask,
+)
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 
 T = TypeVar("T")
@@ -440,9 +450,9 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "suspect", 1, message)
         case Broken(message=message):
             return (*name, "broken", 2, max_broken, message)
-        case Unknown(task=task):
+        case UnknownTask(task=task):
             return (*name, "unknown", 1, task)
-        case Unhandled():
+        case NoFailureHandler():
             return (*name, "unhandled", 0)
 
 

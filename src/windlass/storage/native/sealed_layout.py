@@ -24,7 +24,7 @@ from windlass.storage.native.records import failure_data_at
 from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
 from windlass.storage.port import NO_LEASES, Call, LeaseRequest, ScheduleBook, Turn
 from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Completed, HandOver, Outcome, Unknown
+from windlass.values.outcome import Broken, Completed, HandOver, Outcome, UnknownTask
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, shortened
 
@@ -74,12 +74,12 @@ class SealedLayout(NativeLayout):
         if not (self._seal.is_on or any(lease.marks or lease.data.startswith(SEALED) for lease in turn.leases)):
             return turn
         leases: list[Lease] = []
-        undecodable: list[Broken | Unknown] = list(turn.undecodable)
+        undecodable: list[Broken | UnknownTask] = list(turn.undecodable)
         for lease in turn.leases:
             try:
                 data = self._open(lease.id, lease.data, caught=lease.is_failure_job)
             except NoSuchKey as error:  # parked like a job with an unknown task: another worker may have the key
-                undecodable.append(Unknown(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
+                undecodable.append(UnknownTask(structs.replace(lease, data=b""), f"({shortened(error.reason)})"))
             except Undecodable as error:
                 bare = structs.replace(lease, data=b"")
                 undecodable.append(Broken(bare, shortened(error.reason), error.worker_specific))

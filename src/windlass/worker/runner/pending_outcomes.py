@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from time import time
 
 from windlass.storage.port import Capability, Layout
-from windlass.values.outcome import Broken, Completed, Crashed, Outcome, Retried, Unknown
+from windlass.values.outcome import Broken, Completed, Crashed, Outcome, Retried, UnknownTask
 
 MAX_HAND_OVERS_PER_TURN = 1000  # keeps the script of one turn at a few milliseconds
 MAX_TURN_BYTES = (
@@ -85,7 +85,7 @@ def _delay_of(outcome: Outcome, can: frozenset[Capability]) -> float:
             return ms / 1000 - (time() if kind == "at" else 0)
         case Crashed() if Capability.LIMITS not in can:
             return CRASHED_DELAY_S
-        case Unknown() | Broken():
+        case UnknownTask() | Broken():
             return 0.0 if Capability.BROKEN in can else FOREIGN_DELAY_S
     return 0.0
 

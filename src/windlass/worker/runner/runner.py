@@ -25,11 +25,12 @@ from windlass.values.outcome import (
     Crashed,
     Failed,
     HandOver,
+    NoFailureHandler,
     Outcome,
     Released,
     Retried,
-    Unhandled,
-    Unknown,
+    UnknownTask,
+    name_of,
 )
 from windlass.values.validation import in_one_line
 from windlass.worker import attempt
@@ -401,7 +402,7 @@ class Runner:
         if executor.capacity > 0:
             executor.submit(planned)
             return kind
-        self._settle(Unknown(lease, planned.task or ""))  # a worker inside another program has no processes
+        self._settle(UnknownTask(lease, planned.task or ""))  # a worker inside another program has no processes
         return None
 
     def _sort_undecodable(self, consumer: QueueConsumer, leases: Sequence[Lease], kinds: Sequence[str | None]) -> None:
@@ -525,7 +526,7 @@ class Runner:
             "queue": lease.queue,
             "id": lease.id,
             "attempt": lease.attempt,
-            "outcome": type(outcome).__name__.lower(),
+            "outcome": name_of(outcome),
         }
         if one is not None and one.plan.task:
             fields["task"] = one.plan.task
@@ -693,11 +694,11 @@ def _describe_outcome(outcome: Outcome) -> tuple[int, str]:
             return logging.ERROR, f"crashed: {message.partition(chr(10))[0]}"
         case Broken(message=message):
             return logging.ERROR, f"cannot be decoded: {message}"
-        case Unknown(task=task):
+        case UnknownTask(task=task):
             return logging.WARNING, f"this worker has no task {task!r}; left for a worker that has it"
         case Released():
             return logging.INFO, "returned to the queue"
-        case Unhandled():
+        case NoFailureHandler():
             return logging.DEBUG, "has no failure handler; moved to dead"
         case Completed():
             return logging.DEBUG, "done"

@@ -30,7 +30,17 @@ from windlass.storage.port import (
     Turn,
 )
 from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Unhandled, Unknown
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    NoFailureHandler,
+    Outcome,
+    Released,
+    Retried,
+    UnknownTask,
+)
 from windlass.values.validation import MAX_DEAD
 
 T = TypeVar("T")
@@ -173,9 +183,9 @@ class ForeignLayout:
                 return ("crash", int(is_cause), task_max_stalls, message)
             case Broken(message=message):
                 return ("broken", 0, 0, message)
-            case Unknown(task=task):
+            case UnknownTask(task=task):
                 return ("unknown", 0, 0, task)
-            case Unhandled():
+            case NoFailureHandler():
                 return ("unhandled", 0, 0, "")
 
     def _read_turn(self, reply: list[Any], holder: str | None) -> Turn:
