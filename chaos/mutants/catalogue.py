@@ -571,7 +571,7 @@ MUTANTS = (
     Mutant(
         "a worker that cannot decode jobs keeps leasing them",
         "worker/runner/runner.py",
-        "            outcome = consumer.guard.undecodable(outcome)\n",
+        "            outcome = consumer.guard.record_undecodable(outcome)\n",
         "            pass\n",
         ("tests/worker/test_undecodable.py",),
     ),
@@ -613,7 +613,7 @@ MUTANTS = (
     Mutant(
         "a stdio service with wrong keys moves a whole queue to broken",
         "stdio/native.py",
-        "guard.undecodable(each) if isinstance(each, Broken) else each for each",
+        "guard.record_undecodable(each) if isinstance(each, Broken) else each for each",
         "each for each",
         ("tests/stdio/test_native.py",),
     ),

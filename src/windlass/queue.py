@@ -320,8 +320,10 @@ class Queue:
         guard = DecodeGuard()
         while found.undecodable and not found.leases:
             if found.broken_over_limit:
-                guard.broken_limit_reached()
-            settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in found.undecodable]
+                guard.record_broken_limit()
+            settled = [
+                guard.record_undecodable(each) if isinstance(each, Broken) else each for each in found.undecodable
+            ]
             if guard.suspended or guard.suspend_if_too_many():
                 yield from session.perform(self._layout.turn(settled))
                 raise TooManyUndecodable(

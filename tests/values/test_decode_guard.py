@@ -21,7 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def exhausted(guard: DecodeGuard) -> DecodeGuard:
-    assert [guard.undecodable(OURS) for _ in range(MAX_RUN)] == [OURS] * MAX_RUN
+    assert [guard.record_undecodable(OURS) for _ in range(MAX_RUN)] == [OURS] * MAX_RUN
     return guard
 
 
@@ -30,7 +30,7 @@ def test_after_a_run_the_others_are_given_back(clock: list[float]) -> None:
     assert guard.all_decoded
     exhausted(guard)
     assert not guard.suspended
-    assert guard.undecodable(OURS) == Released(LEASE)
+    assert guard.record_undecodable(OURS) == Released(LEASE)
     assert guard.suspend_if_too_many()
     assert guard.suspended
     assert "no argument" in guard.reason
@@ -39,17 +39,17 @@ def test_after_a_run_the_others_are_given_back(clock: list[float]) -> None:
 
 def test_what_no_worker_can_decode_says_nothing_about_this_one(clock: list[float]) -> None:
     guard = exhausted(DecodeGuard())
-    assert guard.undecodable(EVERYBODYS) is EVERYBODYS
+    assert guard.record_undecodable(EVERYBODYS) is EVERYBODYS
 
 
 def test_a_job_that_could_be_decoded_begins_a_new_run(clock: list[float]) -> None:
     guard = DecodeGuard()
     for _ in range(MAX_RUN - 1):
-        guard.undecodable(OURS)
-    assert not guard.decoded()
+        guard.record_undecodable(OURS)
+    assert not guard.record_decoded()
     exhausted(guard)
     assert guard.suspend_if_too_many()
-    assert guard.decoded(), "which ends the suspension"
+    assert guard.record_decoded(), "which ends the suspension"
     assert guard.all_decoded
 
 
@@ -61,8 +61,8 @@ def test_a_trial_moves_one_job_and_the_next_comes_later(clock: list[float]) -> N
         pauses.append(guard.retry_at - clock[0])
         clock[0] = guard.retry_at
         guard.begin_trial()
-        assert guard.undecodable(OURS) is OURS
-        assert guard.undecodable(OURS) == Released(LEASE)
+        assert guard.record_undecodable(OURS) is OURS
+        assert guard.record_undecodable(OURS) == Released(LEASE)
         guard.suspend_if_too_many()
     assert pauses == [1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
 
@@ -72,29 +72,29 @@ def test_turns_that_were_under_way_do_not_prolong_a_suspension(clock: list[float
     guard.suspend_if_too_many()
     retry_at = guard.retry_at
     for _ in range(5):
-        assert guard.undecodable(OURS) == Released(LEASE)
+        assert guard.record_undecodable(OURS) == Released(LEASE)
         guard.suspend_if_too_many()
-        guard.broken_limit_reached()
+        guard.record_broken_limit()
     assert guard.retry_at == retry_at
 
 
 def test_room_for_broken_jobs_ends_only_a_suspension_for_want_of_room(clock: list[float]) -> None:
     guard = exhausted(DecodeGuard())
     guard.suspend_if_too_many()
-    assert not guard.stored()
+    assert not guard.record_stored()
     full = DecodeGuard()
-    assert full.broken_limit_reached()
-    assert full.undecodable(OURS) == Released(LEASE)
-    assert full.stored()
+    assert full.record_broken_limit()
+    assert full.record_undecodable(OURS) == Released(LEASE)
+    assert full.record_stored()
     assert full.all_decoded
 
 
 def test_a_trial_does_not_change_the_reason_of_a_queue_that_is_full(clock: list[float]) -> None:
     guard = DecodeGuard()
-    assert guard.broken_limit_reached()
+    assert guard.record_broken_limit()
     clock[0] = guard.retry_at
     guard.begin_trial()
-    assert guard.undecodable(OURS) is OURS
+    assert guard.record_undecodable(OURS) is OURS
     assert not guard.suspend_if_too_many()
     assert "max_broken" in guard.reason
 

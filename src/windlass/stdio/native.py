@@ -86,7 +86,7 @@ class NativeDispatcher:
             if not turn.leases:
                 break
             (lease,) = turn.leases
-            if guard.decoded():
+            if guard.record_decoded():
                 log.warning("Queue %s resumed: a job could be decoded", queue)
             if lease.is_failure_job:  # only a worker in Python has failure handlers
                 await self._perform(layout.turn([NoFailureHandler(lease)]))
@@ -98,9 +98,9 @@ class NativeDispatcher:
 
     async def _settle_undecodable(self, layout: Layout, guard: DecodeGuard, undecodable: Sequence[Outcome]) -> None:
         """Settle jobs that cannot be decoded. Too many in a row suspend the queue: this service may have wrong keys."""
-        settled = [guard.undecodable(each) if isinstance(each, Broken) else each for each in undecodable]
+        settled = [guard.record_undecodable(each) if isinstance(each, Broken) else each for each in undecodable]
         turn = await self._perform(layout.turn(settled))
-        if guard.broken_limit_reached() if turn.broken_over_limit else guard.suspend_if_too_many():
+        if guard.record_broken_limit() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error("Queue %s suspended: %s. Check this service's keys", layout.queue, guard.reason)
 
     async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:

@@ -1,8 +1,8 @@
 """Keeps a worker with wrong keys or old code from moving a whole queue to `broken`.
 
 A job that cannot be decoded goes to `broken`. If many in a row fail, the worker itself may be at fault, and another
-worker may be able to run them. So after `MAX_RUN` such jobs in a row the worker suspends the queue: it gives back the
-jobs that it holds and takes no more. Then it tries one job at a time, after longer and longer pauses, until it can
+worker may be able to run them. So after `MAX_RUN` such jobs in a row the worker suspends the queue: it releases the
+jobs that wait here and leases no more. Then it tries one job at a time, after longer and longer pauses, until it can
 decode one. The queue is suspended in the same way when it keeps `max_broken` broken jobs already.
 """
 
@@ -12,7 +12,7 @@ from time import monotonic
 
 from windlass.values.outcome import Broken, Released
 
-MAX_RUN = 20  # undecodable jobs in a row: more than one faulty producer sends, few enough to put back by hand
+MAX_RUN = 20  # undecodable jobs in a row: more than one faulty producer sends, few enough to revive by hand
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 
 
@@ -22,7 +22,7 @@ class DecodeGuard:
     def __init__(self) -> None:
         self.reason = ""  # why the queue is suspended; empty while it is not
         self.retry_at = 0.0  # when to try the next job (monotonic)
-        self._left = MAX_RUN  # undecodable jobs that may still go to `broken`
+        self._broken_allowed = MAX_RUN  # undecodable jobs that may still go to `broken`
         self._last = ""
         self._no_room = False  # suspended because the queue keeps `max_broken` jobs
         self._trial = False  # one job is being tried while the queue is suspended
@@ -36,42 +36,42 @@ class DecodeGuard:
     @property
     def all_decoded(self) -> bool:
         """Whether all of the last jobs could be decoded."""
-        return self._left == MAX_RUN and not self.reason
+        return self._broken_allowed == MAX_RUN and not self.reason
 
-    def undecodable(self, broken: Broken) -> Broken | Released:
-        """How to settle a job that cannot be decoded: as broken, or given back once there were too many in a row."""
+    def record_undecodable(self, broken: Broken) -> Broken | Released:
+        """Count a job that cannot be decoded. Returns how to settle it: as broken, or released after too many in a row."""
         if not broken.worker_specific:
             return broken  # no worker can decode it, so it says nothing about this one
-        if self._left == 0:
+        if self._broken_allowed == 0:
             return Released(broken.lease)
-        self._left -= 1
+        self._broken_allowed -= 1
         self._last = broken.message
         return broken
 
-    def decoded(self) -> bool:
-        """A job could be decoded; whether that ended a suspension."""
+    def record_decoded(self) -> bool:
+        """Record that a job could be decoded. Returns whether this ended the suspension."""
         ended = self.suspended
-        self.reason, self.retry_at, self._pause_s, self._left, self._no_room = "", 0.0, 0.0, MAX_RUN, False
+        self.reason, self.retry_at, self._pause_s, self._broken_allowed, self._no_room = "", 0.0, 0.0, MAX_RUN, False
         return ended
 
-    def stored(self) -> bool:
-        """The queue stored a broken job; whether that ended a suspension for `max_broken`."""
-        return self._no_room and self.decoded()
+    def record_stored(self) -> bool:
+        """Record that the queue took in a broken job. Returns whether this ended a suspension for `max_broken`."""
+        return self._no_room and self.record_decoded()
 
     def suspend_if_too_many(self) -> bool:
-        """Suspend the queue if too many jobs in a row could not be decoded; whether that is new."""
-        if self._left:
+        """Suspend the queue if too many jobs in a row could not be decoded. Returns whether it was not suspended before."""
+        if self._broken_allowed:
             return False
         return self._suspend(self.reason or f"{MAX_RUN} jobs in a row could not be decoded; the last one: {self._last}")
 
-    def broken_limit_reached(self) -> bool:
-        """The queue keeps `max_broken` broken jobs, so another one went back to the queue; whether that is new."""
+    def record_broken_limit(self) -> bool:
+        """Suspend the queue, because it released a job: it has `max_broken` broken jobs. Returns whether this is new."""
         self._no_room = True
         return self._suspend("the queue has reached its limit of broken jobs (max_broken)")
 
     def begin_trial(self) -> None:
         """Allow one more undecodable job to go to `broken`: the worker is about to try one."""
-        self._left = max(self._left, 1)
+        self._broken_allowed = max(self._broken_allowed, 1)
         self._trial = True
 
     def _suspend(self, reason: str) -> bool:
@@ -79,7 +79,7 @@ class DecodeGuard:
         if not new and not self._trial:
             return False  # leased before the suspension began; only a trial says more
         self.reason = reason
-        self._left, self._trial = 0, False
+        self._broken_allowed, self._trial = 0, False
         self._pause_s = min(self._pause_s * 2 or FIRST_PAUSE_S, MAX_PAUSE_S)
         self.retry_at = monotonic() + self._pause_s
         return new

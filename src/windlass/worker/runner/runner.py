@@ -410,13 +410,13 @@ class Runner:
         for lease, kind in zip(leases, kinds, strict=True):
             if (broken := self._undecodable.pop(lease.fence, None)) is not None:
                 self._settle_undecodable(consumer, broken)
-            elif kind is not None and consumer.guard.decoded():
+            elif kind is not None and consumer.guard.record_decoded():
                 self._log_resumed(consumer, "a job could be decoded")
 
     def _settle_undecodable(self, consumer: QueueConsumer, outcome: Outcome) -> None:
         """Settle a job that cannot run here. If many in a row cannot be decoded, the others are returned."""
         if isinstance(outcome, Broken):
-            outcome = consumer.guard.undecodable(outcome)
+            outcome = consumer.guard.record_undecodable(outcome)
         if not isinstance(outcome, Released):
             self._log_outcome(outcome)
         self._settle(outcome)
@@ -426,9 +426,13 @@ class Runner:
         guard = consumer.guard
         if guard.all_decoded and not turn.broken_over_limit:
             return
-        if not turn.broken_over_limit and any(isinstance(outcome, Broken) for outcome in sent) and guard.stored():
+        if (
+            not turn.broken_over_limit
+            and any(isinstance(outcome, Broken) for outcome in sent)
+            and guard.record_stored()
+        ):
             self._log_resumed(consumer, "there is room for broken jobs again")
-        if guard.broken_limit_reached() if turn.broken_over_limit else guard.suspend_if_too_many():
+        if guard.record_broken_limit() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error(
                 "Queue %s suspended, this worker leases no more of its jobs: %s. Check the worker's code and keys. It "
                 "tries one job now and then and resumes when it can decode one. To see these jobs: "
