@@ -18,8 +18,8 @@ from windlass.values.schedule import (
     GRACE_MS,
     CatchUp,
     Cron,
+    DueTicks,
     Every,
-    Plan,
     Schedule,
     Timing,
     Unreadable,
@@ -208,19 +208,19 @@ HOURLY = (Cron("0 * * * *"), Every("1h"))
 @pytest.mark.parametrize("timing", HOURLY)
 @pytest.mark.parametrize("catch_up", get_args(CatchUp))
 def test_a_tick_on_time_is_fired(timing: Timing, catch_up: CatchUp) -> None:
-    assert due_ticks(timing, NOON, NOON - 1, catch_up) == Plan((), NOON)
+    assert due_ticks(timing, NOON, NOON - 1, catch_up) == DueTicks((), NOON)
     for late in (0, 1, GRACE_MS):
-        assert due_ticks(timing, NOON, NOON + late, catch_up) == Plan((NOON,), NOON + HOUR)
+        assert due_ticks(timing, NOON, NOON + late, catch_up) == DueTicks((NOON,), NOON + HOUR)
 
 
 @pytest.mark.parametrize("timing", HOURLY)
 def test_catching_up_after_three_hours(timing: Timing) -> None:
     late = NOON + 3 * HOUR + 2 * MINUTE
-    assert due_ticks(timing, NOON, late, "none") == Plan((), NOON + 4 * HOUR, missed=4)
-    assert due_ticks(timing, NOON, late, "one") == Plan((NOON,), NOON + 4 * HOUR, missed=3)
-    assert due_ticks(timing, NOON, late, "all") == Plan(tuple(NOON + h * HOUR for h in range(4)), NOON + 4 * HOUR)
+    assert due_ticks(timing, NOON, late, "none") == DueTicks((), NOON + 4 * HOUR, missed=4)
+    assert due_ticks(timing, NOON, late, "one") == DueTicks((NOON,), NOON + 4 * HOUR, missed=3)
+    assert due_ticks(timing, NOON, late, "all") == DueTicks(tuple(NOON + h * HOUR for h in range(4)), NOON + 4 * HOUR)
     # The last of them is within the grace.
-    assert due_ticks(timing, NOON, NOON + 3 * HOUR, "none") == Plan((NOON + 3 * HOUR,), NOON + 4 * HOUR, missed=3)
+    assert due_ticks(timing, NOON, NOON + 3 * HOUR, "none") == DueTicks((NOON + 3 * HOUR,), NOON + 4 * HOUR, missed=3)
 
 
 def test_a_long_absence_is_made_up_in_steps() -> None:

@@ -164,7 +164,7 @@ def next_after(timing: Timing, moment: int) -> int:
     return next(timing.ticks(moment), LATEST_MS)
 
 
-class Plan(Struct, frozen=True):
+class DueTicks(Struct, frozen=True):
     """What to do about a due schedule: the ticks to fire, the next tick, and how many ticks were missed."""
 
     fire: tuple[int, ...]
@@ -172,16 +172,16 @@ class Plan(Struct, frozen=True):
     missed: int = 0
 
 
-def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most: int = 1000) -> Plan:
+def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most: int = 1000) -> DueTicks:
     """Which ticks to fire at `now`, if `next_tick` is the next one. Fires `most` ticks; the rest stays due.
 
     "none" skips ticks that are more than a minute late, "one" fires the oldest for all of them, "all" fires each.
     """
     if next_tick > now:
-        return Plan((), next_tick)
+        return DueTicks((), next_tick)
     if catch_up == "one":
         following = next_after(timing, now)
-        return Plan((next_tick,), following, timing.count(next_tick + 1, following, most))
+        return DueTicks((next_tick,), following, timing.count(next_tick + 1, following, most))
     first = next_tick
     if catch_up == "none" and next_tick < now - GRACE_MS:
         first = next_after(timing, now - GRACE_MS - 1)
@@ -192,7 +192,7 @@ def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most:
     while tick <= now and len(fire) < most:
         fire.append(tick)
         tick = next(upcoming, LATEST_MS)
-    return Plan(tuple(fire), tick, missed)
+    return DueTicks(tuple(fire), tick, missed)
 
 
 # -- schedules and their jobs ----------------------------------------------------------------------

@@ -15,7 +15,15 @@ from windlass.schedules import FlowOf, job_change, rewrite, schedule_book
 from windlass.storage.port import Layout, ScheduleBook
 from windlass.transport.session import Session
 from windlass.transport.wire import Flow
-from windlass.values.schedule import FireResult, Plan, Schedule, StoredSchedule, Unreadable, due_ticks, same_but_pause
+from windlass.values.schedule import (
+    DueTicks,
+    FireResult,
+    Schedule,
+    StoredSchedule,
+    Unreadable,
+    due_ticks,
+    same_but_pause,
+)
 
 MAX_JOBS_PER_STEP = 200  # keeps the script at a few milliseconds
 MAX_ROUNDS = 50  # per tick: a long backlog must not keep the worker from its other schedules
@@ -133,7 +141,7 @@ class _Round:
         if found.next_tick is not None:
             self._ahead.append(found.next_tick)
 
-    def _fire(self, session: Session, row: StoredSchedule, schedule: Schedule, plan: Plan) -> Flow[None]:
+    def _fire(self, session: Session, row: StoredSchedule, schedule: Schedule, plan: DueTicks) -> Flow[None]:
         # Without overlap all ticks give the same job id, so only the first is enqueued.
         ticks = plan.fire if schedule.overlap == "allow" else plan.fire[:1]
         fired = yield from session.perform(
