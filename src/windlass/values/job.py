@@ -118,14 +118,14 @@ PLAIN = Change()
 class NewJob(Redacted, frozen=True, gc=False):
     """One job to enqueue. A `fresh` id is newly generated, so no job has it yet.
 
-    `updates` says that the user set an update option, which not every layout supports.
+    `has_update_options` says that the user set an update option, which not every layout supports.
     """
 
     id: str
     data: bytes
     change: Change = PLAIN
     fresh: bool = False
-    updates: bool = False
+    has_update_options: bool = False
     durability: Durability | None = None
 
 

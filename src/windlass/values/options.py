@@ -128,7 +128,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         payload,
         PLAIN if change == PLAIN else change,
         fresh=given_id is None,
-        updates=not _UPDATES.isdisjoint(options) or options.get("if_exists") == "update",
+        has_update_options=not _UPDATES.isdisjoint(options) or options.get("if_exists") == "update",
         durability=Durability.parse(options["durability"]) if "durability" in options else None,
     )
 

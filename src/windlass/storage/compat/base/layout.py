@@ -132,7 +132,7 @@ class ForeignLayout:
             self._need(Capability.UPDATE, "update")
         if not job.fresh:
             self._need(Capability.IDS, "enqueue with an id")
-        if job.updates:
+        if job.has_update_options:
             self._need(Capability.UPDATE, "enqueue that updates an existing job")
         if change.when is not None:
             self._need(Capability.RUN_TIME, "enqueue with a run time")
