@@ -91,17 +91,17 @@ class Sender(Generic[P, V]):
         check_known(given, CallOptions)
         self._task = task
         self._given = given
-        self._home = task.home
-        self._queue = self._home.layout(given["queue"]).queue if "queue" in given else task.queue
-        if self._queue in self._home.handlers:
+        self._app = task.app
+        self._queue = self._app.layout(given["queue"]).queue if "queue" in given else task.queue
+        if self._queue in self._app.handlers:
             raise InvalidOption(f"queue {self._queue!r} has a handler, so it takes no tasks: choose another queue")
         self._keep = check_keep(given["keep_result"]) if "keep_result" in given else task.keep_result
         if self._keep:
-            need(self._home.layout(self._queue), Capability.RESULTS, f"{task.title} with keep_result")
+            need(self._app.layout(self._queue), Capability.RESULTS, f"{task.title} with keep_result")
         own = cast(JobOptions, {name: value for name, value in given.items() if name not in ("queue", "keep_result")})
         new_job(b"", own, 0, spare_id="-")  # checks the options now, where the caller passes them
         self._around = around_arguments(task.name, self._keep)
-        self._options = cast(JobOptions, {**self._home.queue_defaults(self._queue), **task.sent, **own})
+        self._options = cast(JobOptions, {**self._app.queue_defaults(self._queue), **task.sent, **own})
 
     def __repr__(self) -> str:
         return f"<{self._task.title} using {self._given}>"
@@ -121,7 +121,7 @@ class Sender(Generic[P, V]):
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
         returns, keeps = self._task.returns, self._keep > 0
         return JobHandle(
-            self._layout, self._home, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps
+            self._layout, self._app, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps
         )
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
@@ -134,27 +134,27 @@ class Sender(Generic[P, V]):
 
     @functools.cached_property
     def _target(self) -> Queue:
-        return self._home.queue(self._queue)
+        return self._app.queue(self._queue)
 
     @functools.cached_property
     def _layout(self) -> Layout:
-        return self._home.layout(self._queue)
+        return self._app.layout(self._queue)
 
 
 class Task(Declaration[P, R], Generic[P, R, V]):
     """A function that you can call directly, or enqueue so that a worker calls it. Made by `@app.task`."""
 
-    def __init__(self, home: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
+    def __init__(self, app: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.arguments = Arguments(Signature(function), f"{name}()")
         self.returns = _return_type(function)
         self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
         check_known(options, TaskOptions)
-        self.home = home
+        self.app = app
         self.name = check_task_name(name)
-        self.queue = home.layout(options.get("queue", DEFAULT_QUEUE)).queue
-        layout = home.layout(self.queue)
-        defaults = home.queue_defaults(self.queue)
-        super().__init__(f"task {name!r}", function, options, layout, defaults, home.on_exception)
+        self.queue = app.layout(options.get("queue", DEFAULT_QUEUE)).queue
+        layout = app.layout(self.queue)
+        defaults = app.queue_defaults(self.queue)
+        super().__init__(f"task {name!r}", function, options, layout, defaults, app.on_exception)
         self.sent = {option: value for option, value in options.items() if option in SENT}
         layout.check(new_job(b"", cast(JobOptions, self.sent), 0, spare_id="-"))
         self.keep_result = check_keep(options.get("keep_result", 0))
@@ -227,13 +227,13 @@ class Handler(Declaration[Concatenate[bytes, P], R]):
     """A function that gets every payload of one queue as raw bytes. Made by `@app.handler`."""
 
     def __init__(
-        self, home: TaskApp, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
+        self, app: TaskApp, queue: str, function: Callable[Concatenate[bytes, P], R], options: HandlerOptions
     ) -> None:
         check_known(options, HandlerOptions)
-        self.queue = home.layout(queue).queue
-        defaults = home.queue_defaults(queue)
+        self.queue = app.layout(queue).queue
+        defaults = app.queue_defaults(queue)
         title = f"the handler of queue {queue!r}"
-        super().__init__(title, function, options, home.layout(queue), defaults, home.on_exception)
+        super().__init__(title, function, options, app.layout(queue), defaults, app.on_exception)
         self._job_names = _job_names(function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
