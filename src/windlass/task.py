@@ -35,7 +35,7 @@ from windlass.tasks.signature import Signature, parameters_of, takes_current
 from windlass.transport.subscription import FlowRunner
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Receipt
-from windlass.values.options import SENT, JobOptions, SentOptions, new_job
+from windlass.values.options import COMMON_JOB_OPTIONS, CommonJobOptions, JobOptions, new_job
 from windlass.values.validation import check_known
 
 P = ParamSpec("P")
@@ -53,7 +53,7 @@ _OTHER_NAMES = {  # the names of other job queues, for a helpful AttributeError
 }
 
 
-class TaskOptions(HandlerOptions, SentOptions, total=False):
+class TaskOptions(HandlerOptions, CommonJobOptions, total=False):
     """The options of `app.task`."""
 
     queue: str
@@ -101,7 +101,7 @@ class Sender(Generic[P, V]):
         own = cast(JobOptions, {name: value for name, value in given.items() if name not in ("queue", "keep_result")})
         new_job(b"", own, 0, spare_id="-")  # checks the options now, where the caller passes them
         self._around = around_arguments(task.name, self._keep)
-        self._options = cast(JobOptions, {**self._app.queue_defaults(self._queue), **task.sent, **own})
+        self._options = cast(JobOptions, {**self._app.queue_defaults(self._queue), **task.job_options, **own})
 
     def __repr__(self) -> str:
         return f"<{self._task.title} using {self._given}>"
@@ -155,8 +155,8 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         layout = app.layout(self.queue)
         defaults = app.queue_defaults(self.queue)
         super().__init__(f"task {name!r}", function, options, layout, defaults, app.on_exception)
-        self.sent = {option: value for option, value in options.items() if option in SENT}
-        layout.check(new_job(b"", cast(JobOptions, self.sent), 0, spare_id="-"))
+        self.job_options = {option: value for option, value in options.items() if option in COMMON_JOB_OPTIONS}
+        layout.check(new_job(b"", cast(JobOptions, self.job_options), 0, spare_id="-"))
         self.keep_result = check_keep(options.get("keep_result", 0))
         if self.keep_result:
             need(layout, Capability.RESULTS, f"task {name!r} with keep_result")

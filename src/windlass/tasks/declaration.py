@@ -18,7 +18,7 @@ from windlass.storage.port import Capability, Layout
 from windlass.tasks.signature import parameters_of
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Limits
-from windlass.values.options import LIMITS, JobOptions, LimitOptions, SentOptions, check_numbers, new_job
+from windlass.values.options import LIMITS, CommonJobOptions, JobOptions, LimitOptions, check_numbers, new_job
 from windlass.values.validation import check_choice, check_known, check_name
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ _FACTS = frozenset({"data", "job", "error"})
 FAILURE_LIMITS = Limits(max_failures=100, min_backoff=2.0, max_backoff=3600.0)
 
 
-class QueueOptions(SentOptions, total=False):
+class QueueOptions(CommonJobOptions, total=False):
     """The defaults for the tasks of one queue."""
 
 

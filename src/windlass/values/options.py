@@ -39,7 +39,7 @@ class LimitOptions(TypedDict, total=False):
     max_backoff: Duration
 
 
-class SentOptions(LimitOptions, total=False):
+class CommonJobOptions(LimitOptions, total=False):
     """The options that a task, or a queue's defaults, can give to its jobs."""
 
     priority: int
@@ -47,7 +47,7 @@ class SentOptions(LimitOptions, total=False):
     expires: Duration | datetime | None
 
 
-class JobOptions(SentOptions, total=False):
+class JobOptions(CommonJobOptions, total=False):
     """The options of `enqueue`."""
 
     id: str
@@ -65,7 +65,7 @@ class JobOptions(SentOptions, total=False):
     durability: str
 
 
-class UpdateOptions(SentOptions, total=False):
+class UpdateOptions(CommonJobOptions, total=False):
     """The changes of `update`."""
 
     data: bytes
@@ -76,7 +76,7 @@ class UpdateOptions(SentOptions, total=False):
 
 
 LIMITS = tuple(LimitOptions.__annotations__)
-SENT = tuple(SentOptions.__annotations__)
+COMMON_JOB_OPTIONS = tuple(CommonJobOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)

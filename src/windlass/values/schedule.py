@@ -23,7 +23,7 @@ from msgspec import Meta, Struct, structs
 from windlass.errors import InvalidInput, InvalidOption
 from windlass.values import defaults
 from windlass.values.durations import LATEST_MS, Duration, Moment, milliseconds, run_time, seconds
-from windlass.values.options import SENT, check_numbers, given_extras
+from windlass.values.options import COMMON_JOB_OPTIONS, check_numbers, given_extras
 from windlass.values.redacted import Redacted
 from windlass.values.validation import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
 
@@ -305,10 +305,10 @@ def _timing(options: TimingOptions) -> Timing:
 
 def _job_settings(options: Mapping[str, Any]) -> JobSettings:
     for name in options:
-        if name not in SENT:
+        if name not in COMMON_JOB_OPTIONS:
             raise InvalidOption(
                 f"the jobs of a schedule cannot have the option {name!r}: their ids and run times come from the "
-                f"schedule. Use {', '.join(SENT)}"
+                f"schedule. Use {', '.join(COMMON_JOB_OPTIONS)}"
             )
     return JobSettings(**check_numbers(options), extras=given_extras(options))
 
