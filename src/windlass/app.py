@@ -585,8 +585,8 @@ class Windlass:
             for layout in list(self._layouts.values()):
                 first = layout.counts().keys[0]
                 callers = [name for each in sessions for name in each.idle_callers(first)]
-                lossy = [name for each in sessions for name in each.idle_callers(first, lossy=True)]
-                call = layout.unregister(callers, lossy)
+                may_arrive_late = [name for each in sessions for name in each.idle_callers(first, may_arrive_late=True)]
+                call = layout.unregister(callers, may_arrive_late)
                 if call is not None:
                     driver.run(session.perform(call))
         except WindlassError:

@@ -316,10 +316,10 @@ class Layout(Protocol):
         """Remove a registered waiter."""
         ...
 
-    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], may_arrive_late: Sequence[str] = ()) -> Call[bool] | None:
         """Delete the callers, waiters and idle holders of a program that ends. `None` if it has none.
 
-        A call of a `lossy` caller may still arrive, so the server remembers that caller for a while.
+        A call of a `may_arrive_late` caller may still arrive, so the server remembers that caller for a while.
         """
         ...
 

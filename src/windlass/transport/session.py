@@ -43,7 +43,7 @@ class Caller:
     wires: dict[Address, Wire] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)  # the first key of each queue it has written to
     abandoned: Call[Any] | None = None  # its last call, if the program stopped waiting for the reply
-    lossy: bool = False  # a request got no reply: it may still arrive, and the server must recognise it then
+    may_arrive_late: bool = False  # a request got no reply: it may still arrive, and the server must recognise it then
 
     def drop(self, address: Address | None = None) -> None:
         """Close the wires, so that a late reply is never read as the answer to another call."""
@@ -92,7 +92,7 @@ class Session:
         except errors.WindlassError:
             raise
         except BaseException:  # cancelled, interrupted, or a bug: the reply may still be on its way
-            caller.lossy = caller.lossy or call.writes
+            caller.may_arrive_late = caller.may_arrive_late or call.writes
             caller.drop()
             raise
         finally:
@@ -214,12 +214,16 @@ class Session:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def idle_callers(self, first_key: str, *, lossy: bool = False) -> list[str]:
+    def idle_callers(self, first_key: str, *, may_arrive_late: bool = False) -> list[str]:
         """Names of the idle callers that wrote to the queue with this first key.
 
-        With `lossy`, only those with a request that may still arrive; otherwise only the others.
+        With `may_arrive_late`, only those with a request that may still arrive; otherwise only the others.
         """
-        return [caller.name for caller in list(self._idle) if first_key in caller.queues and caller.lossy == lossy]
+        return [
+            caller.name
+            for caller in list(self._idle)
+            if first_key in caller.queues and caller.may_arrive_late == may_arrive_late
+        ]
 
     def adopt(self, ended: Session) -> None:
         """Take over the callers of a session whose event loop has ended: their names, without their wires."""
@@ -325,7 +329,7 @@ class _Attempts:
         """The request was sent, and the server may have applied it."""
         self._drop_connection(address)
         caller, call = self._caller, self._call
-        caller.lossy = caller.lossy or call.writes
+        caller.may_arrive_late = caller.may_arrive_late or call.writes
         self._in_doubt = self._in_doubt or call.writes
         if call.when_repeated:
             self._command = _command(caller, call, repeated=True)

@@ -258,17 +258,21 @@ class NativeLayout:
         self._holders.discard(holder)
         return self._unregister([], [holder], [])
 
-    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
-        if not (callers or lossy or self._waiters or self._holders):
+    def unregister(self, callers: Sequence[str], may_arrive_late: Sequence[str] = ()) -> Call[bool] | None:
+        if not (callers or may_arrive_late or self._waiters or self._holders):
             return None
-        return self._unregister(list(self._waiters), list(self._holders), callers, lossy)
+        return self._unregister(list(self._waiters), list(self._holders), callers, may_arrive_late)
 
     def forget_names(self) -> None:
         self._waiters.clear()
         self._holders.clear()
 
     def _unregister(
-        self, waiters: Sequence[str], holders: Sequence[str], callers: Sequence[str], lossy: Sequence[str] = ()
+        self,
+        waiters: Sequence[str],
+        holders: Sequence[str],
+        callers: Sequence[str],
+        may_arrive_late: Sequence[str] = (),
     ) -> Call[bool]:
         args: list[Argument] = [
             len(waiters),
@@ -277,8 +281,8 @@ class NativeLayout:
             *holders,
             len(callers),
             *callers,
-            len(lossy),
-            *lossy,
+            len(may_arrive_late),
+            *may_arrive_late,
         ]
         return self._call(scripts.UNREGISTER, "unregister", args, lambda reply: reply == 1)
 

@@ -321,7 +321,7 @@ class ForeignLayout:
         self._holders.discard(holder)
         return self._unregister([holder], [])
 
-    def unregister(self, callers: Sequence[str], lossy: Sequence[str] = ()) -> Call[bool] | None:
+    def unregister(self, callers: Sequence[str], may_arrive_late: Sequence[str] = ()) -> Call[bool] | None:
         # Lossy callers stay in the ledger, which drops them after a while.
         return self._unregister(sorted(self._holders), callers) if callers or self._holders else None
 
