@@ -126,7 +126,7 @@ class Routing:
         return self.facts[address].run_id if address in self.facts else ""
 
     def redirect(self, reply: RedisError, fault: Fault, sender: Address) -> Address | None:
-        """Follow a redirection. MOVED updates the slot table; ASK returns the node for the next attempt only."""
+        """Follow a redirection. MOVED updates the slot table; ASK returns the node for the next try only."""
         if not isinstance(reply, AskError):
             return None
         address = Address(reply.host or sender.host, reply.port)  # an empty host means the node that answered

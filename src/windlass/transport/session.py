@@ -1,4 +1,4 @@
-"""Sends calls to the server, without doing I/O: callers, operation numbers, repeats, confirmations.
+"""Decides which bytes to send and what a reply means. A driver does the I/O.
 
 The session's methods are generators. They yield the steps of `wire.py`, a driver performs each step, and sends its
 result back. A *caller* sends one call at a time and has a name that outlives its connection. The server remembers the
@@ -42,7 +42,7 @@ class Caller:
     number: int = 0
     wires: dict[Address, Wire] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)  # the first key of each queue it has written to
-    abandoned: Call[Any] | None = None  # its last call, if the program stopped waiting for the reply
+    unawaited: Call[Any] | None = None  # its last call, if the program stopped waiting for the reply
     may_arrive_late: bool = False  # a request got no reply: it may still arrive, and the server must recognise it then
 
     def drop(self, address: Address | None = None) -> None:
@@ -86,8 +86,8 @@ class Session:
         retry_for = self._routing.options.retry_for if retry_for is None else retry_for
         caller = self._take_caller(call)
         try:
-            if caller.abandoned:
-                yield from self._undo_abandoned(caller, caller.abandoned, retry_for)
+            if caller.unawaited:
+                yield from self._undo_unawaited(caller, caller.unawaited, retry_for)
             return (yield from self._execute(caller, call, retry_for, level))
         except errors.WindlassError:
             raise
@@ -105,26 +105,26 @@ class Session:
             caller.number += 1
             caller.queues.add(call.keys[0])
         # If the program stops waiting for the reply, the next call on this caller undoes this one first.
-        caller.abandoned = call if call.undo else None
+        caller.unawaited = call if call.undo else None
         try:
-            attempts = _Attempts(self._routing, caller, call, _command(caller, call), retry_for, level)
-            reply, safe = yield from attempts.until_answered()
+            retrier = _CallRetrier(self._routing, caller, call, _command(caller, call), retry_for, level)
+            reply, safe = yield from retrier.until_answered()
         except errors.OutcomeUnknown:
             raise
         except errors.WindlassError:
-            caller.abandoned = None  # a refusal is an answer too
+            caller.unawaited = None  # a refusal is an answer too
             raise
-        caller.abandoned = None
+        caller.unawaited = None
         return call.read(reply), safe
 
-    def _undo_abandoned(self, caller: Caller, call: Call[Any], retry_for: float) -> Flow[None]:
-        """Repeat an abandoned call under its own number to learn its result, then undo it."""
+    def _undo_unawaited(self, caller: Caller, call: Call[Any], retry_for: float) -> Flow[None]:
+        """Repeat an unawaited call under its own number to learn its result, then undo it."""
         try:
             command = _command(caller, call, repeated=True)
-            reply, _ = yield from _Attempts(self._routing, caller, call, command, retry_for).until_answered()
+            reply, _ = yield from _CallRetrier(self._routing, caller, call, command, retry_for).until_answered()
             assert call.undo is not None
             undo = call.undo(call.read(reply))
-            caller.abandoned = None
+            caller.unawaited = None
             if undo is not None:
                 # The undo call is repeated too if its reply is lost: nothing else knows of these leases.
                 yield from self._execute(caller, structs.replace(undo, undo=lambda _: None), retry_for)
@@ -135,18 +135,18 @@ class Session:
         except errors.NotApplied:
             raise
         except errors.WindlassError:
-            caller.abandoned = None  # refused for good: there is nothing to undo
+            caller.unawaited = None  # refused for good: there is nothing to undo
 
     def _take_caller(self, call: Call[Any]) -> Caller:
-        """Take an idle caller. One with an abandoned call serves only the queue of that call.
+        """Take an idle caller. One with an unawaited call serves only the queue of that call.
 
-        For that queue it comes first: the jobs which the abandoned call leased come back with the caller's next call.
+        For that queue it comes first: the jobs that the unawaited call leased come back with the caller's next call.
         """
         idle = list(self._idle)[::-1]  # one step: another thread may take or return a caller at any time
-        with_abandoned = [
-            caller for caller in idle if caller.abandoned is not None and caller.abandoned.keys[0] == call.keys[0]
+        with_unawaited = [
+            caller for caller in idle if caller.unawaited is not None and caller.unawaited.keys[0] == call.keys[0]
         ]
-        for caller in (*with_abandoned, *(caller for caller in idle if caller.abandoned is None)):
+        for caller in (*with_unawaited, *(caller for caller in idle if caller.unawaited is None)):
             try:
                 self._idle.remove(caller)
                 return caller
@@ -249,7 +249,7 @@ class Session:
         self._idle.clear()
 
 
-class _Attempts:
+class _CallRetrier:
     """Sends one call until it is answered."""
 
     __slots__ = (
@@ -280,7 +280,7 @@ class _Attempts:
         self._level = level
         self._backoff = Backoff(retry_for)
         self._in_doubt = False  # a reply was lost, so the call may have been applied
-        self._ask_node: Address | None = None  # the node for the next attempt only, after ASK
+        self._ask_node: Address | None = None  # the node for the next try only, after ASK
         self._immediate = 0  # retries made without a pause, after a redirection or a script load
 
     def until_answered(self) -> Flow[tuple[Any, Durability]]:
