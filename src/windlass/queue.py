@@ -62,7 +62,7 @@ T = TypeVar("T")
 Shortfall = tuple[Durability, Durability]  # the level reached, and the level asked for
 
 MAX_TAG_STEPS = 20  # of `tags`, each over about 1,000 jobs
-MAX_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
+LEASE_WAIT_POLL_S = 1.0  # a waiting lease tries again after this time, so a lost wake-up costs no more
 
 
 class Queue:
@@ -357,7 +357,7 @@ class Queue:
                 left = deadline - monotonic()
                 if found.leases or left <= 0:
                     break
-                pause = min(left, MAX_POLL_S, math.inf if found.next_work_in is None else found.next_work_in)
+                pause = min(left, LEASE_WAIT_POLL_S, math.inf if found.next_work_in is None else found.next_work_in)
                 if listener is None:
                     yield Sleep(pause)
                     continue

@@ -127,7 +127,7 @@ def test_fences_rise_even_when_the_queue_was_purged(queue: Queue) -> None:
 
 @pytest.mark.serves("R3")
 def test_a_lease_without_wait_does_not_sleep(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+    monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", FOREVER_S)
     assert queue.lease() is None
 
 
@@ -141,7 +141,7 @@ def test_a_wait_ends_when_its_time_is_up(queue: Queue) -> None:
 
 @pytest.mark.serves("R3")
 def test_a_wait_ends_at_once_when_there_is_a_job(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+    monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", FOREVER_S)
     queue.enqueue(b"")
     take(queue, wait=FOREVER_S)
 

@@ -137,7 +137,7 @@ def test_more_jobs_fall_due_at_once_than_one_call_can_take(queue: Queue, later: 
 
 @pytest.mark.serves("Q8")
 def test_a_waiter_wakes_on_time_for_a_scheduled_job(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+    monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", FOREVER_S)
     when = time.time() + 0.4
     queue.enqueue(b"", run_at=when)
     take(queue, wait=FOREVER_S)

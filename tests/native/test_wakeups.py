@@ -63,7 +63,7 @@ def other(server: Server, raw_queue: Queue) -> Iterator[Queue]:
 @pytest.fixture
 def no_poll_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters do not look by themselves: what is not announced is not found."""
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+    monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", FOREVER_S)
 
 
 def idle(client: redis.Redis, queue: Queue, count: int) -> None:

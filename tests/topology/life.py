@@ -160,7 +160,7 @@ class QueueLife:
     def test_a_waiter_is_woken(
         self, queue: Queue, raw_queue: Queue, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+        monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", FOREVER_S)
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(queue.lease, 30, FOREVER_S)
             wait_until(lambda: client.zcard(keys.queue_key(queue.name, "idle")), "the waiter to be idle")

@@ -29,7 +29,7 @@ def queue(app: Windlass) -> Iterator[Queue]:
 @pytest.fixture
 def patient(server: Server, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     """The same queue for one who waits for a message: it does not look by itself within the time of a test."""
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", FOREVER_S)
+    monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", FOREVER_S)
     with Windlass(server.url, call_timeout=4 * LIMIT_S) as app:
         yield app.queue(queue.name, layout="workqueue")
 

@@ -78,7 +78,7 @@ def test_equal_tasks_are_tasks_of_their_own(queue: Queue) -> None:
 def test_an_idle_worker_hears_of_a_peers_task(
     client: redis.Redis, queue: Queue, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.queue.MAX_POLL_S", 60.0)  # so that only an announcement can wake it
+    monkeypatch.setattr("windlass.queue.LEASE_WAIT_POLL_S", 60.0)  # so that only an announcement can wake it
     got: list[Lease | None] = []
     waiter = threading.Thread(target=lambda: got.append(queue.lease(wait=60)))
     waiter.start()
