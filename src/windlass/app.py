@@ -326,7 +326,7 @@ class Windlass:
         """All declared handlers, by queue."""
         return self._registry.handlers
 
-    def find(self, name: str) -> Task[..., Any, Any] | None:
+    def find_task(self, name: str) -> Task[..., Any, Any] | None:
         """The task of this name, or `None`."""
         return self._registry.tasks.get(name)
 

@@ -479,7 +479,7 @@ async def work_a_little(app: Windlass, **options: Any) -> None:
     worker = app.worker(lease=5, grace=1, **options)
     working = asyncio.create_task(worker.run())
     try:
-        await app.find("nothing").aenqueue()  # type: ignore[union-attr]
+        await app.find_task("nothing").aenqueue()  # type: ignore[union-attr]
         queue = app.queue("guarded")
         await until(lambda: working.done() or not (counts := queue.counts()).waiting + counts.running)
         await worker.stop()

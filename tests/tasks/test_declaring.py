@@ -217,8 +217,8 @@ def test_two_apps_may_use_the_same_name(here: Windlass) -> None:
 def test_the_app_knows_its_tasks(here: Windlass) -> None:
     task = here.task(stay)
     assert here.tasks == {"stay": task}
-    assert here.find("stay") is task
-    assert here.find("go") is None
+    assert here.find_task("stay") is task
+    assert here.find_task("go") is None
     with pytest.raises(TypeError):
         here.tasks["x"] = task  # type: ignore[index]
 

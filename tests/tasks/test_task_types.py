@@ -57,7 +57,7 @@ def right_calls() -> None:
     assert_type(app.enqueue_many(welcome.call(n) for n in range(3)), list[Receipt])
     assert_type(app.job("emails", "w", bool).result(), bool)
     assert_type(app.job("emails", "w"), JobHandle[Any])
-    assert_type(app.find("welcome"), Task[..., Any, Any] | None)
+    assert_type(app.find_task("welcome"), Task[..., Any, Any] | None)
 
 
 async def right_awaits() -> None:

@@ -105,7 +105,7 @@ def _bytes(arguments: tuple[str, ...]) -> bytes:
 def _checked_call(
     app: Windlass, name: str, arguments: tuple[str, ...], options: JobOptions, queue: str | None
 ) -> TaskCall:
-    task = app.find(name)
+    task = app.find_task(name)
     if task is None:
         raise NotFound(f"the app has no task {name!r}; its tasks: {', '.join(app.tasks) or 'none'}")
     more = cast(CallOptions, {**options, **({"queue": queue} if queue else {})})
