@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "a retry does not wait",
         f"{LUA}/turn.lua",
-        "put_back(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))",
-        "put_back(id, m, 0)",
+        "place_again(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))",
+        "place_again(id, m, 0)",
     ),
     Mutant(
         "a retried job keeps its old lease",
@@ -89,20 +89,20 @@ MUTANTS = (
     Mutant(
         "a released job is deleted",
         f"{LUA}/turn.lua",
-        "      put_back(id, m, 0, lease.score)\n      publish_event(id, 'released')",
+        "      place_again(id, m, 0, lease.score)\n      publish_event(id, 'released')",
         "      remove(id)",
     ),
     Mutant(
         "a released job goes to the end of the queue",
         f"{LUA}/turn.lua",
-        "      put_back(id, m, 0, lease.score)\n      publish_event(id, 'released')",
-        "      put_back(id, m, 0)",
+        "      place_again(id, m, 0, lease.score)\n      publish_event(id, 'released')",
+        "      place_again(id, m, 0)",
     ),
     Mutant(
         "a release counts as a stall",
         f"{LUA}/turn.lua",
-        "      put_back(id, m, 0, lease.score)\n      publish_event(id, 'released')",
-        "      m.failures = m.failures + 1\n      put_back(id, m, 0, lease.score)",
+        "      place_again(id, m, 0, lease.score)\n      publish_event(id, 'released')",
+        "      m.failures = m.failures + 1\n      place_again(id, m, 0, lease.score)",
     ),
     Mutant(
         "a crash is not counted",
@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         "a crash is counted for all jobs of the process",
         f"{LUA}/turn.lua",
-        "      set_mark(m, SUSPECT, true)\n      put_back(id, m, 0, lease.score)",
-        "      m.stalls = m.stalls + 1\n      put_back(id, m, 0, lease.score)",
+        "      set_mark(m, SUSPECT, true)\n      place_again(id, m, 0, lease.score)",
+        "      m.stalls = m.stalls + 1\n      place_again(id, m, 0, lease.score)",
         ("run", "tests/worker/test_kills.py"),
     ),
     Mutant(
@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "a reclaimed job goes to the end of the queue",
         f"{LUA}/turn.lua",
-        "            put_back(id, m, 0, lease.score)\n            publish_event(id, 'stalled')",
-        "            put_back(id, m, 0)",
+        "            place_again(id, m, 0, lease.score)\n            publish_event(id, 'stalled')",
+        "            place_again(id, m, 0)",
     ),
     Mutant(
         "holders are declared lost too early",
@@ -187,9 +187,9 @@ MUTANTS = (
     Mutant(
         "a batch has one job too few",
         f"{LUA}/turn.lua",
-        "return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, taken_back)",
+        "return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, swept)",
         "if #ids > 1 then ids[#ids], payloads[#payloads], scores[#scores] = nil, nil, nil end\n"
-        "return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, taken_back)",
+        "return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, swept)",
     ),
     Mutant(
         "leases are shorter than reported",
@@ -499,7 +499,7 @@ MUTANTS = (
     Mutant(
         "outcomes of a turn that failed are forgotten",
         "worker/runner/queue_consumer.py",
-        "            self.outcomes.put_back(sent)\n",
+        "            self.outcomes.send_again(sent)\n",
         "            pass\n",
         ("tests/worker/test_server_faults.py",),
     ),
@@ -513,7 +513,7 @@ MUTANTS = (
     Mutant(
         "the supervisor returns no jobs",
         "worker/supervisor/supervisor.py",
-        "        await self._give_back(group, ending)\n",
+        "        await self._reclaim(group, ending)\n",
         "",
         ("run", "tests/worker/test_kills.py"),
     ),

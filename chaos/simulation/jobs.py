@@ -117,7 +117,7 @@ class Answer:
     base: int
     leased: list[Job] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
-    taken_back: int = 0
+    swept: int = 0
     lost: bool = False
 
 

@@ -118,7 +118,7 @@ class Moves:
             job.failures = job.stalls = 0
             job.marks &= ~SUSPECT
 
-    def _put_back(self, job: Job, when: When, keep_order: bool) -> None:
+    def _place_again(self, job: Job, when: When, keep_order: bool) -> None:
         job.when, job.holder, job.fence, job.cancelled = when, "", 0, False
         if job.failures + job.stalls or job.marks & SUSPECT:
             job.expires = 0  # it has started once

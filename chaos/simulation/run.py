@@ -170,7 +170,7 @@ class Run:
         books = self.books.values()
         return {
             **self.truth.counts(),
-            "taken back": sum(book.reaped for book in books),
+            "swept": sum(book.reaped for book in books),
             "expired": sum(book.expired for book in books),
             "repeats": sum(book.replays for book in books),
             "stale": sum(book.stale for book in books),

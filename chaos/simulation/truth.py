@@ -70,9 +70,9 @@ class Truth:
         for outcome, ours in zip(outcomes, told, strict=True):
             id, fence = outcome.lease.id, outcome.lease.fence
             how = self._books[queue].settled.get(fence)
-            if ours and how in (None, "taken back"):
+            if ours and how in (None, "swept"):
                 raise Violation("I4", f"an outcome of {id}^{fence} was acknowledged, but did not count", id)
-            if not ours and how not in (None, "taken back") and (queue, fence) not in self._doubtful:
+            if not ours and how not in (None, "swept") and (queue, fence) not in self._doubtful:
                 raise Violation("I4", f"an outcome of {id}^{fence} counted, but was reported as stale", id)
             if ours:
                 self._doubtful.add((queue, fence))  # a repeat is told that the lease is over

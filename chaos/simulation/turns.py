@@ -33,9 +33,9 @@ class Turns(Moves):
         other_flags, touched_too = self._settle_others(args, at)
         self._drop_raw(touched | touched_too)
         self._promote()
-        taken_back = self._sweep()
+        swept = self._sweep()
         base = max(self.fence, self.moment.wall_us)
-        answer = Answer(flags + other_flags, base, taken_back=taken_back)
+        answer = Answer(flags + other_flags, base, swept=swept)
         if want and registered and holder not in self.holders:
             answer.lost = True
         elif want:
@@ -47,7 +47,7 @@ class Turns(Moves):
         leases = " ".join(f"{job.id}^{job.fence}" for job in answer.leased)
         return (
             f"turn {holder}{outcomes} settled {answer.flags or '-'} leased {leases or '-'}"
-            f"{f' reclaimed {taken_back}' * bool(taken_back)}{' lost' * answer.lost}"
+            f"{f' swept {swept}' * bool(swept)}{' lost' * answer.lost}"
         )
 
     def _choose_jobs(self, answer: Answer, want: int) -> None:
@@ -102,13 +102,13 @@ class Turns(Moves):
     def _settle_one(self, job: Job, verb: str, args: list[bytes]) -> None:
         match verb:
             case "release":
-                self._put_back(job, NOW, keep_order=True)
+                self._place_again(job, NOW, keep_order=True)
             case "retry":
                 job.failures += 1
                 job.marks &= ~SUSPECT
                 kind, ms = int(args[0]), int(args[1])
                 when = When(ms) if kind == 1 else self._from_now(ms) if kind == 2 else NOW
-                self._put_back(job, when, keep_order=False)
+                self._place_again(job, when, keep_order=False)
             case "fail":
                 job.failures += 1
                 self._bury(job, "failed")
@@ -116,7 +116,7 @@ class Turns(Moves):
                 self._bury(job, UNDECODABLE)
             case "suspect":
                 job.marks |= SUSPECT
-                self._put_back(job, NOW, keep_order=True)
+                self._place_again(job, NOW, keep_order=True)
             case "crash":
                 self._crash(job, allowed=int(args[1]))
             case _:
@@ -129,7 +129,7 @@ class Turns(Moves):
         if job.stalls > job.limits[1]:
             self._bury(job, "crashed")
         else:
-            self._put_back(job, NOW, keep_order=True)
+            self._place_again(job, NOW, keep_order=True)
 
     def _end(self, job: Job, how: str) -> None:
         del self.leased[job.id]
@@ -137,7 +137,7 @@ class Turns(Moves):
         self.changed = True
 
     def _sweep(self) -> int:
-        taken_back = 0
+        swept = 0
         lost = [(hold.ends, name) for name, hold in self.holders.items() if hold.ends <= self.now]
         for ends, name in sorted(lost, key=lambda each: (each[0], each[1].encode())):
             if not (name.startswith(".") or self.now >= self.open_grace or ends <= self.open_grace_from):
@@ -149,20 +149,20 @@ class Turns(Moves):
                 self._check_not_cut_short(name, hold, held)
             for job in sorted(held, key=lambda job: job.id.encode()):
                 self._reap(job)
-                taken_back += 1
-        self.reaped += taken_back
-        return taken_back
+                swept += 1
+        self.reaped += swept
+        return swept
 
     def _reap(self, job: Job) -> None:
         del self.leased[job.id]
-        self.settled[job.fence] = "taken back"
+        self.settled[job.fence] = "swept"
         job.stalls += 1
         if job.cancelled:
             self._gone(job.id)
         elif job.stalls > job.limits[1]:
             self._bury(job, "stalled")
         else:
-            self._put_back(job, NOW, keep_order=True)
+            self._place_again(job, NOW, keep_order=True)
 
     def _check_not_cut_short(self, name: str, hold: Hold, held: list[Job]) -> None:
         early = hold.surely - self.moment.true_ms
@@ -188,12 +188,12 @@ class Turns(Moves):
             answer.leased = [replace(job) for job in answer.leased]
 
     def _compare_turn(self, answer: Answer, reply: Any, args: list[bytes]) -> None:
-        _, flags, base, ids, data, metas, priorities, _, taken_back, _, _, lost, _, *rare = reply
+        _, flags, base, ids, data, metas, priorities, _, swept, _, _, lost, _, *rare = reply
         flags = flags.decode()
         if flags != answer.flags:
             self._blame_flags(answer.flags, flags, args)
-        if taken_back != answer.taken_back:
-            raise Violation("I8", f"{answer.taken_back} jobs should be reclaimed, but {taken_back} were")
+        if swept != answer.swept:
+            raise Violation("I8", f"{answer.swept} jobs should be swept, but {swept} were")
         if bool(lost) != answer.lost:
             raise Violation("I8", f"the holder should be {'lost' if answer.lost else 'known'}")
         expired = [id.decode() for id in rare[1]] if len(rare) > 1 else []
@@ -253,13 +253,13 @@ class Turns(Moves):
 
     def _turn_again(self, before: Answer, reply: Any, holder: str) -> str:
         """A repeat returns the leases still held from the first answer, and changes nothing."""
-        _, flags, base, ids, data, _, priorities, _, taken_back, *_ = reply
+        _, flags, base, ids, data, _, priorities, _, swept, *_ = reply
         held = [(self.leased.get(job.id), job) for job in before.leased]
         still = [here is not None and (here.fence, here.holder) == (job.fence, job.holder) for here, job in held]
         expected = [job.id if kept else "" for job, kept in zip(before.leased, still, strict=True)]
         found = [id.decode() for id in ids]
-        first = (before.flags, before.base, before.taken_back)
-        again = (flags.decode(), int(base), taken_back)
+        first = (before.flags, before.base, before.swept)
+        again = (flags.decode(), int(base), swept)
         if first != again or expected != found:
             names = [job.id for job in before.leased]
             raise Violation(

@@ -115,7 +115,7 @@ class QueueModel:
             job.expires = change.expires or 0
         job.run_at = _run_at(job.run_at, change.run_at, change.run_at_mode)
 
-    def _put_back(self, job: Entry, keep_turn: bool) -> None:
+    def _place_again(self, job: Entry, keep_turn: bool) -> None:
         if job.failures + job.stalls or job.suspect:
             job.expires = 0
         change = self.blocked.pop(job.id, None)
@@ -218,7 +218,7 @@ class QueueModel:
                 elif job.stalls > job.limits[1]:
                     self._bury(job)
                 else:
-                    self._put_back(job, keep_turn=True)
+                    self._place_again(job, keep_turn=True)
             del self.holders[name]
 
     def settle(self, id: str, fence: int, verb: str, run_at: float = 0, task: str = "") -> bool:
@@ -231,10 +231,10 @@ class QueueModel:
         if verb == "complete" or job.cancelled:
             self._gone(id)
         elif verb == "release" or (verb == "break" and self._no_room_for(id)):
-            self._put_back(job, keep_turn=True)
+            self._place_again(job, keep_turn=True)
         elif verb == "suspect":
             job.suspect = True
-            self._put_back(job, keep_turn=True)
+            self._place_again(job, keep_turn=True)
         elif verb == "crash":
             self._crash(job)
         elif verb == "break":
@@ -242,12 +242,12 @@ class QueueModel:
         elif verb == "put aside":
             self.parked.add((task, id))
             job.run_at = job.aside_until = self.now + UNKNOWN_AGAIN
-            self._put_back(job, keep_turn=False)
+            self._place_again(job, keep_turn=False)
         elif verb == "retry" and job.failures < job.limits[0]:
             job.failures += 1
             job.suspect = False
             job.run_at = run_at
-            self._put_back(job, keep_turn=False)
+            self._place_again(job, keep_turn=False)
         else:
             job.failures += 1
             self._bury(job)
@@ -262,7 +262,7 @@ class QueueModel:
         if job.stalls > job.limits[1]:
             self._bury(job)
         else:
-            self._put_back(job, keep_turn=True)
+            self._place_again(job, keep_turn=True)
 
     def unpark(self, task: str) -> int:
         """Release the jobs parked for this task; returns how many."""

@@ -42,8 +42,8 @@ def test_a_job_that_was_taken_back_is_gone_from_the_prefetch() -> None:
         mine = Prefetch(inlet, outlet)
         assert all(mine.put(number, job) for number, job in enumerate((b"one", b"", b"three"), 1))
         assert (prefetch.take(childs), prefetch.take(childs)) == (b"one", b"")
-        assert mine.take_back() == {3}
-        assert mine.take_back() == set()
+        assert mine.withdraw() == {3}
+        assert mine.withdraw() == set()
         assert mine.put(4, b"four")
         assert prefetch.take(childs) == b"four"
         mine.close()
@@ -68,7 +68,7 @@ def test_setdefaulttimeout_does_not_change_the_prefetch(seconds: float | None) -
     assert mine.put(1, b"job")
     thread.join(PATIENCE)
     assert taken == [b"job"]
-    assert mine.take_back() == set()  # and the loop does not wait for ever
+    assert mine.withdraw() == set()  # and the loop does not wait for ever
     mine.close()
     childs.close()
 
@@ -83,7 +83,7 @@ def test_a_full_prefetch_refuses_jobs_and_keeps_its_own() -> None:
     assert count > 0
     with outlet.dup() as childs:
         assert prefetch.take(childs) == job
-    assert mine.take_back() == set(range(1, count))
+    assert mine.withdraw() == set(range(1, count))
     mine.close()
 
 
@@ -104,8 +104,8 @@ def test_each_job_is_taken_by_the_child_or_the_runner() -> None:
         if mine.put(number, str(number).encode()):
             put.append(number)
         if number % 7 == 0:
-            back += mine.take_back()
-    back += mine.take_back()
+            back += mine.withdraw()
+    back += mine.withdraw()
     mine.close()
     thread.join(PATIENCE)
     childs.close()
@@ -278,7 +278,7 @@ async def test_jobs_prefetched_behind_a_long_job_go_to_another_child(
     bench.submit(*every)
     await until(first.begun.is_set)
     await until(lambda: len(bench.outcomes) + len(bench.ready()) >= 39)
-    monkeypatch.setattr(processes, "TAKE_BACK_AFTER_S", 0.0)  # now it is
+    monkeypatch.setattr(processes, "WITHDRAW_AFTER_S", 0.0)  # now it is
     assert "0" not in bench.outcomes
     assert bench.executor.withdraw_stuck() == []
     await bench.all_ended(*every[1:])
@@ -426,11 +426,11 @@ async def test_a_child_may_take_a_job_while_others_are_taken_back(benches: Calla
             super().__init__(inlet, outlet)
             self.outlet = outlet
 
-        def take_back(self) -> set[int]:
+        def withdraw(self) -> set[int]:
             (first,) = (int.from_bytes(self.outlet.recv(4), "big"),)
             bench.may_serve.set()
             assert second.begun.wait(PATIENCE)
-            return {first} | super().take_back()
+            return {first} | super().withdraw()
 
     bench.prefetch = Interrupted
     bench.may_serve.clear()

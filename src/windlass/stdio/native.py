@@ -134,7 +134,7 @@ class NativeDispatcher:
         back = 0
         for key, pending in list(self._pending.items()):
             if key[0] == queue and pending.until <= monotonic():
-                back += await self._take_back(key)
+                back += await self._release(key)
         return back + (await self._queue(queue).aclean()).recovered
 
     async def list_entries(self, queue: str, kind: ListKind) -> JobList | WorkerList:
@@ -155,10 +155,10 @@ class NativeDispatcher:
         self._seen.get(queue, {}).pop(worker, None)
         for key, pending in list(self._pending.items()):
             if key[0] == queue and pending.lease.holder == worker:  # no acceptance can come through this service now
-                await self._take_back(key)
+                await self._release(key)
         await self._perform(self.layout(queue).unregister_holder(worker))
 
-    async def _take_back(self, key: tuple[str, str]) -> bool:
+    async def _release(self, key: tuple[str, str]) -> bool:
         """Release a job that was not accepted here, unless it was accepted through another service."""
         queue, uuid = key
         lease = self._pending.pop(key).lease

@@ -166,7 +166,7 @@ class NativeLayout:
             call = structs.replace(call, keys=call.keys + results)
         # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
         # lease jobs for a caller that already has its answer.
-        return structs.replace(call, undo=self._give_back, when_repeated=("!",)) if request.want else call
+        return structs.replace(call, undo=self._release, when_repeated=("!",)) if request.want else call
 
     def probe(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
@@ -181,7 +181,7 @@ class NativeLayout:
             args += (parent, queue, each.job.id, add_sum(each.job.data), pack_change(each.job.change))
         return args
 
-    def _give_back(self, turn: Turn) -> Call[Turn] | None:
+    def _release(self, turn: Turn) -> Call[Turn] | None:
         leases = [*turn.leases, *(outcome.lease for outcome in turn.undecodable)]  # the next worker refuses them again
         return self.turn([Released(lease) for lease in leases]) if leases else None
 

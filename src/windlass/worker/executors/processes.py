@@ -37,7 +37,7 @@ _DONE = {"end": "done"}  # the short answer of most jobs: a completed job withou
 
 MAX_PREFETCHED = 16  # jobs per child, however short: other children need some too
 PREFETCH_WORK_S = 0.004  # work per child: covers the time until the runner's loop handles its answer
-TAKE_BACK_AFTER_S = 0.05  # without an answer for this long, prefetched jobs go to other children
+WITHDRAW_AFTER_S = 0.05  # without an answer for this long, prefetched jobs go to other children
 
 
 class Gone(Struct, frozen=True):
@@ -147,11 +147,11 @@ class BusyChild:
                 self._early[about] = frame
         return None
 
-    def take_back(self) -> list[Plan]:
+    def withdraw(self) -> list[Plan]:
         """Take back and return the prefetched jobs that the child has not started."""
         if self._prefetch is None or not self.ready:
             return []
-        left = self._prefetch.take_back()
+        left = self._prefetch.withdraw()
         self._order = deque(number for number in self._order if number not in left)
         if self.current is not None and self._number in left:
             # The current job was not started either. It goes back in, behind a job that the child may just have taken.
@@ -167,7 +167,7 @@ class BusyChild:
         A child that dies before its first answer counts as killed by that job: otherwise a job that kills every child
         would come back without end.
         """
-        left = self._prefetch.take_back() if self._prefetch is not None else set()
+        left = self._prefetch.withdraw() if self._prefetch is not None else set()
         self.close()
         not_started = self._number in left or self.stream.unread_by_peer
         return not_started and self.done > 0, [self.ready.pop(number) for number in sorted(left & self.ready.keys())]
@@ -268,7 +268,7 @@ class ProcessExecutor(Executor):
         child.heard_at = monotonic()
         child.done += 1
         if child.retiring or (self._max_jobs and child.done >= self._max_jobs):
-            self._take_back(child)
+            self._withdraw_prefetched(child)
             if not child.ready:
                 self._release(slot)
 
@@ -277,7 +277,7 @@ class ProcessExecutor(Executor):
         child = self._children.get(slot)
         if child is not None and (child.current is not None or child.ready):
             child.retiring = True
-            self._take_back(child)
+            self._withdraw_prefetched(child)
         elif child is not None:
             self._release(slot)
 
@@ -307,9 +307,9 @@ class ProcessExecutor(Executor):
             self._standby.popleft()
             self._prefetched += 1
 
-    def _take_back(self, *children: BusyChild) -> None:
+    def _withdraw_prefetched(self, *children: BusyChild) -> None:
         for child in children:
-            self._to_standby(child.take_back())
+            self._to_standby(child.withdraw())
 
     def _to_standby(self, plans: Collection[Plan]) -> None:
         self._prefetched -= len(plans)
@@ -338,22 +338,24 @@ class ProcessExecutor(Executor):
         return False
 
     def withdraw(self, queue: str, id: str) -> Plan | None:
-        self._take_back(*self._children.values())
+        self._withdraw_prefetched(*self._children.values())
         plan = super().withdraw(queue, id)
         if plan is not None:
             self._to_stop.pop(key_of(plan.lease), None)
         return plan
 
     def withdraw_standby(self, queue: str | None = None, fence: int | None = None) -> list[Plan]:
-        self._take_back(*self._children.values())
+        self._withdraw_prefetched(*self._children.values())
         plans = super().withdraw_standby(queue, fence)
         for plan in plans:
             self._to_stop.pop(key_of(plan.lease), None)
         return plans
 
     def withdraw_stuck(self) -> list[Plan]:
-        late = monotonic() - TAKE_BACK_AFTER_S
-        self._take_back(*(child for child in self._children.values() if child.ready and child.heard_at < late))
+        late = monotonic() - WITHDRAW_AFTER_S
+        self._withdraw_prefetched(
+            *(child for child in self._children.values() if child.ready and child.heard_at < late)
+        )
         self._starter.wake()
         return super().withdraw_stuck()
 

@@ -43,7 +43,7 @@ class Prefetch:
             return False
         return True
 
-    def take_back(self) -> set[int]:
+    def withdraw(self) -> set[int]:
         """Take out all jobs and return their numbers."""
         numbers = set()
         try:

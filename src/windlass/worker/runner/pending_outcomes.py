@@ -73,7 +73,7 @@ class PendingOutcomes:
         taken, self._ready = self._ready[:count], self._ready[count:]
         return taken
 
-    def put_back(self, sent: Sequence[Outcome]) -> None:
+    def send_again(self, sent: Sequence[Outcome]) -> None:
         """Send outcomes again, because their turn failed. Fences make a repeat harmless if the turn was applied."""
         self._ready = [*sent, *self._ready]
 

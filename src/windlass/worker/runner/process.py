@@ -94,7 +94,7 @@ async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotT
         log.error("The supervisor died; runner %s returns all jobs and exits", holder)
         await runner.drain(0)
         await working
-        await runner.give_back_running()
+        await runner.release_running()
         flush_output()
         os._exit(1)  # at once: other workers may start these jobs from now on
     await working

@@ -113,7 +113,7 @@ class QueueConsumer:
         try:
             turn, server = await self._app.arun(lambda session: _perform(session, call))
         except BaseException:
-            self.outcomes.put_back(sent)
+            self.outcomes.send_again(sent)
             raise
         finally:
             self.in_flight -= 1

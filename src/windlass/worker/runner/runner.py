@@ -148,23 +148,23 @@ class Runner:
         self._leasing = False
         for consumer in self.consumers.values():
             consumer.outcomes.end_delays()
-        self._give_back_waiting()
+        self._release_waiting()
         self._notify()
         self.shorten_drain(grace)  # an earlier call may have set a shorter grace
         while not self._idle and monotonic() < self._drain_deadline:
             self._changed.clear()
             await _wait(self._changed, min(0.2, self._drain_deadline - monotonic()))
-            self._give_back_waiting()  # a child may have had jobs that could not be taken back before
+            self._release_waiting()  # a child may have had jobs that could not be taken back before
         for executor in self.executors.values():
             executor.set_limit(0)
             for key in list(executor.running):
                 executor.stop(key, Stop.SHUTDOWN)
         await self._abandon_unstoppable()
-        self._give_back_waiting()
+        self._release_waiting()
         self._ended = True
         self._notify()
 
-    def _give_back_waiting(self) -> None:
+    def _release_waiting(self) -> None:
         for executor in self.executors.values():
             for plan in executor.withdraw_standby():
                 self._settle(Released(plan.lease))
@@ -185,16 +185,16 @@ class Runner:
                 log.warning("%s: does not stop; it is returned to the queue when this process ends", one.plan.title)
                 one.stop = Stop.LOST
 
-    async def give_back_running(self) -> None:
+    async def release_running(self) -> None:
         """Return the running jobs, just before this process ends because its supervisor died."""
         running = [one.plan.lease for executor in self.executors.values() for one in executor.running.values()]
         leases = {
             consumer: [lease for lease in running if lease.queue == consumer.queue]
             for consumer in self.consumers.values()
         }
-        await asyncio.gather(*(self._give_back_leases(*each) for each in leases.items()), return_exceptions=True)
+        await asyncio.gather(*(self._release_leases(*each) for each in leases.items()), return_exceptions=True)
 
-    async def _give_back_leases(self, consumer: QueueConsumer, leases: list[Lease]) -> None:
+    async def _release_leases(self, consumer: QueueConsumer, leases: list[Lease]) -> None:
         turn = consumer.layout.turn([Released(lease) for lease in leases])
         await self._app.arun(lambda session: session.perform(turn, 1.0))
 

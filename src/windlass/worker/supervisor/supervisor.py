@@ -48,7 +48,7 @@ MIN_RESPAWN_DELAY_S, MAX_RESPAWN_DELAY_S = 0.1, 10.0  # doubles while runners di
 YOUNG_RUNNER_S = 2.0  # a runner that dies earlier probably died of its start, not of a job
 NO_DEADLINE_S = 1e9  # the grace of a replaced runner: 30 years
 LAG_WARNING_S = 5.0  # shorter blocks of the event loop are common, and a warning for each would be noise
-GIVE_BACK_TIMEOUT_S = 2.0  # for returning the jobs of killed runners at the end; then their leases expire
+RECLAIM_TIMEOUT_S = 2.0  # for returning the jobs of killed runners at the end; then their leases expire
 CONNECT_WARNING_AFTER_S = 1.0  # a start that waits longer for the server says so
 START_RETRY_S = 1.0  # after a group could not start: the cause, often the server or memory, needs time
 
@@ -213,7 +213,7 @@ class Supervisor:
         for group in self._groups:
             group.kill("it did not end within the grace period")
         if self._following:
-            await asyncio.wait(self._following, timeout=GIVE_BACK_TIMEOUT_S)
+            await asyncio.wait(self._following, timeout=RECLAIM_TIMEOUT_S)
         if self._following:
             log.error("The server does not answer; the jobs of the killed runners come back when their leases expire")
         await self._end(self._following)
@@ -273,7 +273,7 @@ class Supervisor:
             log.error("Runner %s was killed: %s; returning its jobs to their queues", group.holder, group.why)
         replacing = None if self._stopping.is_set() or group.leaving else asyncio.create_task(self._replace(group))
         await group.children_gone()
-        await self._give_back(group, ending)
+        await self._reclaim(group, ending)
         self._groups.remove(group)
         self._finished += group.slot_table.finished
         group.slot_table.close()
@@ -318,7 +318,7 @@ class Supervisor:
 
     # -- returning the jobs of a dead runner ---------------------------------------------------------
 
-    async def _give_back(self, group: RunnerGroup, ending: Ending) -> None:
+    async def _reclaim(self, group: RunnerGroup, ending: Ending) -> None:
         suspects = {entry.fence for entry in group.suspects()}
         rss = (ending.rss_kb or 0) * 1024 or group.rss
         told = Gone(ending.code, ending.signal, group.why, 0, rss, group.output.last)
@@ -339,9 +339,9 @@ class Supervisor:
             text = shortened(text if is_cause else f"one of {len(suspects)} suspects: {text}")
             return Crashed(lease, text, is_cause, keep_ms=keep_ms)
 
-        await asyncio.gather(*(self._give_back_of(group, queue, decide) for queue in group.settings.queues))
+        await asyncio.gather(*(self._reclaim_queue(group, queue, decide) for queue in group.settings.queues))
 
-    async def _give_back_of(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
+    async def _reclaim_queue(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
         try:
             outcomes = await reclaim(self._app, queue, group.holder, decide)
         except WindlassError as error:

@@ -160,7 +160,7 @@ class ForeignLayout:
         for outcome in outcomes:
             args += (outcome.lease.fence, *self._pack_outcome(outcome))
         call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))
-        return structs.replace(call, undo=self._give_back) if want else call
+        return structs.replace(call, undo=self._release) if want else call
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """Pack the verb and its three arguments."""
@@ -204,7 +204,7 @@ class ForeignLayout:
         payload = data if marks & FAILURE_JOB else self.decode(data)
         return Lease(self.queue, name, payload, fence, priority, failures, stalls, limits, holder, marks)
 
-    def _give_back(self, turn: Turn) -> Call[Turn] | None:
+    def _release(self, turn: Turn) -> Call[Turn] | None:
         return self.turn([Released(lease) for lease in turn.leases]) if turn.leases else None
 
     # -- while a job runs ------------------------------------------------------------------------

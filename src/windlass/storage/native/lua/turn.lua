@@ -47,7 +47,7 @@ local dropped = 0
 local expired = {} -- ids
 local replayed = begin_op()
 
-local function turn_reply(flags, base, ids, data, metas, scores, wait, taken_back)
+local function turn_reply(flags, base, ids, data, metas, scores, wait, swept)
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
@@ -55,7 +55,7 @@ local function turn_reply(flags, base, ids, data, metas, scores, wait, taken_bac
     local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
-  return { reading(), flags, base, ids, data, metas, priorities, wait, taken_back, size[OUTBOX], tick, lost, size[IDLE],
+  return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE],
     (dropped > 0 or #expired > 0) and dropped or nil, #expired > 0 and expired or nil }
 end
 
@@ -73,7 +73,7 @@ end
 if replayed then
   if type(replayed) == 'table' then return replayed end
   -- The recorded answer has the range of fences. The reply is the part of them that the holder still holds.
-  local flags, base, count, taken_back = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
+  local flags, base, count, swept = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
   base, count = tonumber(base), tonumber(count)
   local ids, scores, data = {}, {}, {}
   if count > 0 then
@@ -98,7 +98,7 @@ if replayed then
     data = call('HMGET', DATA, unpack(ids))
   end
   local metas = count > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
-  return turn_reply(flags, base, ids, data, metas, scores, -1, tonumber(taken_back))
+  return turn_reply(flags, base, ids, data, metas, scores, -1, tonumber(swept))
 end
 
 local changed = false
@@ -144,7 +144,7 @@ end
 ---------------------------------------------------------------------------------------------------
 -- Rare work. Its functions are defined inside the `if` below, because the server creates a function at each call
 
-local taken_back = 0
+local swept = 0
 local being_swept = false
 local lost_holders = size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}
 if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_holders > 0 then
@@ -172,7 +172,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     function settle.release(id, m, lease)
-      put_back(id, m, 0, lease.score)
+      place_again(id, m, 0, lease.score)
       publish_event(id, 'released')
     end
 
@@ -180,7 +180,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       m.failures = m.failures + 1
       set_mark(m, SUSPECT, false) -- the attempt ended without killing its process
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
-      put_back(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))
+      place_again(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))
       publish_event(id, 'retried')
     end
 
@@ -201,7 +201,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     function settle.suspect(id, m, lease, message)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       set_mark(m, SUSPECT, true)
-      put_back(id, m, 0, lease.score)
+      place_again(id, m, 0, lease.score)
       publish_event(id, 'crashed')
     end
 
@@ -213,7 +213,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
       else
-        put_back(id, m, 0, lease.score)
+        place_again(id, m, 0, lease.score)
         publish_event(id, 'crashed')
       end
     end
@@ -222,7 +222,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       call('HSET', LAST_ERRORS, id, 'no worker has registered the task ' .. task)
       call('ZADD', PARKED, 0, task .. '\0' .. id)
       call('PEXPIRE', PARKED, 2 * PARK_MS)
-      put_back(id, m, due + PARK_MS + PARKED_FRACTION)
+      place_again(id, m, due + PARK_MS + PARKED_FRACTION)
       publish_event(id, 'released')
     end
 
@@ -321,7 +321,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     local ended = tonumber(call('ZSCORE', HOLDERS, lost_holder))
     if is_raw(lost_holder) or now >= state.grace or ended <= state.grace_from then
       changed = true
-      local budget = MAX_ITEMS - taken_back
+      local budget = MAX_ITEMS - swept
       local members = budget > 0 and held_by(lost_holder, budget) or {}
       for _, member in ipairs(members) do
         local id = string.sub(member, #lost_holder + 2)
@@ -340,11 +340,11 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
           elseif m.stalls > m.max_stalls then
             end_for_good(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, max_dead)
           else
-            put_back(id, m, 0, lease.score)
+            place_again(id, m, 0, lease.score)
             publish_event(id, 'stalled')
           end
         end
-        taken_back = taken_back + 1
+        swept = swept + 1
       end
       if #members < budget then
         call('ZREM', HOLDERS, lost_holder)
@@ -455,9 +455,9 @@ end
 -- An idle turn writes nothing, with two exceptions: a retry ("!"), whose first try may still arrive, and the clock while there
 -- are holders, so that a silence of all callers shows up.
 if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= MAX_STEP_MS) then
-  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. taken_back)
+  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept)
 end
 if not state.paused then
   wake(made_ready > #ids and math.min(made_ready, call('ZCARD', READY)) or 0)
 end
-return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, taken_back)
+return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, swept)

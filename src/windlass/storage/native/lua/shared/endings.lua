@@ -16,7 +16,7 @@ local function keep_from_expiring(m)
 end
 
 -- Puts a job that was leased back into `ready` or `scheduled`, merged with the change that is blocked behind it.
-local function put_back(id, m, run_at, score)
+local function place_again(id, m, run_at, score)
   if m.failures + m.stalls > 0 or marked(m, SUSPECT) then keep_from_expiring(m) end
   local text = call('HGET', BLOCKED, id)
   if text then

@@ -98,7 +98,7 @@ function compare.leases(id)
     end_lease(id, lease)
     local m = read_meta(call('HGET', META, id))
     m.priority = math.floor(lease.score / PRIORITY_STEP)
-    put_back(id, m, 0, lease.score)
+    place_again(id, m, 0, lease.score)
   end
 end
 
@@ -127,7 +127,7 @@ function compare.blocked(id)
   if member then call('ZREM', SCHEDULED, member) end
   if score then m.priority = math.floor(score / PRIORITY_STEP) end
   call('ZREM', READY, id)
-  put_back(id, m, run_at, score)
+  place_again(id, m, run_at, score)
 end
 
 function compare.meta(id)
