@@ -30,7 +30,7 @@ class Stop(Enum):
     TIMEOUT = auto()
     CANCELLED = auto()
     SHUTDOWN = auto()
-    LOST = auto()
+    ABANDONED = auto()  # its lease was lost, or it does not stop when the worker ends: another worker may have the job
 
 
 class Attempt:
@@ -166,7 +166,7 @@ class Executor:
                 return attempt.retry_or_fail(plan, f"timed out after {plan.timeout:g} s")
             case Stop.CANCELLED | Stop.SHUTDOWN:
                 return Released(plan.lease)  # the server drops a cancelled job whatever its outcome
-            case Stop.LOST:
+            case Stop.ABANDONED:
                 return None
         return attempt.retry_or_fail(plan, "CancelledError: the job cancelled itself")
 

@@ -248,7 +248,7 @@ class ProcessExecutor(Executor):
             self._starter.wake()
             gone = await self._source.ending(child.pid)
             self._to_standby(child.ready.values())  # the child took these, but sent no valid answer
-        if one.stop is Stop.LOST:
+        if one.stop is Stop.ABANDONED:
             return None
         if never_started or one.stop in (Stop.CANCELLED, Stop.SHUTDOWN) or gone.why in ("cancelled", "shutdown"):
             return Released(lease)

@@ -183,7 +183,7 @@ class Runner:
         for executor in self.executors.values():
             for one in executor.running.values():
                 log.warning("%s: does not stop; it is returned to the queue when this process ends", one.plan.title)
-                one.stop = Stop.LOST
+                one.stop = Stop.ABANDONED
 
     async def release_running(self) -> None:
         """Return the running jobs, just before this process ends because its supervisor died."""
@@ -462,7 +462,7 @@ class Runner:
         if one.stop is None and type(outcome) is Completed and not self._logs_completed:
             self._settle(outcome)  # the fast path: most jobs end here
             return
-        if one.stop is Stop.LOST:
+        if one.stop is Stop.ABANDONED:
             self._settle(outcome or Released(one.plan.lease))  # the fence refuses it if another worker has the job
         elif outcome is not None:
             self._log_outcome(outcome, one)
@@ -490,7 +490,7 @@ class Runner:
             for plan in executor.withdraw_standby(queue):
                 self._settle(Released(plan.lease))
             for key in executor.running_keys(queue):
-                executor.stop(key, Stop.LOST)
+                executor.stop(key, Stop.ABANDONED)
 
     def restart_as(self, holder: str) -> None:
         """Stop every attempt, because all leases are lost, and lease under another holder name."""
@@ -498,7 +498,7 @@ class Runner:
             executor.withdraw_standby()
             for queue in self.consumers:
                 for key in executor.running_keys(queue):
-                    executor.stop(key, Stop.LOST)
+                    executor.stop(key, Stop.ABANDONED)
         for consumer in self.consumers.values():
             consumer.leases.restart_as(holder)
 
@@ -507,7 +507,7 @@ class Runner:
         for executor in self.executors.values():
             for plan in executor.withdraw_standby(queue, fence):
                 self._settle(Released(plan.lease))  # the fence refuses it if another worker has the job
-            executor.stop((queue, fence), Stop.LOST)
+            executor.stop((queue, fence), Stop.ABANDONED)
 
     def cancel(self, queue: str, id: str) -> None:
         """Stop a cancelled job if it runs here."""
