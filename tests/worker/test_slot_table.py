@@ -16,7 +16,7 @@ from windlass.worker.ipc.slot_table import NotASlotTable, Running, SlotTable, no
 
 def test_begin_and_end() -> None:
     slot_table = SlotTable.create(4)
-    assert (slot_table.entries, slot_table.running(), slot_table.finished, slot_table.ticked) == (4, [], 0, 0)
+    assert (slot_table.entries, slot_table.running(), slot_table.finished, slot_table.loop_alive_at) == (4, [], 0, 0)
     before = now_ms()
     slot_table.begin(2, 2**60, before + 500)
     slot_table.begin(0, 7)
@@ -29,8 +29,8 @@ def test_begin_and_end() -> None:
     slot_table.end(2)
     assert slot_table.running() == [free]
     assert slot_table.finished == 1
-    slot_table.tick()
-    assert before <= slot_table.ticked <= now_ms()
+    slot_table.mark_loop_alive()
+    assert before <= slot_table.loop_alive_at <= now_ms()
     slot_table.close()
     slot_table.close()
 

@@ -4,7 +4,7 @@ The runner writes it and the supervisor reads it. So the supervisor knows what r
 the runner's event loop is blocked.
 
     words of 8 bytes
-    0 magic   1 entries   2 tick (ms)   3 finished   4 safe until (ms)   5…7 spare
+    0 magic   1 entries   2 loop alive at (ms)   3 finished   4 safe until (ms)   5…7 spare
     8 + 4·slot:   fence (0 = none)   deadline (ms, 0 = none)   started (ms)   spare
 
 Times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. The runner is the only writer. It
@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 from windlass.errors import InvalidOption, WindlassError
 
 # Indexes into `SlotTable.words`.
-TICK = 2
+LOOP_ALIVE_AT = 2
 FINISHED = 3
 SAFE_UNTIL = 4
 FIRST = 8
@@ -100,13 +100,13 @@ class SlotTable:
         return self.words[FINISHED]
 
     @property
-    def ticked(self) -> int:
+    def loop_alive_at(self) -> int:
         """When the runner's event loop last ran; 0 before the first time."""
-        return self.words[TICK]
+        return self.words[LOOP_ALIVE_AT]
 
-    def tick(self) -> None:
+    def mark_loop_alive(self) -> None:
         """Record that the event loop runs."""
-        self.words[TICK] = monotonic_ns() // 1_000_000
+        self.words[LOOP_ALIVE_AT] = monotonic_ns() // 1_000_000
 
     @property
     def safe_until(self) -> float:

@@ -55,7 +55,7 @@ SLOW_TURN_AFTER_S = 0.5  # a slower turn goes to the background: its server may 
 PROGRESS_EVERY_S = 0.1  # between two progress reports of one job: enough for a person, cheap for the server
 DECLARE_EVERY_S = 300.0  # a purge or restore may remove declared schedules; they come back within this time
 OUTBOX_RETRY_S = 2.0  # after an error: the target queue's server may be down for a while
-ALIVE_EVERY_S = 0.1  # ticks of the event loop in the slot table: far below LAG_WARNING_S and any timeout
+ALIVE_EVERY_S = 0.1  # marks of the event loop in the slot table: far below LAG_WARNING_S and any timeout
 CANCEL_TIMEOUT_S = 0.5  # for cancelled jobs to clean up at the end of a drain; then the process ends
 
 
@@ -210,7 +210,7 @@ class Runner:
     async def _mark_alive(self) -> None:
         """Show the supervisor that the event loop runs, and return jobs that wait too long for a slot."""
         while True:
-            self._slot_table.tick()
+            self._slot_table.mark_loop_alive()
             for executor in self.executors.values():
                 for plan in executor.withdraw_stuck():
                     self._settle(Released(plan.lease))

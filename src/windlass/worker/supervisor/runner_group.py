@@ -194,7 +194,7 @@ class RunnerGroup:
 
     def loop_lag(self) -> float:
         """Return for how many seconds the runner's event loop has not run."""
-        return max(0, now_ms() - self.slot_table.ticked) / 1000 if self.slot_table.ticked else 0.0
+        return max(0, now_ms() - self.slot_table.loop_alive_at) / 1000 if self.slot_table.loop_alive_at else 0.0
 
     def lose_leases(self, queue: str) -> None:
         """Make the runner stop the jobs of one queue, whose leases could not be renewed."""
