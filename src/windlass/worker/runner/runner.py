@@ -347,7 +347,7 @@ class Runner:
                 self._settle(Released(lease))
         self._guard_queue(consumer, sent, turn)
         self._run_background(consumer)
-        self._level_shares()
+        self._level_served()
 
     def _report(self, consumer: QueueConsumer, sent: list[Outcome], turn: Turn) -> None:
         if turn.dropped:
@@ -363,8 +363,11 @@ class Runner:
                 title = in_one_line(f"{outcome.lease.queue}/{outcome.lease.id}")
                 log.warning("%s: lease lost; its outcome is ignored", title)
 
-    def _level_shares(self) -> None:
-        """Raise the share of idle queues to the lowest of the others: an idle queue must not save up turns."""
+    def _level_served(self) -> None:
+        """Raise `served` of idle queues to the lowest of the others.
+
+        Otherwise a queue that was idle would get all turns until its count catches up.
+        """
         idle = [each for each in self.consumers.values() if each.poll.is_empty or each.guard.suspended]
         least = min((each.served for each in self.consumers.values() if each not in idle), default=0.0)
         for consumer in idle:
