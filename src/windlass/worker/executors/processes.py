@@ -82,7 +82,7 @@ class ChildSource(Protocol):
         ...
 
 
-class BusyChild:
+class ChildConnection:
     """A running child, as its runner sees it."""
 
     def __init__(self, new: NewChild) -> None:
@@ -186,7 +186,7 @@ class ProcessExecutor(Executor):
         super().__init__(*given)
         self._source = source
         self._max_jobs = max_jobs
-        self._children: dict[int, BusyChild] = {}
+        self._children: dict[int, ChildConnection] = {}
         self._to_stop: dict[Key, Stop] = {}  # jobs to stop that a child may have taken from its prefetch already
 
     async def _drive(self, one: Attempt) -> None:
@@ -210,7 +210,7 @@ class ProcessExecutor(Executor):
             child = None
         try:
             if child is None:
-                child = self._children[one.slot] = BusyChild(await self._source.child(one.slot))
+                child = self._children[one.slot] = ChildConnection(await self._source.child(one.slot))
             if not has_it:
                 await child.send(plan)
             self._prefetch_jobs(child)
@@ -222,7 +222,7 @@ class ProcessExecutor(Executor):
         self._count_done(one.slot)
         return outcome
 
-    async def _answer(self, child: BusyChild, one: Attempt) -> Outcome | None:
+    async def _answer(self, child: ChildConnection, one: Attempt) -> Outcome | None:
         """Wait for the outcome of the job; None if the child dies."""
         while (frame := await child.answer()) is not None:
             header, body = frame
@@ -296,7 +296,7 @@ class ProcessExecutor(Executor):
 
     # -- prefetched jobs --------------------------------------------------------------------------------
 
-    def _prefetch_jobs(self, child: BusyChild) -> None:
+    def _prefetch_jobs(self, child: ChildConnection) -> None:
         """Fill a child's prefetch if jobs are so short that the child would wait longer for us than it works."""
         most = min(
             MAX_PREFETCHED, int(PREFETCH_WORK_S / max(self._typical, 1e-6)), len(self._standby) // max(1, self.limit)
@@ -307,7 +307,7 @@ class ProcessExecutor(Executor):
             self._standby.popleft()
             self._prefetched += 1
 
-    def _withdraw_prefetched(self, *children: BusyChild) -> None:
+    def _withdraw_prefetched(self, *children: ChildConnection) -> None:
         for child in children:
             self._to_standby(child.withdraw())
 

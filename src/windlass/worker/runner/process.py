@@ -69,7 +69,7 @@ def _loop_factory() -> Any:
 
 async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotTable, control_fd: int) -> None:
     control = FdStream(socket.socket(fileno=control_fd))
-    source = SupervisorSource(control)
+    source = ChildRequests(control)
     runner = Runner(
         app,
         settings,
@@ -106,7 +106,7 @@ async def _until_leases_expire(slot_table: SlotTable) -> None:
         await asyncio.sleep(SUPERVISOR_CHECK_EVERY_S)  # shared memory sends no event, so poll
 
 
-async def _handle_control(control: FdStream, runner: Runner, source: SupervisorSource) -> None:
+async def _handle_control(control: FdStream, runner: Runner, source: ChildRequests) -> None:
     draining: asyncio.Task[None] | None = None
     processes = runner.executors["process"]
     assert isinstance(processes, ProcessExecutor)
@@ -130,7 +130,7 @@ async def _handle_control(control: FdStream, runner: Runner, source: SupervisorS
             runner.shorten_drain(header["drain"])
 
 
-class SupervisorSource:
+class ChildRequests:
     """Gets children from the supervisor, over the control socket."""
 
     def __init__(self, control: FdStream) -> None:

@@ -31,7 +31,7 @@ RUNNER_ENTRY = "windlass.worker.runner.process:begin"
 CHILD_PERFORM = "windlass.worker.executors.processes:perform"
 
 
-class GroupChild:
+class ChildProcess:
     """A child, as the supervisor sees it."""
 
     def __init__(self, slot: int, forked: ForkedProcess, output: Output) -> None:
@@ -53,7 +53,7 @@ class RunnerGroup:
         self.holder = holder
         self.slot_table = SlotTable.create(settings.entries)
         self.output = Output()
-        self.children: dict[int, GroupChild] = {}
+        self.children: dict[int, ChildProcess] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # ended, and its jobs returned
         self.leaving = False
         self.why = ""  # why the supervisor kills the runner, if it does
@@ -62,7 +62,7 @@ class RunnerGroup:
         self.lag_logged = False
         self.lost_on: set[str] = set()  # queues whose leases could not be kept
         self.started_at = monotonic()
-        self.kept_at = dict.fromkeys(settings.queues, awake())  # when each queue's leases were last renewed
+        self.renewed_at = dict.fromkeys(settings.queues, awake())  # when each queue's leases were last renewed
         self.beating: set[str] = set()  # queues with a heartbeat under way
         self.unregistered = set(settings.queues)  # queues on which the holder is not registered yet
         self.rss: int | None = None
@@ -113,7 +113,7 @@ class RunnerGroup:
                     fds["prefetch"] = prefetch[1].fileno()
                 forked = await self.forkserver.fork("child", {"perform": CHILD_PERFORM}, fds)
                 output.close_writer()
-                child = self.children[slot] = GroupChild(slot, forked, output)
+                child = self.children[slot] = ChildProcess(slot, forked, output)
                 forked.exited.add_done_callback(lambda ending: self._on_child_exit(child, ending.result()))
             except (ForkServerGone, ForkRefused, OSError) as error:
                 log.error("Runner %s: cannot fork a child for slot %d: %s", self.holder, slot, error)
@@ -125,7 +125,7 @@ class RunnerGroup:
             except OSError:
                 pass  # the runner has died; without its socket the child ends
 
-    def _on_child_exit(self, child: GroupChild, ending: Ending) -> None:
+    def _on_child_exit(self, child: ChildProcess, ending: Ending) -> None:
         if self.children.get(child.slot) is child:
             del self.children[child.slot]
         child.output.drain()

@@ -404,7 +404,7 @@ class Supervisor:
             if beat.parked:
                 await self._unpark(group, queue)
         except KeyConflict as error:
-            group.kept_at[queue] = asked_at  # no worker can lease from a damaged queue, so its leases are safe
+            group.renewed_at[queue] = asked_at  # no worker can lease from a damaged queue, so its leases are safe
             return error
         except WindlassError as error:
             return error
@@ -412,7 +412,7 @@ class Supervisor:
             return None
         if register or beat.known:
             group.unregistered.discard(queue)
-            group.kept_at[queue] = asked_at
+            group.renewed_at[queue] = asked_at
         elif not group.leaving or group.slot_table.running():
             group.kill("it lost its leases")
         return None
@@ -490,11 +490,12 @@ class Supervisor:
             return  # it is being killed already
         now = awake()
         safe_until = {
-            queue: kept_at + self._lease_on(queue) * SAFE_LEASE_SHARE for queue, kept_at in group.kept_at.items()
+            queue: renewed_at + self._lease_on(queue) * SAFE_LEASE_SHARE
+            for queue, renewed_at in group.renewed_at.items()
         }
         group.slot_table.set_safe_until(max(safe_until.values()))
         late = [queue for queue, end in safe_until.items() if now > end]
-        if late and len(late) == len(group.kept_at):
+        if late and len(late) == len(group.renewed_at):
             group.kill("its leases could not be renewed")
             return
         for queue in set(late) - group.lost_on:  # for example one node of a cluster is down; the other queues go on
