@@ -121,7 +121,7 @@ class Worker:
         async def cancel(queue: str, id: str, fence: int | None) -> None:
             assert self._runner is not None
             if fence is not None:
-                self._runner.drop(queue, fence)
+                self._runner.stop_attempt(queue, fence)
             else:
                 self._runner.cancel(queue, id)
 

@@ -172,7 +172,7 @@ class Executor:
 
     def _end(self, one: Attempt, outcome: Outcome | None) -> None:
         if one.alarm is not None:
-            self._cancel_alarm(one.alarm, one, outcome)
+            self._after_timed_attempt(one.alarm, one, outcome)
         self._slot_table.end(one.slot)
         del self.running[one.key]
         self._free.append(one.slot)
@@ -182,7 +182,7 @@ class Executor:
         if self._standby:
             self._starter.wake()
 
-    def _cancel_alarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
+    def _after_timed_attempt(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
         """Called when an attempt with a time limit has ended."""
         alarm.cancel()
 

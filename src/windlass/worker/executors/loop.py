@@ -26,8 +26,8 @@ class LoopExecutor(Executor):
             one.alarm = self._loop.call_later(plan.timeout, self.stop, one.key, Stop.TIMEOUT)
         return attempt.arun(plan, one.job)
 
-    def _cancel_alarm(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
-        super()._cancel_alarm(alarm, one, outcome)
+    def _after_timed_attempt(self, alarm: asyncio.TimerHandle, one: Attempt, outcome: Outcome | None) -> None:
+        super()._after_timed_attempt(alarm, one, outcome)
         plan, took = one.plan, monotonic() - one.began
         if plan.timeout and isinstance(outcome, Completed) and took > plan.timeout:
             # The blocked event loop could not cancel the job, and its work is done.

@@ -1,9 +1,9 @@
 """The runner's process, forked by the forkserver. It obeys its supervisor on the control socket:
 
     from the supervisor   {"child": slot, "pid": n} + its socket and prefetch · {"gone": ending of a child, "pid": n}
-                      {"cancel": queue, "id": id} · {"drop": [queue, fence]} · {"retire": slot} · {"lose": queue}
+                      {"cancel": queue, "id": id} · {"stop_attempt": [queue, fence]} · {"retire": slot} · {"stop_queue": queue}
                       {"drain": seconds}
-    to the supervisor     {"lost": queue} · {"suspended": true} + {queue: why}
+    to the supervisor     {"holder_unknown": queue} · {"suspended": true} + {queue: why}
                       {"child": slot} · {"kill": slot, "why": text}
 
 If the supervisor dies, no process renews the leases: the runner returns all jobs at once and ends. If the supervisor is
@@ -76,7 +76,7 @@ async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotT
         holder,
         slot_table,
         source,
-        lambda queue: control.post({"lost": queue}),
+        lambda queue: control.post({"holder_unknown": queue}),
         lambda queues: control.post({"suspended": True}, msgspec.json.encode(queues)),
     )
     working = asyncio.create_task(runner.run())
@@ -118,12 +118,12 @@ async def _handle_control(control: FdStream, runner: Runner, source: ChildReques
             source.on_child_exit(header["pid"], msgspec.convert(header["gone"], Gone))
         elif "cancel" in header:
             runner.cancel(header["cancel"], header["id"])
-        elif "drop" in header:
-            runner.drop(*header["drop"])
+        elif "stop_attempt" in header:
+            runner.stop_attempt(*header["stop_attempt"])
         elif "retire" in header:
             processes.retire(header["retire"])
-        elif "lose" in header:
-            runner.lose_leases(header["lose"])
+        elif "stop_queue" in header:
+            runner.stop_jobs(header["stop_queue"])
         elif "drain" in header and draining is None:
             draining = asyncio.create_task(runner.drain(header["drain"]))
         elif "drain" in header:

@@ -69,13 +69,13 @@ class Runner:
         holder: str,
         slot_table: SlotTable,
         source: ChildSource,
-        on_lost: Callable[[str], None],
+        on_holder_unknown: Callable[[str], None],
         on_suspended: Callable[[dict[str, str]], None] = lambda queues: None,
     ) -> None:
         self._app = app
         self._settings = settings
         self._slot_table = slot_table
-        self._on_lost = on_lost
+        self._on_holder_unknown = on_holder_unknown
         self._on_suspended = on_suspended
         self._changed = asyncio.Event()
         slots = settings.slots
@@ -337,7 +337,7 @@ class Runner:
             return
         self._report(consumer, sent, turn)
         if turn.lost and self._leasing:
-            self._on_lost(consumer.queue)
+            self._on_holder_unknown(consumer.queue)
         for outcome in turn.undecodable:
             self._settle_undecodable(consumer, outcome)
         if self._leasing:
@@ -483,7 +483,7 @@ class Runner:
             consumer.poll.wake()
         self._notify()
 
-    def lose_leases(self, queue: str) -> None:
+    def stop_jobs(self, queue: str) -> None:
         """Stop all jobs of one queue, because its leases could not be renewed.
 
         The jobs are still returned to the queue: if the server itself hung, it knows our holder name, and the next
@@ -505,7 +505,7 @@ class Runner:
         for consumer in self.consumers.values():
             consumer.leases.restart_as(holder)
 
-    def drop(self, queue: str, fence: int) -> None:
+    def stop_attempt(self, queue: str, fence: int) -> None:
         """Stop one attempt that has lost its job."""
         for executor in self.executors.values():
             for plan in executor.withdraw_standby(queue, fence):
@@ -676,7 +676,7 @@ class Runner:
                 len(lost),
             )
         for fence in lost:
-            self.drop(consumer.queue, fence)
+            self.stop_attempt(consumer.queue, fence)
 
     async def _empty_outbox(self, consumer: QueueConsumer) -> None:
         try:

@@ -92,7 +92,7 @@ class RunnerGroup:
         try:
             while (frame := await self.control.receive()) is not None:
                 header, body, _ = frame
-                if "lost" in header and header["lost"] not in self.unregistered:
+                if "holder_unknown" in header and header["holder_unknown"] not in self.unregistered:
                     self.kill("it lost its leases")
                 elif "child" in header:
                     self._spawn(self._fork_child(header["child"]))
@@ -153,13 +153,13 @@ class RunnerGroup:
         if not ended or ended < len(fences):
             self._post({"cancel": queue, "id": id})
 
-    def drop(self, queue: str, fence: int) -> None:
+    def stop_attempt(self, queue: str, fence: int) -> None:
         """Stop one attempt that has lost its job, in a child or in the runner."""
         for entry in self.slot_table.running():
             if entry.fence == fence and entry.slot in self._of_children:
                 self.end_child(entry.slot, "cancelled", fence)
                 return
-        self._post({"drop": [queue, fence]})
+        self._post({"stop_attempt": [queue, fence]})
 
     def end_child(self, slot: int, why: str, fence: int = 0) -> None:
         """End the child of a slot, with SIGTERM first. `fence` is that of the job that caused it, if any."""
@@ -196,9 +196,9 @@ class RunnerGroup:
         """Return for how many seconds the runner's event loop has not run."""
         return max(0, now_ms() - self.slot_table.loop_alive_at) / 1000 if self.slot_table.loop_alive_at else 0.0
 
-    def lose_leases(self, queue: str) -> None:
+    def stop_jobs(self, queue: str) -> None:
         """Make the runner stop the jobs of one queue, whose leases could not be renewed."""
-        self._post({"lose": queue})
+        self._post({"stop_queue": queue})
 
     def measure_memory(self) -> None:
         """Measure the memory of runner and children, and retire children above max_rss."""

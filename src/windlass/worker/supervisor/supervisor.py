@@ -254,7 +254,7 @@ class Supervisor:
 
         async def cancel(queue: str, id: str, fence: int | None) -> None:
             if fence is not None:
-                group.drop(queue, fence)
+                group.stop_attempt(queue, fence)
             else:
                 group.cancel(queue, id, await self._cancelled(group.holder, queue, id))
 
@@ -500,7 +500,7 @@ class Supervisor:
             return
         for queue in set(late) - group.lost_on:  # for example one node of a cluster is down; the other queues go on
             log.error("Queue %s: leases could not be renewed; stopping its running jobs", queue)
-            group.lose_leases(queue)
+            group.stop_jobs(queue)
         group.lost_on = set(late)
 
     def _recycle(self, group: RunnerGroup) -> None:
