@@ -616,7 +616,7 @@ async def test_a_worker_that_found_only_forged_jobs_looks_for_more_at_once(
     consumer = QueueConsumer(app, raw_queue.name, 1, frozenset({"loop"}), "w", 15.0, lambda: None)
     _, turn = await consumer.turn(1)
     assert [outcome.lease.id for outcome in turn.undecodable] == ["a"]
-    assert not consumer.poll.is_empty
+    assert not consumer.poll.looks_empty
     assert consumer.wants_poll(0.0), "there may be sound ones behind it"
     assert settle(raw_queue, *turn.undecodable) == (True,)
 

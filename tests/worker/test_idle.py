@@ -18,7 +18,7 @@ from windlass.storage.formats import SOON_MS
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.job import Change, NewJob
-from windlass.worker.runner.poll_timer import MAX_POLL_S, MIN_POLL_S, SOLO_WORKERS
+from windlass.worker.runner.poll_timer import MAX_POLL_S, MIN_POLL_S, FULL_RATE_WAITERS
 from windlass.worker.runner.queue_consumer import QueueConsumer
 
 
@@ -83,7 +83,7 @@ async def waiters(server: Server) -> AsyncIterator[Callable[[int], Awaitable[Que
         await app.queue("quiet").apurge()
 
 
-@pytest.mark.parametrize("waiting", [0, SOLO_WORKERS])
+@pytest.mark.parametrize("waiting", [0, FULL_RATE_WAITERS])
 async def test_few_workers_poll_once_a_second(waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int) -> None:
     consumer = await waiters(waiting)
     for _ in range(5):
@@ -92,7 +92,7 @@ async def test_few_workers_poll_once_a_second(waiters: Callable[[int], Awaitable
         assert before + MIN_POLL_S <= consumer.poll.next_at <= monotonic() + MIN_POLL_S
 
 
-@pytest.mark.parametrize(("waiting", "longest"), [(3 * SOLO_WORKERS, 3 * MIN_POLL_S), (1000, MAX_POLL_S)])
+@pytest.mark.parametrize(("waiting", "longest"), [(3 * FULL_RATE_WAITERS, 3 * MIN_POLL_S), (1000, MAX_POLL_S)])
 async def test_with_more_waiting_workers_each_polls_less_often(
     waiters: Callable[[int], Awaitable[QueueConsumer]], waiting: int, longest: float
 ) -> None:

@@ -48,11 +48,11 @@ class PendingOutcomes:
         self._notify()
 
     def _delay(self, outcome: Outcome, wait_s: float) -> None:
-        def release() -> None:
+        def send_now() -> None:
             self._ready.append(self._delayed.pop(timer))
             self._notify()
 
-        timer = asyncio.get_running_loop().call_later(wait_s, release)
+        timer = asyncio.get_running_loop().call_later(wait_s, send_now)
         self._delayed[timer] = outcome
 
     def end_delays(self) -> None:

@@ -15,7 +15,7 @@ from windlass.storage.port import Turn
 from windlass.values.decode_guard import DecodeGuard
 
 MIN_POLL_S = 1.0  # with few waiting workers, a lost wake-up delays a job by at most this
-SOLO_WORKERS = 4  # with more waiting workers, each polls less often, so that all together poll about as often as four
+FULL_RATE_WAITERS = 4  # if more workers wait, each polls less often: all together poll about as often as four
 MAX_POLL_S = MAX_POLL_MS / 1000
 MIN_SHARED_POLL_S = 0.2  # lower bound of the random pause when many workers poll: keeps a lucky worker from spinning
 MAX_PROBING_S = MAX_PROBING_MS / 1000
@@ -26,7 +26,7 @@ class PollTimer:
     """When to poll one queue: learns from replies, wake-ups and errors. Sends nothing itself."""
 
     def __init__(self, guard: DecodeGuard, lease_s: float, *, strictly: bool) -> None:
-        self.idle = asyncio.Event()  # the queue looks empty and the runner has free slots
+        self.needs_wake_up = asyncio.Event()  # the queue looks empty and the runner has free slots
         self._guard = guard
         # At most a lease: a job that a peer leases after a poll and then loses is found in time.
         self._longest_s = min(MAX_POLL_S, lease_s)
@@ -59,17 +59,17 @@ class PollTimer:
     def wake(self) -> None:
         """Record that the queue may have jobs."""
         self._more = True
-        self.idle.clear()
+        self.needs_wake_up.clear()
 
     @property
-    def is_empty(self) -> bool:
+    def looks_empty(self) -> bool:
         """Whether the last poll found nothing and no wake-up came since."""
         return self._found_nothing and not self._more
 
     @property
     def probe_is_enough(self) -> bool:
         """Whether a probe is enough: the queue was empty, no wake-up came, and a turn was not long ago."""
-        return self.is_empty and monotonic() < self._full_poll_at
+        return self.looks_empty and monotonic() < self._full_poll_at
 
     @property
     def next_at(self) -> float:
@@ -102,12 +102,12 @@ class PollTimer:
             self._found_nothing = False
         elif want:
             self._found_nothing = True
-            self.idle.set()
+            self.needs_wake_up.set()
             longest = MAX_PROBING_S * uniform(0.7, 1.0)  # spreads workers that started together
             self._full_poll_at = monotonic() + (
                 longest if turn.next_work_in is None else min(longest, turn.next_work_in)
             )
-            self._poll_every_s = max(MIN_POLL_S, min(self._longest_s, MIN_POLL_S * turn.waiting / SOLO_WORKERS))
+            self._poll_every_s = max(MIN_POLL_S, min(self._longest_s, MIN_POLL_S * turn.waiting / FULL_RATE_WAITERS))
             self._poll_at = self._choose_poll_at()
 
     def _choose_poll_at(self) -> float:

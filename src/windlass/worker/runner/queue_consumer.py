@@ -60,7 +60,7 @@ class QueueConsumer:
         self.kinds = kinds
         self.shares = dict.fromkeys(kinds, 1.0)  # recent share of each kind among the queue's jobs: an upper estimate
         self.served = 0.0
-        self.turned_at = 0.0  # when the last turn began
+        self.turn_began_at = 0.0  # when the last turn began
         self.slow = False  # a turn has been running for SLOW_TURN_AFTER_S
         self.outbox = 0
         self.forwarding = False

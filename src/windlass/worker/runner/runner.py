@@ -244,7 +244,7 @@ class Runner:
         for kind, count in reserved.items():
             self._reserved[kind] += count
         turning = self._turn(consumer, want, probe=consumer.may_probe(want))
-        consumer.turned_at = monotonic()
+        consumer.turn_began_at = monotonic()
         if want:  # before the other turn loop chooses a queue
             consumer.poll.begin()
         try:
@@ -287,10 +287,10 @@ class Runner:
         """Choose the next queue and how many jobs to lease from it."""
         now = monotonic()
         self._batching = False
-        for consumer in sorted(self.consumers.values(), key=lambda each: (each.served, not each.poll.is_empty)):
+        for consumer in sorted(self.consumers.values(), key=lambda each: (each.served, not each.poll.looks_empty)):
             if consumer.poll.is_backing_off(now) or consumer.slow or consumer.leases.reconciling:
                 continue
-            if self._leasing and now < consumer.turned_at + MIN_TURN_INTERVAL_S and self._has_work(consumer):
+            if self._leasing and now < consumer.turn_began_at + MIN_TURN_INTERVAL_S and self._has_work(consumer):
                 self._batching = True
                 break  # its turn comes soon, and another queue must not take it
             wanted = self._leasing and consumer.wants_poll(now)
@@ -368,7 +368,7 @@ class Runner:
 
         Otherwise a queue that was idle would get all turns until its count catches up.
         """
-        idle = [each for each in self.consumers.values() if each.poll.is_empty or each.guard.suspended]
+        idle = [each for each in self.consumers.values() if each.poll.looks_empty or each.guard.suspended]
         least = min((each.served for each in self.consumers.values() if each not in idle), default=0.0)
         for consumer in idle:
             consumer.served = max(consumer.served, least)
@@ -378,7 +378,7 @@ class Runner:
     def _admit_all(self, consumer: QueueConsumer, leases: Sequence[Lease]) -> None:
         kinds = [self._admit(lease) for lease in leases]
         if self._undecodable or not consumer.guard.all_decoded:
-            self._sort_undecodable(consumer, leases, kinds)
+            self._record_decoding(consumer, leases, kinds)
         if len(consumer.kinds) == 1 or not any(kinds):
             return
         came = Counter(kind for kind in kinds if kind)
@@ -408,7 +408,7 @@ class Runner:
         self._settle(UnknownTask(lease, planned.task or ""))  # a worker inside another program has no processes
         return None
 
-    def _sort_undecodable(self, consumer: QueueConsumer, leases: Sequence[Lease], kinds: Sequence[str | None]) -> None:
+    def _record_decoding(self, consumer: QueueConsumer, leases: Sequence[Lease], kinds: Sequence[str | None]) -> None:
         """Tell the queue's guard, in lease order, which jobs of a batch could be decoded."""
         for lease, kind in zip(leases, kinds, strict=True):
             if (broken := self._undecodable.pop(lease.fence, None)) is not None:

@@ -86,7 +86,7 @@ class _Lists(Subscriber):
         return session.listen(layout.counts().keys, layout.wake_channel, layout.peek)
 
     def before_next(self) -> Awaitable[object]:
-        return self._consumer.poll.idle.wait()
+        return self._consumer.poll.needs_wake_up.wait()
 
     async def received(self, channel: str, message: bytes) -> None:
         self._consumer.poll.wake()

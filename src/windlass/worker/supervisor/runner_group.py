@@ -217,7 +217,7 @@ class RunnerGroup:
         self.why = self.why or why
         self.runner.signal(signal.SIGKILL)
 
-    def end(self) -> None:
+    def kill_children(self) -> None:
         """Kill the children of a runner that is gone, and close its control socket."""
         for child in list(self.children.values()):
             child.why = child.why or "shutdown"

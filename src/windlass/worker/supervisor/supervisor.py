@@ -263,7 +263,7 @@ class Supervisor:
         )
         ending = await asyncio.shield(group.runner.exited)
         listening.cancel()
-        group.end()
+        group.kill_children()
         if group.forkserver.gone.done():
             group.why = group.why or "the forkserver died"
         in_order = group.leaving and ending.code == 0
