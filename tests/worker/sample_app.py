@@ -1,4 +1,4 @@
-"""An app for the forkserver to import, and the jobs that its children run: `perform` looks its job up by name."""
+"""An app for the forkserver to import, and the jobs that its children run: `run_job` looks its job up by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def many_facts(app: Windlass) -> dict[str, Any]:
     return {"many": ["x" * 128] * (MAX_HEADER_BYTES // 128 + 1)}
 
 
-def perform(app: Windlass, header: dict[str, Any], body: bytes, link: Link) -> Answer:
+def run_job(app: Windlass, header: dict[str, Any], body: bytes, link: Link) -> Answer:
     answer: Answer = globals()[f"job_{header['run']}"](header, body, link)
     return answer
 
@@ -112,7 +112,7 @@ def job_late_word(header: dict[str, Any], body: bytes, link: Link) -> Answer:
 
 
 def job_fork(header: dict[str, Any], body: bytes, link: Link) -> Answer:
-    """One copy returns, one raises, and both come out of `perform` a second time."""
+    """One copy returns, one raises, and both come out of `run_job` a second time."""
     if os.fork() == 0:
         link.send({"progress": "from a copy"})
         return {"end": "copy"}, b""

@@ -152,7 +152,7 @@ async def test_a_job_cannot_close_the_output(forkserver: ForkServer) -> None:
 async def test_serve_needs_no_forkserver() -> None:
     here, there = socket.socketpair()
     app: Any = sample_app.app
-    thread = threading.Thread(target=child.serve, args=(there, app, sample_app.perform))
+    thread = threading.Thread(target=child.serve, args=(there, app, sample_app.run_job))
     thread.start()
     frames.send(here, {"run": "echo"}, b"x")
     assert frames.receive(here) == ({"end": "done"}, b"x")

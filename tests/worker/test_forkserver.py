@@ -30,7 +30,7 @@ from windlass.worker.supervisor.forkserver_process import GC_THRESHOLD
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE = "tests.worker.sample_app:app"
-PERFORM = "tests.worker.sample_app:perform"
+RUN_JOB = "tests.worker.sample_app:run_job"
 
 pytestmark = pytest.mark.skipif(not process_info.HAS_PROC, reason="these tests look into /proc")
 
@@ -58,7 +58,7 @@ class Child:
         fds = {"frames": theirs.fileno(), "output": write}
         if self._slot_table is not None:
             fds["slot_table"] = self._slot_table
-        arguments = {"perform": PERFORM, "entry": "windlass.worker.executors.child:begin"}
+        arguments = {"run_job": RUN_JOB, "entry": "windlass.worker.executors.child:begin"}
         with theirs:
             try:
                 self.forked = await self._forkserver.fork(self._role, arguments, fds)
@@ -122,7 +122,7 @@ async def test_facts_and_arguments_grow_with_the_app() -> None:
     async with await ForkServer.open(SAMPLE, facts="tests.worker.sample_app:many_facts") as forkserver:
         many = forkserver.facts["many"]
         assert sum(map(len, many)) > MAX_HEADER_BYTES
-        arguments = {"entry": "windlass.worker.executors.child:begin", "perform": PERFORM, "many": many}
+        arguments = {"entry": "windlass.worker.executors.child:begin", "run_job": RUN_JOB, "many": many}
         forked = await forkserver.fork("runner", arguments)
         assert (await asyncio.wait_for(asyncio.shield(forked.exited), LIMIT_S)).code == 70, "it lacks its descriptor"
 
@@ -237,7 +237,7 @@ async def test_requests_that_must_not_be_forked(forkserver: ForkServer) -> None:
         ("parent", {}, "no role 'parent'"),
         ("runner", {"entry": "os:system"}, "must be a function of Windlass"),
         ("runner", {"entry": "windlass.worker.nowhere:run"}, "no function"),
-        ("child", {"perform": "tests.worker.sample_app:nothing"}, "no function"),
+        ("child", {"run_job": "tests.worker.sample_app:nothing"}, "no function"),
     ):
         with pytest.raises(ForkRefused, match=message):
             await forkserver.fork(role, arguments)
@@ -357,7 +357,7 @@ async def test_closing_ends_all() -> None:
     assert stubborn.forked.exited.result().signal == signal.SIGKILL
     assert none_alive([*pids, quiet.forked.pid, stubborn.forked.pid])
     with pytest.raises(ForkServerGone):
-        await forkserver.fork("child", {"perform": PERFORM})
+        await forkserver.fork("child", {"run_job": RUN_JOB})
     await forkserver.close()
     await quiet.__aexit__(None, None, None)
     await stubborn.__aexit__(None, None, None)
@@ -429,7 +429,7 @@ async def test_many_at_once_leave_no_zombie_and_no_descriptor(forkserver: ForkSe
 
 
 async def test_a_cancelled_fork_leaves_no_child(forkserver: ForkServer) -> None:
-    forking = asyncio.create_task(forkserver.fork("child", {"perform": PERFORM}))
+    forking = asyncio.create_task(forkserver.fork("child", {"run_job": RUN_JOB}))
     await asyncio.sleep(0)
     forking.cancel()
     await asyncio.wait([forking])

@@ -18,7 +18,7 @@ from windlass.storage.formats import SOON_MS
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.job import Change, NewJob
-from windlass.worker.runner.poll_timer import MAX_POLL_S, MIN_POLL_S, FULL_RATE_WAITERS
+from windlass.worker.runner.poll_timer import FULL_RATE_WAITERS, MAX_POLL_S, MIN_POLL_S
 from windlass.worker.runner.queue_consumer import QueueConsumer
 
 

@@ -166,7 +166,7 @@ class Bench:
         return NewChild(self._pids, ours, self.prefetch(inlet, outlet) if self.prefetch else None)
 
     def _serve(self, pid: int, sock: socket.socket, jobs: socket.socket) -> None:
-        def perform(app: object, header: Any, body: bytes, link: Any) -> Any:
+        def run_job(app: object, header: Any, body: bytes, link: Any) -> Any:
             id = msgspec.msgpack.decode(body)["id"]
             self.performed.append((pid, id))
             try:
@@ -178,7 +178,7 @@ class Bench:
 
         with sock, jobs:
             self.may_serve.wait(PATIENCE)
-            child.serve(sock, self.app, perform, prefetch=jobs if self.prefetch else None)
+            child.serve(sock, self.app, run_job, prefetch=jobs if self.prefetch else None)
 
     async def ending(self, pid: int) -> Gone:
         await self.ended.wait()

@@ -25,7 +25,7 @@ from windlass.worker.ipc.frames import FrameError, Header
 from windlass.worker.ipc.prefetch import open_outlet, take
 from windlass.worker.ipc.slot_table import SlotTable
 
-Perform = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
+RunJob = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
 RUN: Header = {"run": "a lease"}
 MAX_MESSAGE_CHARS = 16 * 1024  # leaves the header far below MAX_HEADER_BYTES
@@ -64,11 +64,11 @@ class Link:
 
 
 def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-    """Run a new child; the forkserver calls this. `arguments["perform"]` names the function that runs a job."""
-    perform: Perform = find_function(arguments["perform"])
+    """Run a new child; the forkserver calls this. `arguments["run_job"]` names the function that runs a job."""
+    run_job: RunJob = find_function(arguments["run_job"])
     slot_table = SlotTable.attach(fds["slot_table"]) if "slot_table" in fds else None
     prefetch = open_outlet(fds["prefetch"]) if "prefetch" in fds else None
-    serve(socket.socket(fileno=fds["frames"]), app, perform, slot_table, prefetch)
+    serve(socket.socket(fileno=fds["frames"]), app, run_job, slot_table, prefetch)
 
 
 def find_function(name: str) -> Any:
@@ -83,7 +83,7 @@ def find_function(name: str) -> Any:
 def serve(
     sock: socket.socket,
     app: object,
-    perform: Perform,
+    run_job: RunJob,
     slot_table: SlotTable | None = None,
     prefetch: socket.socket | None = None,
 ) -> None:
@@ -94,7 +94,7 @@ def serve(
         if "run" not in header:
             raise FrameError(f"a child accepts only frames with 'run', and received {sorted(header)}")
         link = Link(sock, lock, slot_table)
-        answer = _run(app, perform, header, body, link)
+        answer = _run(app, run_job, header, body, link)
         if not _answer(link, answer):
             return
 
@@ -113,10 +113,10 @@ def _receive(sock: socket.socket) -> tuple[Header, bytes] | None:
         return None
 
 
-def _run(app: object, perform: Perform, header: Header, body: bytes, link: Link) -> tuple[Header, bytes]:
+def _run(app: object, run_job: RunJob, header: Header, body: bytes, link: Link) -> tuple[Header, bytes]:
     pid = os.getpid()
     try:
-        return perform(app, header, body, link)
+        return run_job(app, header, body, link)
     except BaseException as error:
         return _error_header(error), b""
     finally:

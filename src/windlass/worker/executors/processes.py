@@ -233,7 +233,7 @@ class ProcessExecutor(Executor):
                 return Completed(one.plan.lease)
             elif header.get("end") == "outcome":
                 return replace_lease(_read_outcome(body), one.plan.lease)
-            else:  # `perform` itself failed: a bug, reported as the job's failure
+            else:  # `run_job` itself failed: a bug, reported as the job's failure
                 return attempt.retry_or_fail(one.plan, f"{header.get('type')}: {header.get('message')}")
         return None
 
@@ -406,7 +406,7 @@ class ChildJobServices:
         return self._app.hand_over(lease.queue, call)
 
 
-def perform(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tuple[dict[str, Any], bytes]:
+def run_job(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tuple[dict[str, Any], bytes]:
     """Run one job in a child: plan, run, answer with the outcome."""
     lease = _read_lease(body)
     planned = attempt.plan(app, lease)

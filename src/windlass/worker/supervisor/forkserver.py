@@ -149,7 +149,7 @@ class ForkServer:
         In `fds`, "output" becomes stdout and stderr; the process's entry gets the others under their names. A child
         needs "frames". Our copies stay open, so the caller must close them.
 
-        A child's arguments name the function `perform`. A runner's name its `entry`, a function of Windlass that is
+        A child's arguments name the function `run_job`. A runner's name its `entry`, a function of Windlass that is
         called with (app, arguments, fds).
         """
         names = dict(fds or {})

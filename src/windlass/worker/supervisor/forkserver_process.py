@@ -375,7 +375,7 @@ class _Service:
 def _entry(role: str, arguments: dict[str, Any]) -> Entry:
     """Find the entry function of a role before the fork, so that all forks share its imports."""
     if role == "child":
-        child.find_function(arguments["perform"])
+        child.find_function(arguments["run_job"])
         return child.begin
     if role != "runner":
         raise InvalidOption(f"no role {role!r}: fork a 'child' or a 'runner'")

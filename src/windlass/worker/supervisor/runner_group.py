@@ -28,7 +28,7 @@ log = logging.getLogger("windlass.supervisor")
 
 SHUTDOWN_KILL_GRACE_S = 0.2  # from SIGTERM to SIGKILL at the end of a shutdown, when the jobs' grace is over
 RUNNER_ENTRY = "windlass.worker.runner.process:begin"
-CHILD_PERFORM = "windlass.worker.executors.processes:perform"
+CHILD_RUN_JOB = "windlass.worker.executors.processes:run_job"
 
 
 class ChildProcess:
@@ -111,7 +111,7 @@ class RunnerGroup:
                 fds = {"frames": far.fileno(), "output": output.writer}
                 if prefetch:
                     fds["prefetch"] = prefetch[1].fileno()
-                forked = await self.forkserver.fork("child", {"perform": CHILD_PERFORM}, fds)
+                forked = await self.forkserver.fork("child", {"run_job": CHILD_RUN_JOB}, fds)
                 output.close_writer()
                 child = self.children[slot] = ChildProcess(slot, forked, output)
                 forked.exited.add_done_callback(lambda ending: self._on_child_exit(child, ending.result()))
