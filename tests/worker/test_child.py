@@ -128,7 +128,7 @@ async def test_output_waits_once_for_a_stalled_reader(monkeypatch: pytest.Monkey
             return []
 
     monkeypatch.setattr(child, "select", SimpleNamespace(poll=Stalled, POLLOUT=select.POLLOUT))
-    output = child.Output(-1)
+    output = child.NonBlockingOutput(-1)
     for _ in range(100):
         output.write(b"x")
     assert waits == [child.STALLED_READER_TIMEOUT_S * 1000] + [0.0] * 99

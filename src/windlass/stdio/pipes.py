@@ -104,7 +104,7 @@ class Lines:
             pass  # the service has ended, and its event loop is closed
 
 
-class Output:
+class OutputPipe:
     """Writes lines to a file descriptor. A slow reader makes `write` wait, but does not block the event loop."""
 
     def __init__(self, fd: int) -> None:

@@ -39,7 +39,7 @@ from windlass.stdio.messages import (
     write_assignment,
     write_message,
 )
-from windlass.stdio.pipes import Batch, Lines, Output, TooLong
+from windlass.stdio.pipes import Batch, Lines, OutputPipe, TooLong
 from windlass.stdio.wakeups import QueueWakeups
 from windlass.storage.compat.processor import LOST_AFTER_S, TICK_S
 from windlass.transport.subscription import follow
@@ -63,7 +63,7 @@ Event = Batch | Wake | OwnTick | None  # None: end the service
 
 async def serve(app: Windlass, dispatcher: Dispatcher, identity: Identity, tick: float | None) -> int:
     """Run the service on the standard streams until its input ends. Returns the exit code."""
-    loop, service = asyncio.get_running_loop(), Service(app, dispatcher, identity, Output(1))
+    loop, service = asyncio.get_running_loop(), Service(app, dispatcher, identity, OutputPipe(1))
     working = asyncio.create_task(service.run(tick))
     signals: list[int] = []
 
@@ -93,7 +93,7 @@ async def serve(app: Windlass, dispatcher: Dispatcher, identity: Identity, tick:
 class Service:
     """One service. It handles its events one after the other."""
 
-    def __init__(self, app: Windlass, dispatcher: Dispatcher, identity: Identity, output: Output) -> None:
+    def __init__(self, app: Windlass, dispatcher: Dispatcher, identity: Identity, output: OutputPipe) -> None:
         self._app = app
         self._dispatcher = dispatcher
         self._identity = identity

@@ -61,7 +61,7 @@ class NonBlockingStderr:
 STDERR = NonBlockingStderr()
 
 
-class Output:
+class CapturedOutput:
     """A pipe for the output of one process. The process gets `writer`; the event loop reads the other end."""
 
     def __init__(self) -> None:

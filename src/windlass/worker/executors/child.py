@@ -164,7 +164,7 @@ STALLED_READER_TIMEOUT_S = 2.0  # then output is dropped: a stalled reader must 
 _PIPE_BUF_BYTES = 4096  # a pipe that polls as writable takes this much without blocking (PIPE_BUF)
 
 
-class Output(io.RawIOBase):
+class NonBlockingOutput(io.RawIOBase):
     """Standard output or error that never blocks a job for long and never fails it.
 
     If the reader stalls, it waits once for STALLED_READER_TIMEOUT_S and then drops output until the reader goes on. If
@@ -217,7 +217,7 @@ class _Unclosable(io.BufferedWriter):
 
 
 def take_over_output() -> None:
-    """Put `Output` under `sys.stdout` and `sys.stderr`.
+    """Put `NonBlockingOutput` under `sys.stdout` and `sys.stderr`.
 
     Call it before the app is imported: the app's log handlers keep these streams, and they work in every fork.
     """
@@ -227,7 +227,7 @@ def take_over_output() -> None:
 
 def _text_on(fd: int) -> TextIO:
     # A small buffer, so that each write fits into a pipe that polls as writable.
-    buffered = _Unclosable(Output(fd), _PIPE_BUF_BYTES)
+    buffered = _Unclosable(NonBlockingOutput(fd), _PIPE_BUF_BYTES)
     return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 

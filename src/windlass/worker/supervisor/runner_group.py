@@ -20,7 +20,7 @@ from windlass.worker.executors.processes import Gone
 from windlass.worker.ipc.frames import FdStream, FrameError
 from windlass.worker.ipc.prefetch import new_pair
 from windlass.worker.ipc.slot_table import Running, SlotTable, now_ms
-from windlass.worker.output import Output
+from windlass.worker.output import CapturedOutput
 from windlass.worker.settings import Settings
 from windlass.worker.supervisor.forkserver import Ending, ForkedProcess, ForkRefused, ForkServer, ForkServerGone
 
@@ -34,7 +34,7 @@ CHILD_RUN_JOB = "windlass.worker.executors.processes:run_job"
 class ChildProcess:
     """A child, as the supervisor sees it."""
 
-    def __init__(self, slot: int, forked: ForkedProcess, output: Output) -> None:
+    def __init__(self, slot: int, forked: ForkedProcess, output: CapturedOutput) -> None:
         self.slot = slot
         self.forked = forked
         self.output = output
@@ -52,7 +52,7 @@ class RunnerGroup:
         self.settings = settings
         self.holder = holder
         self.slot_table = SlotTable.create(settings.entries)
-        self.output = Output()
+        self.output = CapturedOutput()
         self.children: dict[int, ChildProcess] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # ended, and its jobs returned
         self.leaving = False
@@ -104,7 +104,7 @@ class RunnerGroup:
             self.kill(f"its control socket sent an invalid frame ({error})")
 
     async def _fork_child(self, slot: int) -> None:
-        output = Output()
+        output = CapturedOutput()
         with ExitStack() as copies:  # both sides get copies of their own, so ours are closed
             try:
                 near, far, *prefetch = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
