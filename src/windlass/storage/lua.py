@@ -22,7 +22,7 @@ def tokens_of(text: str) -> set[str]:
     return {found[0] for found in _TOKEN.finditer(text)}
 
 
-def put_in(values: Mapping[str, str], text: str, *, comments: bool = False) -> str:
+def replace_names(values: Mapping[str, str], text: str, *, comments: bool = False) -> str:
     """Replace names in capitals by their values, outside strings and comments. Drops comments unless told."""
 
     def token(found: re.Match[str]) -> str:

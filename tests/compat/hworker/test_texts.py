@@ -17,7 +17,7 @@ from windlass import Queue, State
 from windlass.errors import InvalidPayload, KeyConflict
 from windlass.storage.compat.hworker import HworkerLayout
 from windlass.storage.formats import SHARED_CONSTANTS
-from windlass.storage.lua import add_records, put_in
+from windlass.storage.lua import add_records, replace_names
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 
@@ -191,7 +191,7 @@ def test_the_calendar_is_that_of_everybody_else(client: redis.Redis) -> None:
     layout = files("windlass.storage.compat")
     parts = [layout / "base/lua/ledger.lua", layout / "hworker/hworker.lua"]
     text = add_records("\n".join(part.read_text("utf-8") for part in parts))
-    script = put_in(SHARED_CONSTANTS, text) + (
+    script = replace_names(SHARED_CONSTANTS, text) + (
         "local text = write_time(tonumber(ARGV[1])) return { text, string.format('%.3f', read_time(text)) }"
     )
     run = client.register_script(script)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from windlass.storage.formats import CONSTANTS
-from windlass.storage.lua import add_records, put_in, refuse_redefinition, tokens_of
+from windlass.storage.lua import add_records, refuse_redefinition, replace_names, tokens_of
 from windlass.storage.native.keys import CHANNEL_PREFIXES, NAMES
 from windlass.storage.port import Script
 
@@ -60,14 +60,14 @@ def _substitute(name: str, text: str) -> tuple[str, tuple[str, ...]]:
     values["KEYS_OF_QUEUE"] = str(len(keys))
     for names, given in _CONSTANTS.findall(text):
         values.update(zip(names.split(", "), given.split(", "), strict=True))
-    return put_in(values, _CONSTANTS.sub("", text)), keys
+    return replace_names(values, _CONSTANTS.sub("", text)), keys
 
 
 def _load_alone(name: str) -> Script:
     """Load a script that uses no shared parts and names its own keys."""
     text = (_FOLDER / f"{name}.lua").read_text("utf-8")
     refuse_redefinition(name, text, _SHARED)
-    return Script(f"native/{name}", put_in(_SHARED, text, comments=True))
+    return Script(f"native/{name}", replace_names(_SHARED, text, comments=True))
 
 
 ENQUEUE = _load("enqueue")

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from windlass.storage.formats import SHARED_CONSTANTS
-from windlass.storage.lua import add_records, put_in, refuse_redefinition
+from windlass.storage.lua import add_records, refuse_redefinition, replace_names
 from windlass.storage.port import Script
 
 _FOLDER = files("windlass.storage.compat.base") / "lua"
@@ -29,4 +29,4 @@ def script(layout: str, verb: str) -> Script:
     problems = [part.read_text("utf-8") for part in parts if part.is_file()]
     text = "\n".join([ledger, own, *problems, body])
     refuse_redefinition(layout, text, SHARED_CONSTANTS)
-    return Script(f"{layout}/{verb}", f"{shebang}\n{put_in(SHARED_CONSTANTS, add_records(text), comments=True)}")
+    return Script(f"{layout}/{verb}", f"{shebang}\n{replace_names(SHARED_CONSTANTS, add_records(text), comments=True)}")
