@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "the job blocked by a completed job is dropped",
         f"{LUA}/turn.lua",
-        "    if text then release_blocked(done[i], text) end",
+        "    if text then start_blocked_job(done[i], text) end",
         "    if text then call('HDEL', BLOCKED, done[i]) end",
     ),
     Mutant(
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "jobs are leased to a lost holder",
         f"{LUA}/turn.lua",
-        "if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then",
+        "if wanted > 0 and ARGV[9] == '1' and (caller_is_lost or not call('ZSCORE', HOLDERS, holder)) then",
         "if wanted > 0 and ARGV[9] == '1' and false then",
         ("simulation", "run", "tests/worker/test_kills.py"),
     ),
@@ -272,7 +272,7 @@ MUTANTS = (
     Mutant(
         "the job blocked by a dead job is dropped",
         f"{LUA}/shared/endings.lua",
-        "  if text then release_blocked(id, text) end\n",
+        "  if text then start_blocked_job(id, text) end\n",
         "",
     ),
     Mutant(
@@ -635,7 +635,7 @@ MUTANTS = (
     Mutant(
         "a job expires although it has started once",
         f"{LUA}/shared/endings.lua",
-        "  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then keep_from_expiring(m) end\n",
+        "  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end\n",
         "",
         ("simulation", "tests/contract/test_expires.py"),
     ),

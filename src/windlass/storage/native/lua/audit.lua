@@ -26,7 +26,7 @@ end
 function compare.state(field)
   if string.sub(field, 1, 7) ~= 'caller:' or field == caller_field then return end
   local heard = string.match(call('HGET', STATE, field), '^%d+ (%d+)')
-  if (not heard or is_forgotten(field, heard)) and report('gone', field) then call('HDEL', STATE, field) end
+  if (not heard or caller_is_expired(field, heard)) and report('gone', field) then call('HDEL', STATE, field) end
 end
 
 local answer = audit_batch(ARGV[4], ARGV[5])

@@ -64,12 +64,12 @@ if plain then
   state.seq = seq
   answer[1] = string.rep('a', #payloads / 2)
 end
-if #payloads > 0 then read('HSET', DATA, unpack(payloads)) end
+if #payloads > 0 then checked_call('HSET', DATA, unpack(payloads)) end
 if #adds > 0 then
   local added = redis.pcall('ZADD', READY, unpack(adds))
   if type(added) == 'table' then -- READY was not measured and has a wrong type: undo the write
     for i = 1, #payloads, 2 do call('HDEL', DATA, payloads[i]) end
-    read('ZCARD', READY)
+    checked_call('ZCARD', READY)
     error(added)
   end
   made_ready = made_ready + #adds / 2

@@ -11,7 +11,7 @@
 caller_field = 'caller:' .. ARGV[1]
 local record = read_state(caller_field)
 advance_clock(ARGV[3])
-state.newcomer = not record
+state.clear_expiry = not record
 local last = record and tonumber(string.match(record, '^%d+')) or 0
 measure('ZCARD', READY, SCHEDULED, IDLE)
 measure('HLEN', DATA, LEASES, META, BLOCKED)
@@ -24,7 +24,7 @@ for i = 4, #ARGV, 4 do
   end
 end
 if new > 0 then
-  state.newcomer = true -- makes commit_op remove an expiry that the last client to unregister set
+  state.clear_expiry = true -- makes commit_op remove an expiry that the last client to unregister set
   commit_op('')
   wake(made_ready)
 end

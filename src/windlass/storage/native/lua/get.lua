@@ -10,11 +10,11 @@ read_state()
 wall_clock()
 due = wall - state.skew
 local id = ARGV[1]
-local lease = read('HGET', LEASES, id)
+local lease = checked_call('HGET', LEASES, id)
 if lease then return leased_row(id, lease) end
-local score = read('ZSCORE', READY, id)
+local score = checked_call('ZSCORE', READY, id)
 if score then return ready_row(id, score) end
-local m = read_meta(read('HGET', META, id))
-local run_at = m.seq > 0 and read('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
+local m = read_meta(checked_call('HGET', META, id))
+local run_at = m.seq > 0 and checked_call('ZSCORE', SCHEDULED, scheduled_member(m.seq, id))
 if run_at then return scheduled_row(id, run_at) end
-return dead_row(read('ZSCORE', BROKEN, id) and 'broken' or 'dead', id) or {}
+return dead_row(checked_call('ZSCORE', BROKEN, id) and 'broken' or 'dead', id) or {}

@@ -30,10 +30,10 @@ end
 
 -- How many members come before (score, member), which itself may be gone. Binary search among the members with this score.
 local function rank_of(key, score, member)
-  local low, high = read('ZCOUNT', key, '-inf', '(' .. score), read('ZCOUNT', key, '-inf', score)
+  local low, high = checked_call('ZCOUNT', key, '-inf', '(' .. score), checked_call('ZCOUNT', key, '-inf', score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if before(read('ZRANGE', key, middle, middle)[1], member) then low = middle + 1 else high = middle end
+    if before(checked_call('ZRANGE', key, middle, middle)[1], member) then low = middle + 1 else high = middle end
   end
   return low
 end
@@ -42,14 +42,14 @@ end
 local function has_tag(id)
   local extras
   if what == 'dead' or what == 'broken' then
-    local text = read('HGET', DEAD_RECORDS, id) or ''
+    local text = checked_call('HGET', DEAD_RECORDS, id) or ''
     local m = read_dead_record(text)
     extras, searched_bytes = m and m.extras, searched_bytes + #text
   elseif what == 'blocked' then
-    local text = read('HGET', BLOCKED, id) or ''
+    local text = checked_call('HGET', BLOCKED, id) or ''
     extras, searched_bytes = read_change(text).extras, searched_bytes + #text
   else
-    extras = read_meta(read('HGET', META, id)).extras
+    extras = read_meta(checked_call('HGET', META, id)).extras
   end
   for _, each in ipairs(extras and extras.tags or {}) do
     if each == tag then return true end
@@ -69,14 +69,14 @@ end
 
 -- The row of a running job, or of the change that waits behind it; nil if it has none.
 local function held_row(id)
-  local record = read('HGET', what == 'running' and LEASES or BLOCKED, id)
+  local record = checked_call('HGET', what == 'running' and LEASES or BLOCKED, id)
   return record and (what == 'running' and leased_row(id, record) or { 'blocked', id, record })
 end
 
 local last_score, last_member = string.match(cursor, '^([^ ]+) (.*)$')
 
 if what == 'ready' then
-  local found = read('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, searched, 'WITHSCORES')
+  local found = checked_call('ZRANGE', READY, cursor == '' and '-inf' or '(' .. cursor, '+inf', 'BYSCORE', 'LIMIT', 0, searched, 'WITHSCORES')
   more = #found == 2 * searched
   for i = 1, #found, 2 do
     local id, score = found[i], found[i + 1]
@@ -86,9 +86,9 @@ elseif what == 'scheduled' then
   local from = 0
   if last_score then
     from = rank_of(SCHEDULED, last_score, last_member)
-    if read('ZSCORE', SCHEDULED, last_member) == last_score then from = from + 1 end
+    if checked_call('ZSCORE', SCHEDULED, last_member) == last_score then from = from + 1 end
   end
-  local found = read('ZRANGE', SCHEDULED, from, from + searched - 1, 'WITHSCORES')
+  local found = checked_call('ZRANGE', SCHEDULED, from, from + searched - 1, 'WITHSCORES')
   more = #found == 2 * searched
   for i = 1, #found, 2 do
     local member, run_at = found[i], found[i + 1]
@@ -97,8 +97,8 @@ elseif what == 'scheduled' then
   end
 elseif what == 'dead' or what == 'broken' then
   local key = what == 'dead' and DEAD or BROKEN
-  local from = last_score and read('ZCARD', key) - rank_of(key, last_score, last_member) or 0
-  local found = read('ZRANGE', key, from, from + searched - 1, 'REV', 'WITHSCORES')
+  local from = last_score and checked_call('ZCARD', key) - rank_of(key, last_score, last_member) or 0
+  local found = checked_call('ZRANGE', key, from, from + searched - 1, 'REV', 'WITHSCORES')
   more = #found == 2 * searched
   for i = 1, #found, 2 do
     local id = found[i]
@@ -107,7 +107,7 @@ elseif what == 'dead' or what == 'broken' then
 else
   -- Every blocked change waits behind a running job, so both states are read along `held`. A page may have few rows, or none,
   -- and still a next page.
-  local found = read('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, searched)
+  local found = checked_call('ZRANGE', HELD, cursor == '' and '-' or '(' .. cursor, '+', 'BYLEX', 'LIMIT', 0, searched)
   more = #found == searched
   for i, member in ipairs(found) do
     local id = string.sub(member, (string.find(member, '%z') or 0) + 1)

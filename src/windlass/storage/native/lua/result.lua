@@ -5,4 +5,4 @@
 -- returns  a letter (d done, f failed, c crashed) and the result or message; nil without a result
 -- errors   WRONGTYPE
 
-return read('GET', KEYS[KEYS_OF_QUEUE + 1])
+return checked_call('GET', KEYS[KEYS_OF_QUEUE + 1])

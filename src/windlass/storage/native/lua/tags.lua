@@ -7,7 +7,7 @@
 -- errors   FORMAT, WRONGTYPE
 
 read_state()
-local found = read('HSCAN', META, ARGV[1], 'COUNT', MAX_ITEMS)
+local found = checked_call('HSCAN', META, ARGV[1], 'COUNT', MAX_ITEMS)
 local numbers, reply = {}, { found[1] }
 for i = 2, #found[2], 2 do
   for _, tag in ipairs((read_meta(found[2][i]).extras or {}).tags or {}) do numbers[tag] = (numbers[tag] or 0) + 1 end

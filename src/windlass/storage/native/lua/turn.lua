@@ -145,24 +145,24 @@ end
 -- Rare work. Its functions are defined inside the `if` below, because the server creates a function at each call
 
 local swept = 0
-local being_swept = false
+local caller_is_lost = false
 local lost_holders = size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}
 if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_holders > 0 then
   -- uses here meta changes waiting arrivals endings
 
   if size[BLOCKED] > 0 and #done > 0 then
     for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
-      if text then release_blocked(done[i], text) end
+      if text then start_blocked_job(done[i], text) end
     end
   end
 
   if others > 0 then
     local settle = {}
-    local kept = KEYS_OF_QUEUE -- index of the last used result key, behind the queue's own keys
+    local result_index = KEYS_OF_QUEUE -- index of the last used result key, behind the queue's own keys
 
     -- Stores a result: a letter for how the job ended, then the result or message.
     local function keep_result(letter, keep_ms, text)
-      if keep_ms ~= '0' then call('SET', KEYS[kept], letter .. text, 'PX', keep_ms) end
+      if keep_ms ~= '0' then call('SET', KEYS[result_index], letter .. text, 'PX', keep_ms) end
     end
 
     function settle.complete(id, m, lease, keep_ms, result)
@@ -248,7 +248,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       at = at + 4 + tonumber(ARGV[at + 4])
       local lease = owned(call('HGET', LEASES, id), fence)
       if (verb == 'complete' or verb == 'fail' or verb == 'crash') and ARGV[first] ~= '0' then
-        kept = kept + 1 -- the caller passes a key for it, used or not
+        result_index = result_index + 1 -- the caller passes a key for it, used or not
       end
       accepted[i] = lease and true or false
       flags[completed + i] = lease and '1' or '0'
@@ -350,7 +350,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         call('ZREM', HOLDERS, lost_holder)
       else
         call('ZADD', HOLDERS, 0, lost_holder) -- more to take back: marked as lost until then, so that it cannot beat again
-        being_swept = being_swept or lost_holder == holder
+        caller_is_lost = caller_is_lost or lost_holder == holder
       end
     end
   end
@@ -363,9 +363,9 @@ for name in pairs(settled_holders) do drop_holder_if_done(name) end
 
 local ids, scores, payloads, metas = {}, {}, {}, {}
 local base = math.max(state.fence, wall_us)
-if wanted > 0 and ARGV[9] == '1' and (being_swept or not call('ZSCORE', HOLDERS, holder)) then
+if wanted > 0 and ARGV[9] == '1' and (caller_is_lost or not call('ZSCORE', HOLDERS, holder)) then
   lost = 1
-elseif not (state.paused or being_swept) then
+elseif not (state.paused or caller_is_lost) then
   -- The first batch shows how large the jobs are; a reply is bounded in bytes as well as in number.
   local bytes, piece = 0, FIRST_BATCH
   while #ids < wanted and bytes < MAX_REPLY_BYTES and #expired < MAX_ITEMS do

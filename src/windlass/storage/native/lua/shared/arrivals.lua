@@ -10,7 +10,7 @@ local function update(id, data, c, score, meta_text)
   drop_empty_extras(m)
   if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, data) end
   if member and new_run_at == run_at then
-    keep_meta(id, m, true)
+    save_or_delete_meta(id, m, true)
   elseif member then
     call('ZREM', SCHEDULED, member)
     place(id, m, new_run_at)
@@ -19,7 +19,7 @@ local function update(id, data, c, score, meta_text)
     place(id, m, new_run_at)
   else
     call('ZADD', READY, m.priority * PRIORITY_STEP + score % PRIORITY_STEP, id)
-    keep_meta(id, m, false)
+    save_or_delete_meta(id, m, false)
   end
 end
 

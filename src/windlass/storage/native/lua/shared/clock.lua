@@ -38,7 +38,7 @@ local state = { -- has all its fields from the start: Lua would resize a growing
   frame = 0, -- counts the restarts of `now`'s evidence: a reading from another frame is no evidence for `now`
   grace = 0, grace_from = 0, -- until `grace`, named holders that were alive at `grace_from` are not declared lost
   jumped = false, silent = false, -- whether this call changed the fields of DRIFT: by a jump, or by a silence
-  committed = false, newcomer = false, -- whether this call has written; whether its caller is new to this queue
+  committed = false, clear_expiry = false, -- whether this call has written; whether the key `state` may have an expiry to remove
 }
 local caller_field
 
@@ -171,7 +171,7 @@ local function write_core(clock)
 end
 
 local function read_state(extra)
-  local f = read('HMGET', STATE, 'core', 'witness', 'drift', extra or 'caller')
+  local f = checked_call('HMGET', STATE, 'core', 'witness', 'drift', extra or 'caller')
   local core = f[1]
   if core and (#core ~= CORE_SIZE or string.byte(core) ~= VERSION) or not core and call('HMGET', STATE, 'format')[1] then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))

@@ -1,7 +1,7 @@
 -- Ending leases and jobs. None of these functions can fail once the script has read the sizes of the keys they write.
 
--- Makes the change that is blocked behind a finished job a job of its own.
-local function release_blocked(id, text)
+-- Makes a job of the change that was blocked behind a finished job of the same id.
+local function start_blocked_job(id, text)
   local c = read_blocked(text)
   call('HDEL', BLOCKED, id)
   call('HSET', DATA, id, c.data)
@@ -11,13 +11,13 @@ local function release_blocked(id, text)
 end
 
 -- A job that has started once does not expire any more: the first attempt may have done a part of its work.
-local function keep_from_expiring(m)
+local function clear_job_expiry(m)
   if m.extras then m.extras.expires = nil end
 end
 
 -- Puts a job that was leased back into `ready` or `scheduled`, merged with the change that is blocked behind it.
 local function place_again(id, m, run_at, score)
-  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then keep_from_expiring(m) end
+  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end
   local text = call('HGET', BLOCKED, id)
   if text then
     local c = read_blocked(text)
@@ -29,13 +29,13 @@ local function place_again(id, m, run_at, score)
   place(id, m, run_at, score)
 end
 
--- Removes a job and releases the change that is blocked behind it.
+-- Removes a job. A change that was blocked behind it becomes a job.
 local function remove(id)
   call('HDEL', DATA, id)
   call('HDEL', META, id)
   call('HDEL', LAST_ERRORS, id)
   local text = call('HGET', BLOCKED, id)
-  if text then release_blocked(id, text) end
+  if text then start_blocked_job(id, text) end
 end
 
 -- DEAD_RECORDS: reason, time, META record, length of the message, message, data.
@@ -51,7 +51,7 @@ end
 
 -- Adds a job to `dead`. Drops and counts the oldest ones if there are more than `max_dead`. The script that uses this part
 -- declares `dropped`.
-local function keep_dead(id, dead_record, max_dead)
+local function add_dead(id, dead_record, max_dead)
   local excess = 1
   if max_dead > 0 then
     add_dead_record(DEAD, id, dead_record)
@@ -70,14 +70,14 @@ end
 -- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
 -- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
-  keep_from_expiring(m)
+  clear_job_expiry(m)
   local dead_record = struct.pack(DEAD_RECORD_FORMAT, reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
   local event = reason == UNDECODABLE and 'broken' or 'dead'
   if reason == UNDECODABLE then
     add_dead_record(BROKEN, id, dead_record)
   elseif marked(m, FAILURE_JOB) or not state.failure_handler then
-    keep_dead(id, dead_record, limit)
+    add_dead(id, dead_record, limit)
   else
     local f = read_meta(state.failure_handler)
     local name
@@ -98,7 +98,7 @@ local function keep_unhandled_failure(id, limit)
   local text = call('HGET', DATA, id) or ''
   if #text > 2 then
     local length = struct.unpack('>I2', text)
-    keep_dead(string.sub(text, 3, 2 + length), string.sub(text, 3 + length), limit)
+    add_dead(string.sub(text, 3, 2 + length), string.sub(text, 3 + length), limit)
   end
   remove(id)
 end

@@ -13,7 +13,7 @@ local call = redis.call
 local size = setmetatable({}, { __index = function() return 0 end }) -- key → size, 0 if the script did not measure it
 
 -- Calls a command. A key of a wrong type becomes an error that names the key.
-local function read(command, key, ...)
+local function checked_call(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then
     if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
@@ -26,6 +26,6 @@ end
 local function measure(command, ...)
   for i = 1, select('#', ...) do
     local key = select(i, ...)
-    size[key] = read(command, key)
+    size[key] = checked_call(command, key)
   end
 end

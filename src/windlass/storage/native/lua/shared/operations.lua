@@ -7,7 +7,7 @@
 -- server has lost writes: a backup was restored, or a replica took over that was behind.
 
 
-local function is_forgotten(field, heard)
+local function caller_is_expired(field, heard)
   return now - tonumber(heard) > (string.sub(field, 1, 12) == 'caller:from:' and SOURCE_TTL_MS or CALLER_TTL_MS)
 end
 
@@ -21,7 +21,7 @@ local function begin_op()
   caller_field = 'caller:' .. ARGV[1]
   local record = read_state(caller_field)
   advance_clock(ARGV[3])
-  state.newcomer = not record or string.sub(record, 1, 1) == '0' -- "0" marks a caller that unregistered
+  state.clear_expiry = not record or string.sub(record, 1, 1) == '0' -- "0" marks a caller that unregistered
   if record then
     local number = tonumber(string.match(record, '^%d+'))
     if number == tonumber(ARGV[2]) then
@@ -53,13 +53,13 @@ local function commit_op(answer)
   if state.jumped or state.silent then
     call('HSET', STATE, 'drift', write_drift())
   end
-  if state.newcomer then
+  if state.clear_expiry then
     call('PERSIST', STATE) -- the last client that unregistered may have set an expiry
     -- The first call of a new caller drops callers that ended without unregistering, from a bounded sample.
     local some = call('HRANDFIELD', STATE, 20, 'WITHVALUES')
     for i = 1, #some, 2 do
       local heard = some[i] ~= caller_field and string.sub(some[i], 1, 7) == 'caller:' and string.match(some[i + 1], '^%d+ (%d+)')
-      if heard and is_forgotten(some[i], heard) then call('HDEL', STATE, some[i]) end
+      if heard and caller_is_expired(some[i], heard) then call('HDEL', STATE, some[i]) end
     end
   end
 end

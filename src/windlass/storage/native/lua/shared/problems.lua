@@ -79,7 +79,7 @@ function compare.scheduled(member)
     if not entry and #member > 8 then -- the META record is lost, but the run time is known
       if report('no record', id) then
         m.seq = struct.unpack('>I8', member)
-        keep_meta(id, m, true)
+        save_or_delete_meta(id, m, true)
       end
       return
     end
@@ -118,7 +118,7 @@ function compare.blocked(id)
   local waits = exists(id)
   if not report(waits and 'its job is not running' or 'no running job', id) then return end
   if not waits then
-    release_blocked(id, call('HGET', BLOCKED, id))
+    start_blocked_job(id, call('HGET', BLOCKED, id))
     return
   end
   local member, m = scheduled_entry(id)

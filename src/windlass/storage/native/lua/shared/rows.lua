@@ -3,7 +3,7 @@
 -- A dead or broken job is { state, id, dead record }.
 
 local function row_of(what, id, score, run_at, lease)
-  return { what, id, read('HGET', DATA, id), read('HGET', META, id), score, run_at, lease, read('HGET', PROGRESS, id), read('HGET', LAST_ERRORS, id) }
+  return { what, id, checked_call('HGET', DATA, id), checked_call('HGET', META, id), score, run_at, lease, checked_call('HGET', PROGRESS, id), checked_call('HGET', LAST_ERRORS, id) }
 end
 
 local function leased_row(id, lease)
@@ -19,6 +19,6 @@ local function scheduled_row(id, run_at)
 end
 
 local function dead_row(what, id)
-  local record = read('HGET', DEAD_RECORDS, id)
+  local record = checked_call('HGET', DEAD_RECORDS, id)
   return record and { what, id, record }
 end

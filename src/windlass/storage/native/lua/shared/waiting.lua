@@ -3,7 +3,8 @@
 -- Run times are whole ms. This fraction marks a parked job: the queue set its run time because no worker knew the task.
 local PARKED_FRACTION = 0.5
 
-local function keep_meta(id, m, needed)
+-- Writes the META record of a job, or deletes it if it is not `needed` and all its values are as implied.
+local function save_or_delete_meta(id, m, needed)
   set_mark(m, EXPIRES, m.extras ~= nil and m.extras.expires ~= nil)
   if needed or not is_plain(m) then
     call('HSET', META, id, write_meta(m))
@@ -19,14 +20,14 @@ local function place(id, m, run_at, score)
   if run_at > due then
     m.seq = next_seq()
     call('ZADD', SCHEDULED, run_at, scheduled_member(m.seq, id))
-    keep_meta(id, m, true)
+    save_or_delete_meta(id, m, true)
     if run_at - due < SOON_MS then soon_count = soon_count + 1 end
     return
   end
   local seq = score and score % PRIORITY_STEP or next_seq()
   call('ZADD', READY, m.priority * PRIORITY_STEP + seq, id)
   m.seq = 0
-  keep_meta(id, m, false)
+  save_or_delete_meta(id, m, false)
   made_ready = made_ready + 1
 end
 
@@ -45,7 +46,7 @@ local function promote(limit)
     adds[2 * i - 1] = m.priority * PRIORITY_STEP + next_seq()
     adds[2 * i] = id
     m.seq = 0
-    keep_meta(id, m, false)
+    save_or_delete_meta(id, m, false)
   end
   call('ZREM', SCHEDULED, unpack(members))
   call('ZADD', READY, unpack(adds))
