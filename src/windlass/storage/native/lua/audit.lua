@@ -20,13 +20,13 @@ repairing = true
 SCANNED.idle, SCANNED.state = IDLE, STATE
 
 function compare.idle(waiter)
-  if tonumber(call('ZSCORE', IDLE, waiter)) < now and report('gone', waiter) then call('ZREM', IDLE, waiter) end
+  if tonumber(call('ZSCORE', IDLE, waiter)) < now and report('expired', waiter) then call('ZREM', IDLE, waiter) end
 end
 
 function compare.state(field)
   if string.sub(field, 1, 7) ~= 'caller:' or field == caller_field then return end
   local heard = string.match(call('HGET', STATE, field), '^%d+ (%d+)')
-  if (not heard or caller_is_expired(field, heard)) and report('gone', field) then call('HDEL', STATE, field) end
+  if (not heard or caller_is_expired(field, heard)) and report('expired', field) then call('HDEL', STATE, field) end
 end
 
 local answer = audit_batch(ARGV[4], ARGV[5])

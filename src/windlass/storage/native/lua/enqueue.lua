@@ -3,8 +3,9 @@
 -- Adds jobs, or changes the jobs that have these ids. Has no `allow-oom`: a full server refuses new jobs before anything is
 -- written, and still settles the old ones.
 --
--- ARGV     [4] "0", or "1" if the caller has just generated every id (so none is in use), or "2" if the jobs are plain, too
---          [5…] for each job: id, data and, except with "2", its change (see CHANGE in shared/changes.lua).
+-- ARGV     [4] mode: "0" any jobs; "1" the caller has just generated every id, so none is in use; "2" the same, and all jobs
+--              are plain
+--          [5…] for each job: id, data and, except in mode "2", its change (see CHANGE in shared/changes.lua).
 --              Ids are distinct within one call.
 -- KEYS     after the queue's own: results of earlier jobs with these ids, which are deleted
 -- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
@@ -14,16 +15,17 @@ local replayed = begin_op()
 if replayed then
   return type(replayed) == 'table' and replayed or { reading(), replayed }
 end
-local fresh, plain = ARGV[4] ~= '0', ARGV[4] == '2'
-local crowded = false -- the queue has scheduled or blocked jobs or META records, so plain jobs cannot take the short way
+local mode = ARGV[4]
+local fresh, plain = mode ~= '0', mode == '2'
+local has_other_jobs = false -- scheduled or blocked jobs, or META records: then plain jobs cannot take the short way
 if call('EXISTS', SCHEDULED, META, BLOCKED, IDLE) > 0 then
   measure('ZCARD', SCHEDULED, IDLE)
   measure('HLEN', META, BLOCKED)
-  crowded = size[SCHEDULED] + size[META] + size[BLOCKED] > 0
+  has_other_jobs = size[SCHEDULED] + size[META] + size[BLOCKED] > 0
 end
 
 local answer, adds, payloads = {}, {}, {}
-if crowded or not plain then
+if has_other_jobs or not plain then
   -- uses here meta changes waiting arrivals
   measure('ZCARD', READY)
   measure('HLEN', DATA, LEASES)

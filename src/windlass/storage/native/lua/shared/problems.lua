@@ -17,23 +17,16 @@ local MAX_EXAMPLES = 10 -- problems that one call names: keeps the reply small
 local repairing = false
 local problems, repaired, examples = 0, 0, {}
 
--- Counts and names a problem. Returns whether the caller must repair it.
-local function report(kind, id)
+-- Counts and names a problem. Returns whether the caller must repair it; never if this is `only_reported`.
+local function report(kind, id, only_reported)
   problems = problems + 1
   if #examples < 2 * MAX_EXAMPLES then
     examples[#examples + 1] = kind
     examples[#examples + 1] = id
   end
-  if repairing then repaired = repaired + 1 end
-  return repairing
-end
-
--- Counts and names a problem that nothing repairs here.
-local function report_only(kind, id)
-  local before = repairing
-  repairing = false
-  report(kind, id)
-  repairing = before
+  local repair = repairing and not only_reported
+  if repair then repaired = repaired + 1 end
+  return repair
 end
 
 local function exists(id)
@@ -97,7 +90,7 @@ function compare.leases(id)
   elseif not call('ZSCORE', HELD, lease.holder .. '\0' .. id) and report('no holder', id) then
     end_lease(id, lease)
     local m = read_meta(call('HGET', META, id))
-    m.priority = math.floor(lease.score / PRIORITY_STEP)
+    m.priority = priority_of(lease.score)
     place_again(id, m, 0, lease.score)
   end
 end
@@ -125,7 +118,7 @@ function compare.blocked(id)
   local score = tonumber(call('ZSCORE', READY, id) or nil)
   local run_at = member and tonumber(call('ZSCORE', SCHEDULED, member)) or 0
   if member then call('ZREM', SCHEDULED, member) end
-  if score then m.priority = math.floor(score / PRIORITY_STEP) end
+  if score then m.priority = priority_of(score) end
   call('ZREM', READY, id)
   place_again(id, m, run_at, score)
 end
@@ -172,7 +165,7 @@ function compare.ticks(name)
 end
 
 local function compare_numbers(jobs, key_of_jobs, entries, where)
-  if jobs ~= entries then report_only(key_of_jobs .. ' and ' .. where .. ' differ', jobs .. ' and ' .. entries) end
+  if jobs ~= entries then report(key_of_jobs .. ' and ' .. where .. ' differ', jobs .. ' and ' .. entries, true) end
 end
 
 -- Compares all counts at one moment. Every job is in exactly one index, so the sums must agree.
