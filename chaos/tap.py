@@ -569,7 +569,7 @@ def _wrap_crew() -> None:
     """A holder that leaves is deregistered; an unknown-holder answer to its next heartbeat is not a loss."""
     from windlass.worker.supervisor.runner_group import RunnerGroup
 
-    drain, end = RunnerGroup.drain, RunnerGroup.end
+    drain, kill_children = RunnerGroup.drain, RunnerGroup.kill_children
 
     def tapped_drain(self: RunnerGroup, grace: float) -> None:
         _leaving.add(self.holder)

@@ -16,11 +16,11 @@ from typing import Any, Self
 from hiredis import PushNotification, Reader
 from redis._parsers import BaseParser  # the same errors that the client's own connections give
 from redis.exceptions import InvalidResponse
+from tests.support.queue_clock import unpack_core
 from tests.support.server import Server
 
 from chaos.clock import ServerClock
 from windlass.storage.native.keys import queue_key
-from windlass.storage.native.records import read_core
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.wire import pack
 
@@ -170,4 +170,4 @@ class Engine:
     def step_of(self, queue: str) -> int:
         """The queue's current step number."""
         (core,) = self._ask(pack("HGET", queue_key(queue, "state"), "core"), 1)
-        return read_core(core).step if core else 0
+        return unpack_core(core).step if core else 0

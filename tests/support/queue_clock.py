@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from windlass.storage.formats import CORE
 from windlass.storage.native.keys import queue_key
-from windlass.storage.native.records import Core
-from windlass.storage.native.records import read_core as unpack_core
 
 FIELDS = ("skew", "skew_until", "belief", "leap", "behind", "frame", "grace", "grace_from")  # as in clock.lua
 NEVER = 2**52  # ms
+
+
+class Core(NamedTuple):
+    """The field `core` of a queue's state: the counters and the clock."""
+
+    version: int
+    marks: int
+    seq: int
+    fence: int
+    clock: int
+    wall: int
+    step: int
+    epoch: int
+
+    def pack(self) -> bytes:
+        """Pack the record as the server stores it."""
+        return CORE.pack(*self)
+
+
+def unpack_core(packed: bytes) -> Core:
+    """Unpack the field `core`."""
+    return Core(*CORE.unpack_from(packed))
 
 
 def read_core(client: Any, queue: str) -> Core:

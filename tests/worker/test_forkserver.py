@@ -444,8 +444,6 @@ def test_process_info_reads_this_process() -> None:
     assert process is not None
     assert (process.parent, process.group, process.session) == (os.getppid(), os.getpgrp(), os.getsid(0))
     assert process_info.state(own) == "R"
-    assert own in (process_info.in_session(os.getsid(0)) or ())
-    assert own in (process_info.in_group(os.getpgrp()) or ())
     assert (process_info.rss(own) or 0) > 10_000_000
     nobody = 2**22 + 1
     assert (process_info.find(nobody), process_info.rss(nobody), process_info.state(nobody)) == (None, None, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -178,7 +179,19 @@ _NATIVE_NUMBERS = {
 
 # -- packing in Python -----------------------------------------------------------------------------
 
-_NO_META = 0, IMPLIED.priority, 0, 0, IMPLIED_LIMITS, NO_EXTRAS
+
+class JobMeta(NamedTuple):
+    """What Python reads from a META record."""
+
+    marks: int
+    priority: int
+    failures: int
+    stalls: int
+    limits: Limits
+    extras: Extras
+
+
+NO_META = JobMeta(0, IMPLIED.priority, 0, 0, IMPLIED_LIMITS, NO_EXTRAS)
 _decode_extras = msgspec.msgpack.Decoder(Extras).decode
 
 
@@ -237,15 +250,16 @@ def pack_limits(limits: Limits) -> bytes:
     return META.pack(META_VERSION, 0, IMPLIED.priority, *counts, *backoffs, 0, 0)
 
 
-def read_meta(record: bytes | None) -> tuple[int, int, int, int, Limits, Extras]:
-    """Read marks, priority, failures, stalls, limits and extras; the implied ones without a record."""
+def read_meta(record: bytes | None) -> JobMeta:
+    """Read a META record; the implied values without one."""
     if not record or meta_length(record) != len(record):
-        return _NO_META
+        return NO_META
     _, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _, extras = (
         META.unpack_from(record)
     )
     limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
-    return marks, priority, failures, stalls, limits, _read_extras(record[META.size :]) if extras else NO_EXTRAS
+    more = _read_extras(record[META.size :]) if extras else NO_EXTRAS
+    return JobMeta(marks, priority, failures, stalls, limits, more)
 
 
 def meta_length(text: bytes, at: int = 0) -> int | None:

@@ -1,4 +1,4 @@
-"""Reads facts about processes from /proc: memory, state, parents, sessions.
+"""Reads facts about processes from /proc: memory, state, parents, open files.
 
 Each function returns None if there is no /proc or no such process, so callers must work without it on other systems.
 """
@@ -6,7 +6,7 @@ Each function returns None if there is no /proc or no such process, so callers m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,16 +65,6 @@ def rss(pid: int) -> int | None:
     return int(text.split()[1]) * _PAGE_BYTES if text else None
 
 
-def in_session(session: int) -> list[int] | None:
-    """Return the pids of a session, without zombies."""
-    return _select(lambda process: process.session == session)
-
-
-def in_group(group: int) -> list[int] | None:
-    """Return the pids of a process group, without zombies."""
-    return _select(lambda process: process.group == group)
-
-
 def children(pid: int) -> list[int] | None:
     """Return the direct children of a process, including zombies."""
     try:
@@ -114,12 +104,6 @@ def all_processes() -> Iterator[Process]:
         process = find(int(name)) if name.isdigit() else None
         if process is not None:
             yield process
-
-
-def _select(wanted: Callable[[Process], bool]) -> list[int] | None:
-    if not HAS_PROC:
-        return None
-    return [process.pid for process in all_processes() if wanted(process) and not process.is_zombie]
 
 
 def _read(path: str) -> bytes | None:

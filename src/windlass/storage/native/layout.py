@@ -10,7 +10,7 @@ from msgspec import structs
 
 from windlass.errors import Undecodable
 from windlass.storage.capabilities import CAPABILITIES
-from windlass.storage.formats import NEEDS_NO_RECORD, pack_change, pack_limits, pack_when, read_meta
+from windlass.storage.formats import NEEDS_NO_RECORD, NO_META, pack_change, pack_limits, pack_when, read_meta
 from windlass.storage.native import keys, scripts
 from windlass.storage.native.clock_view import ClockView
 from windlass.storage.native.records import (
@@ -53,7 +53,6 @@ from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 
 T = TypeVar("T")
 _NO_EPOCH = 0
-_NO_META = read_meta(None)
 _STALE, _RELEASED_BROKEN = ord("0"), ord("2")  # digits of outcomes that were not simply accepted
 _STATUSES = {
     ord("a"): Status.ADDED,
@@ -341,7 +340,7 @@ class NativeLayout:
             fence += 1
             if stored is None:
                 continue  # the answer to a retry: this lease was lost meanwhile
-            marks, _, failures, stalls, limits, extras = read_meta(meta) if meta else _NO_META
+            marks, _, failures, stalls, limits, extras = read_meta(meta) if meta else NO_META
             # An id that is not UTF-8 was not written by Windlass. Decoded with replacements it can run but not be
             # settled, so it stalls and ends as dead.
             name = str(id, "utf-8", "replace")

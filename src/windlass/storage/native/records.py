@@ -8,13 +8,12 @@ import struct
 from collections.abc import Collection
 from hashlib import sha1
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from windlass.errors import InvalidOption, Undecodable
 from windlass.storage.formats import (
     CHANGE,
-    CORE,
     DEAD_RECORD,
     LEASE,
     PARCEL,
@@ -33,28 +32,6 @@ _SHORT_LENGTH = struct.Struct(">H")
 _CRC, _SHA1 = b"c", b"s"  # the letter of each kind of checksum
 _WITH_CRC = struct.Struct(">Ic")
 _SUM = _WITH_CRC.size
-
-
-class Core(NamedTuple):
-    """The field `core` of a queue's state: the counters and the clock."""
-
-    version: int
-    marks: int
-    seq: int
-    fence: int
-    clock: int
-    wall: int
-    step: int
-    epoch: int
-
-    def pack(self) -> bytes:
-        """Pack the record as the server stores it."""
-        return CORE.pack(*self)
-
-
-def read_core(packed: bytes) -> Core:
-    """Unpack the field `core`."""
-    return Core(*CORE.unpack_from(packed))
 
 
 def pack_fences(fences: Collection[int]) -> bytes:
