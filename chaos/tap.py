@@ -575,12 +575,12 @@ def _wrap_crew() -> None:
         _leaving.add(self.holder)
         drain(self, grace)
 
-    def tapped_end(self: RunnerGroup) -> None:
+    def tapped_kill_children(self: RunnerGroup) -> None:
         _leaving.add(self.holder)
-        end(self)
+        kill_children(self)
 
     setattr(RunnerGroup, "drain", tapped_drain)  # noqa: B010
-    setattr(RunnerGroup, "end", tapped_end)  # noqa: B010
+    setattr(RunnerGroup, "kill_children", tapped_kill_children)  # noqa: B010
 
 
 def _how(code: int | None, signal: int | None) -> str:

@@ -90,8 +90,8 @@ class Capability(StrEnum):
 class LeaseRequest(Struct, frozen=True, kw_only=True):
     """What a turn leases: up to `want` jobs, for `seconds`, to `holder`. The default leases nothing.
 
-    `waiter` is registered to be woken if there is no job. With `only_if_registered`, nothing is leased to a holder that the
-    server does not know (any more).
+    `waiter` is registered to be woken if there is no job. With `only_if_registered`, nothing is leased to a holder that
+    the server does not know (any more).
     """
 
     want: int = 0
@@ -108,12 +108,13 @@ class Turn(Struct, frozen=True):
     """The result of one turn (settle + lease in one step): which outcomes were accepted, and the new leases.
 
     `next_work_in` is the time in seconds until the next run time or end of a lease, `tick_in` until the next tick of a
-    schedule. `swept` counts the jobs that the sweep took back from lost holders, `outbox` jobs to be sent to other queues. `lost`:
-    the holder is not known (any more), so nothing was leased. `waiting` counts the registered waiters when the turn
-    began, as far as the layout knows. `undecodable` are leases with a damaged payload or a wrong seal: they must not run,
-    and are settled as they are. `broken_over_limit` counts the broken jobs that were released because the queue already has
-    `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there were more than `max_dead`.
-    `expired` has the ids of the jobs that were dropped because they expired before their first attempt.
+    schedule. `swept` counts the jobs that the sweep took back from lost holders, `outbox` jobs to be sent to other
+    queues. `lost`: the holder is not known (any more), so nothing was leased. `waiting` counts the registered waiters
+    when the turn began, as far as the layout knows. `undecodable` are leases with a damaged payload or a wrong seal:
+    they must not run, and are settled as they are. `broken_over_limit` counts the broken jobs that were released
+    because the queue already has `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there
+    were more than `max_dead`. `expired` has the ids of the jobs that were dropped because they expired before their
+    first attempt.
     """
 
     settled: tuple[bool, ...]

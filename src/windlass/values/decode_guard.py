@@ -39,7 +39,7 @@ class DecodeGuard:
         return self._broken_allowed == MAX_RUN and not self.reason
 
     def record_undecodable(self, broken: Broken) -> Broken | Released:
-        """Count a job that cannot be decoded. Returns how to settle it: as broken, or released after too many in a row."""
+        """Count a job that cannot be decoded. Returns its outcome: broken, or released after too many in a row."""
         if not broken.worker_specific:
             return broken  # no worker can decode it, so it says nothing about this one
         if self._broken_allowed == 0:
@@ -59,13 +59,13 @@ class DecodeGuard:
         return self._no_room and self.record_decoded()
 
     def suspend_if_too_many(self) -> bool:
-        """Suspend the queue if too many jobs in a row could not be decoded. Returns whether it was not suspended before."""
+        """Suspend the queue if too many jobs in a row could not be decoded. Returns whether that is new."""
         if self._broken_allowed:
             return False
         return self._suspend(self.reason or f"{MAX_RUN} jobs in a row could not be decoded; the last one: {self._last}")
 
     def record_broken_limit(self) -> bool:
-        """Suspend the queue, because it released a job: it has `max_broken` broken jobs. Returns whether this is new."""
+        """Suspend the queue, because it has `max_broken` broken jobs and released one. Returns whether that is new."""
         self._no_room = True
         return self._suspend("the queue has reached its limit of broken jobs (max_broken)")
 

@@ -2,8 +2,8 @@
 
 A payload is sealed for its place: a job for its queue and id, a handed-over job for its own queue and id, a result
 for its job, a schedule's record for its name. A lease whose payload does not open is not among the leases: it is
-`undecodable`, with the reason, and will be settled as broken, or parked if another worker may have the key. A record whose
-payload does not open has no data, and its message says why.
+`undecodable`, with the reason, and will be settled as broken, or parked if another worker may have the key. A record
+whose payload does not open has no data, and its message says why.
 
 Nothing else needs a seal: retries, releases, dead records and revivals keep id and payload together inside the server,
 and a job in the outbox is already sealed for its target queue. Without keys nothing is sealed, but a sealed payload is

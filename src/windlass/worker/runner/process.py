@@ -1,10 +1,10 @@
 """The runner's process, forked by the forkserver. It obeys its supervisor on the control socket:
 
     from the supervisor   {"child": slot, "pid": n} + its socket and prefetch · {"gone": ending of a child, "pid": n}
-                      {"cancel": queue, "id": id} · {"stop_attempt": [queue, fence]} · {"retire": slot} · {"stop_queue": queue}
-                      {"drain": seconds}
+                          {"cancel": queue, "id": id} · {"stop_attempt": [queue, fence]} · {"stop_queue": queue}
+                          {"retire": slot} · {"drain": seconds}
     to the supervisor     {"holder_unknown": queue} · {"suspended": true} + {queue: why}
-                      {"child": slot} · {"kill": slot, "why": text}
+                          {"child": slot} · {"kill": slot, "why": text}
 
 If the supervisor dies, no process renews the leases: the runner returns all jobs at once and ends. If the supervisor is
 alive but silent (stopped, for example) until other workers may start the same jobs, the runner exits immediately.
