@@ -40,8 +40,8 @@ from windlass.storage.formats import CHANGE, META
 from windlass.storage.native.layout import NativeLayout
 from windlass.storage.port import NO_LEASES, Beat, Call, LeaseRequest, Parcel, Turn
 from windlass.tasks.context import Job
+from windlass.transport.io_steps import Flow
 from windlass.transport.session import Caller, Session
-from windlass.transport.wire import Flow
 from windlass.values.durability import Durability
 from windlass.values.job import Lease, Limits, NewJob
 from windlass.values.outcome import Completed, Crashed, HandOver, Outcome, Retried, name_of

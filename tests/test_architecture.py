@@ -38,7 +38,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "storage": (("storage.port",), ("storage.capabilities", "storage.formats"), ("storage.lua",),
                 ("storage.native", "storage.compat"), ("storage.layouts",)),
     "worker": (
-        ("worker.process_info", "worker.output", "worker.app_loading", "worker.safety", "worker.presence"),
+        ("worker.process_info", "worker.output", "worker.app_loading", "worker.server_check", "worker.presence"),
         ("worker.app_facts", "worker.logs", "worker.settings", "worker.reclaim", "worker.attempt"),
         ("worker.cancellations", "worker.ipc"),
         ("worker.executors",),
@@ -46,13 +46,13 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("worker.in_process", "worker.supervisor"),
     ),
     "worker.runner": (
-        ("worker.runner.concurrency", "worker.runner.outbox", "worker.runner.ticker"),
+        ("worker.runner.concurrency", "worker.runner.outbox", "worker.runner.schedule_ticks"),
         ("worker.runner.pending_outcomes", "worker.runner.poll_timer", "worker.runner.held_leases",
          "worker.runner.schedule_timer"),
         ("worker.runner.queue_consumer",),
         ("worker.runner.wakeups",),
         ("worker.runner.runner",),
-        ("worker.runner.process",),
+        ("worker.runner.main",),
     ),
 }  # fmt: skip
 

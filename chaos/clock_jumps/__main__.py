@@ -30,7 +30,7 @@ POSTPONED_S = 60.0  # seconds; no job has a run time so far ahead
 DRAIN_TIMEOUT_S = 60.0
 MAX_OFFSET_S = 2 * DAY  # from the real time
 OTHER_MACHINE = ("unshare", "--time")
-"""A time namespace counts as another machine, because its uptime may differ (see machine.py)."""
+"""A time namespace counts as another machine, because its uptime may differ (see boot_clock.py)."""
 
 
 @dataclass(frozen=True)

@@ -448,14 +448,14 @@ MUTANTS = (
     ),
     Mutant(
         "everysec is reported as fsync",
-        "transport/confirmation.py",
+        "transport/durability_check.py",
         'return {b"always": FSYNC, b"everysec": EVERYSEC}',
         'return {b"always": FSYNC, b"everysec": FSYNC}',
         ("tests/values/test_durability.py",),
     ),
     Mutant(
         "the number of confirming replicas is not checked",
-        "transport/confirmation.py",
+        "transport/durability_check.py",
         "return replicated(on_replicas) if safe >= FSYNC and on_replicas else safe",
         "return level if level.replicas and safe >= FSYNC else safe",
         ("tests/values/test_durability.py",),
@@ -622,7 +622,7 @@ MUTANTS = (
         "worker/executors/base.py",
         "return max(0, min(len(self._standby), self.limit - len(self.running)))",
         "return min(len(self._standby), self.limit - len(self.running))",
-        ("tests/worker/test_starters.py",),
+        ("tests/worker/test_task_starters.py",),
     ),
     # -- jobs that expire ----------------------------------------------------------------------------------
     Mutant(

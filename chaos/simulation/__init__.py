@@ -1,9 +1,9 @@
 """Deterministic simulation: many programs, a bad network and a dying server, in one thread and virtual time.
 
-The client is written without I/O: a call is a generator that yields steps (`windlass.transport.wire`). Here a scheduler
-answers them. It decides which request or reply is lost or arrives a minute later; which program dies or freezes; when
-the server is killed and what its clock shows. Only the server is real, and it is called one step at a time. So the
-seed decides everything: the same seed gives exactly the same history.
+The client is written without I/O: a call is a generator that yields steps (`windlass.transport.io_steps`). Here a
+scheduler answers them. It decides which request or reply is lost or arrives a minute later; which program dies or
+freezes; when the server is killed and what its clock shows. Only the server is real, and it is called one step at a
+time. So the seed decides everything: the same seed gives exactly the same history.
 
     run.py      one seed, from the first step to the last check
     world.py    virtual time, machines, programs and their tasks

@@ -18,8 +18,8 @@ from windlass.queue import Queue
 from windlass.storage.native.layout import NativeLayout
 from windlass.storage.port import Call, LeaseRequest, Turn
 from windlass.transport.endpoint import Endpoint
+from windlass.transport.io_steps import Sleep
 from windlass.transport.session import Session, SessionOptions
-from windlass.transport.wire import Sleep
 from windlass.values.audit import Audit
 from windlass.values.backoff import after_failure
 from windlass.values.job import Lease, NewJob

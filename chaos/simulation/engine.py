@@ -22,7 +22,7 @@ from tests.support.server import Server
 from chaos.clock import ServerClock
 from windlass.storage.native.keys import queue_key
 from windlass.transport.endpoint import Endpoint
-from windlass.transport.wire import pack
+from windlass.transport.io_steps import pack
 
 _ANSWER_TIMEOUT_S = 20.0  # real seconds
 _END = pack("PING")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chaos.simulation.network import Weather
 from chaos.simulation.world import SECOND, Life, Program
-from windlass.transport.wire import pack
+from windlass.transport.io_steps import pack
 
 if TYPE_CHECKING:
     from chaos.simulation.run import Run

@@ -15,7 +15,7 @@ from chaos.simulation.commands import unpack
 from chaos.simulation.engine import Engine
 from chaos.simulation.world import SECOND, Program, Task, World
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.wire import AwaitMessage, Connect, Exchange
+from windlass.transport.io_steps import AwaitMessage, Connect, Exchange
 
 
 @dataclass

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from chaos.simulation.history import History
-from windlass.transport.wire import Sleep
+from windlass.transport.io_steps import Sleep
 
 if TYPE_CHECKING:
     from chaos.simulation.network import Network, SimulatedWire

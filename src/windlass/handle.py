@@ -29,10 +29,10 @@ from windlass.errors import (
 )
 from windlass.storage.port import Call, Layout
 from windlass.transport.errors import ConnectFailed, WireLost
+from windlass.transport.io_steps import Flow, Sleep
 from windlass.transport.listeners import Listener
 from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
-from windlass.transport.wire import Flow, Sleep
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import JobRecord, Result, State, Status, failure
 from windlass.values.validation import check_id

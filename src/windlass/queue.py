@@ -22,10 +22,10 @@ from windlass.storage.formats import MAX_ITEMS, MAX_REPLY_BYTES
 from windlass.storage.port import Call, Capability, Layout, LeaseRequest, Turn
 from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
+from windlass.transport.io_steps import Flow, Sleep
 from windlass.transport.listeners import Listener
 from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
-from windlass.transport.wire import Flow, Sleep
 from windlass.values.audit import EXAMPLES, Audit, DamagedPart, Problem
 from windlass.values.backoff import after_failure
 from windlass.values.decode_guard import DecodeGuard

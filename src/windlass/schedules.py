@@ -1,4 +1,4 @@
-"""`app.schedules`: add, list, pause and delete schedules. Workers fire them (`worker/runner/ticker.py`)."""
+"""`app.schedules`: add, list, pause and delete schedules. Workers fire them (`worker/runner/schedule_ticks.py`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from windlass.errors import InvalidOption, KeyConflict, ServerBusy
 from windlass.storage.capabilities import unsupported
 from windlass.storage.port import Capability, Layout, ScheduleBook
 from windlass.tasks.call import TaskCall
+from windlass.transport.io_steps import Flow
 from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
-from windlass.transport.wire import Flow
 from windlass.values.ids import random_id
 from windlass.values.job import Change, NewJob, Receipt, Status
 from windlass.values.schedule import (

@@ -33,7 +33,7 @@ from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Completed, Failed, HandOver, Kept
 from windlass.worker.runner.outbox import empty_outbox
 from windlass.worker.runner.queue_consumer import QueueConsumer
-from windlass.worker.runner.ticker import declare
+from windlass.worker.runner.schedule_ticks import declare
 
 OLD, NEW = b"o" * 32, b"n" * 32
 SIGNED: dict[str, Any] = {"signing_keys": {"k1": NEW}}

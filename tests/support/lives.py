@@ -26,7 +26,7 @@ from tests.support.internals import Exchanger, holders_of, layout_of, perform_ca
 from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
 from windlass.storage.port import Capability, LeaseRequest, Turn
-from windlass.transport.wire import Exchange
+from windlass.transport.io_steps import Exchange
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, UnknownTask
 
 T = TypeVar("T")

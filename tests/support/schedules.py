@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from tests.support.internals import run_flow
 from windlass import Queue, Windlass
 from windlass.values.schedule import Schedule, ScheduleRecord, new_schedule
-from windlass.worker.runner.ticker import TickReport, tick
+from windlass.worker.runner.schedule_ticks import TickReport, tick
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

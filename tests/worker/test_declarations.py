@@ -20,8 +20,8 @@ from windlass.tasks.envelope import write_envelope
 from windlass.values.outcome import Crashed
 from windlass.worker import attempt
 from windlass.worker.runner.queue_consumer import QueueConsumer
+from windlass.worker.runner.schedule_ticks import TickReport
 from windlass.worker.runner.schedule_timer import IDLE_TICK_S
-from windlass.worker.runner.ticker import TickReport
 
 
 class Working:

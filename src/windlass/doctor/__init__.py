@@ -15,8 +15,8 @@ from windlass.doctor.checks import CHECKS, WORKER_CHECKS, Check
 from windlass.doctor.facts import Facts, look, may_read_queues, read_briefly
 from windlass.doctor.finding import SEVERITY, Finding, Level, danger
 from windlass.transport.endpoint import Address
+from windlass.transport.io_steps import Flow
 from windlass.transport.session import Session
-from windlass.transport.wire import Flow
 
 __all__ = ["SEVERITY", "Facts", "Finding", "Level", "can_read_queues", "dangers", "examine"]
 

@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 
 from windlass.storage.native import keys, scripts
 from windlass.transport.endpoint import Address, Endpoint
+from windlass.transport.io_steps import Exchange, Flow, Wire, pack
 from windlass.transport.server_facts import version_of
-from windlass.transport.wire import Exchange, Flow, Wire, pack
 
 SAMPLES = 50  # timed round trips: enough for a p99 within a fraction of a second
 SETTINGS = (

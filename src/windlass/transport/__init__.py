@@ -2,8 +2,8 @@
 
 from windlass.transport.async_driver import AsyncDriver
 from windlass.transport.endpoint import Endpoint
+from windlass.transport.io_steps import Flow
 from windlass.transport.session import Session, SessionOptions
 from windlass.transport.sync_driver import SyncDriver
-from windlass.transport.wire import Flow
 
 __all__ = ["AsyncDriver", "Endpoint", "Flow", "Session", "SessionOptions", "SyncDriver"]

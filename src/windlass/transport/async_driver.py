@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from windlass.transport import connections
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.wire import AwaitMessage, Connect, Exchange, Flow, Sleep, Step, Work
+from windlass.transport.io_steps import AwaitMessage, Connect, Exchange, Flow, Sleep, Step, Work
 
 T = TypeVar("T")
 

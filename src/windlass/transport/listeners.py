@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 
 from windlass.transport.endpoint import Address
 from windlass.transport.errors import ConnectFailed, WireLost
+from windlass.transport.io_steps import AwaitMessage, Exchange, Flow, Wire, pack
 from windlass.transport.routing import Routing, refuse, text_of
-from windlass.transport.wire import AwaitMessage, Exchange, Flow, Wire, pack
 from windlass.values.ids import random_id
 
 

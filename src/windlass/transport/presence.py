@@ -13,8 +13,8 @@ from msgspec import structs
 from windlass.errors import WindlassError
 from windlass.storage.native import keys, scripts
 from windlass.storage.port import Call
+from windlass.transport.io_steps import Flow
 from windlass.transport.session import Session
-from windlass.transport.wire import Flow
 from windlass.values.validation import check_name
 from windlass.values.worker_record import LOST, WorkerRecord
 

@@ -1,7 +1,7 @@
 """Finds the server of a queue: addresses, redirections, Sentinel, the cluster's slot table, and all primaries.
 
 It also opens the connections. Each new one is checked before use: the server must be fit for a queue, and have the
-scripts. Its generators yield the steps of `wire.py`.
+scripts. Its generators yield the steps of `io_steps.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from redis.exceptions import AskError, BusyLoadingError, RedisError
 
 from windlass import errors
 from windlass.storage.port import Script
-from windlass.transport.confirmation import SETTINGS, level_from_settings
+from windlass.transport.durability_check import SETTINGS, level_from_settings
 from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.errors import Action, ConnectFailed, Fault, WireLost, classify
+from windlass.transport.io_steps import Connect, Exchange, Flow, Sleep, Wire, Work, pack
 from windlass.transport.server_facts import ServerFacts
-from windlass.transport.wire import Connect, Exchange, Flow, Sleep, Wire, Work, pack
 
 T = TypeVar("T")
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.02, 1.0

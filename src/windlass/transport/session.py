@@ -1,6 +1,6 @@
 """Decides which bytes to send and what a reply means. A driver does the I/O.
 
-The session's methods are generators. They yield the steps of `wire.py`, a driver performs each step, and sends its
+The session's methods are generators. They yield the steps of `io_steps.py`, a driver performs each step, and sends its
 result back. A *caller* sends one call at a time and has a name that outlives its connection. The server remembers the
 last operation of each caller. So a call whose reply was lost is repeated on a new connection, and is applied once.
 
@@ -19,12 +19,12 @@ from redis.exceptions import NoScriptError, RedisError
 
 from windlass import errors
 from windlass.storage.port import Call
-from windlass.transport.confirmation import confirm_commands, confirmed_level, packed
+from windlass.transport.durability_check import confirm_commands, confirmed_level, packed
 from windlass.transport.endpoint import Address, Endpoint
 from windlass.transport.errors import Action, ConnectFailed, WireLost, classify
+from windlass.transport.io_steps import Exchange, Flow, Wire, pack
 from windlass.transport.listeners import Listener, Listeners
 from windlass.transport.routing import Backoff, Routing, SessionOptions, load_scripts, text_of
-from windlass.transport.wire import Exchange, Flow, Wire, pack
 from windlass.values.durability import MEMORY, Durability
 from windlass.values.ids import random_id
 

@@ -8,9 +8,9 @@ from logging import Logger
 from typing import Protocol, TypeVar
 
 from windlass.errors import WindlassError
+from windlass.transport.io_steps import Flow
 from windlass.transport.listeners import Listener
 from windlass.transport.session import Session
-from windlass.transport.wire import Flow
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from redis.retry import Retry
 from windlass.transport import connections
 from windlass.transport.endpoint import Endpoint
 from windlass.transport.errors import ConnectFailed, WireLost
-from windlass.transport.wire import AwaitMessage, Connect, Exchange, Flow, Sleep, Step, Work
+from windlass.transport.io_steps import AwaitMessage, Connect, Exchange, Flow, Sleep, Step, Work
 
 T = TypeVar("T")
 _READ_BYTES = 1 << 16

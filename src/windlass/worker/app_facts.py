@@ -12,7 +12,7 @@ from windlass.errors import InvalidOption
 from windlass.storage.port import Capability
 from windlass.tasks.declaration import Declaration
 from windlass.values.job import Limits
-from windlass.worker.safety import apply_allow_unsafe
+from windlass.worker.server_check import apply_allow_unsafe
 
 
 class QueueFacts(Struct, frozen=True):

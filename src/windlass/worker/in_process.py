@@ -17,7 +17,7 @@ from typing import NoReturn
 from windlass.app import Windlass
 from windlass.errors import InvalidOption, KeyConflict, WindlassError
 from windlass.transport import Flow, Session
-from windlass.values.machine import awake
+from windlass.values.boot_clock import awake
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
 from windlass.worker.app_facts import describe_queue
@@ -25,7 +25,7 @@ from windlass.worker.cancellations import listen_for_cancellations
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.presence import keep_presence
 from windlass.worker.runner.runner import Runner, kinds_on
-from windlass.worker.safety import check_server
+from windlass.worker.server_check import check_server
 from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, Settings, lease_on, worker_record
 
 log = logging.getLogger("windlass.worker")

@@ -22,7 +22,7 @@ from windlass import Queue, Windlass
 from windlass.errors import InvalidOption
 from windlass.storage.native.keys import queue_key
 from windlass.values.schedule import Every, Schedule, write_schedule
-from windlass.worker.runner.ticker import declare
+from windlass.worker.runner.schedule_ticks import declare
 
 
 def test_a_declared_schedule_is_ticked_only_by_those_who_declare_it(

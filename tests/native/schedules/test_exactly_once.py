@@ -37,7 +37,7 @@ from windlass import Queue, Status, Windlass
 from windlass.storage.native import NativeLayout, scripts
 from windlass.storage.native.keys import queue_key
 from windlass.values.schedule import iso
-from windlass.worker.runner.ticker import TickReport, tick
+from windlass.worker.runner.schedule_ticks import TickReport, tick
 
 # -- the proof -------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ def test_a_ticker_that_is_killed_between_reading_and_firing_loses_nothing(
     with FaultProxy(server.address, faults=nth(HANG, only=lambda request: sha in request)) as proxy:
         program = (
             "from tests.support.internals import run_flow\nfrom windlass import Windlass\n"
-            "from windlass.worker.runner.ticker import tick\n"
+            "from windlass.worker.runner.schedule_ticks import tick\n"
             f"app = Windlass({proxy.url!r})\n"
             f"run_flow(app, tick(app.layout({name!r}), {{}}))"
         )

@@ -22,7 +22,7 @@ from windlass import Queue, Windlass
 from windlass.errors import KeyConflict, QueueFull
 from windlass.storage.native.keys import queue_key
 from windlass.values.schedule import new_schedule, write_schedule
-from windlass.worker.runner.ticker import declare
+from windlass.worker.runner.schedule_ticks import declare
 
 FOREIGN = {
     "newer": b'{"version":2,"cron":{}}',

@@ -14,7 +14,7 @@ from windlass.errors import InvalidInput, UnsupportedByLayout
 from windlass.schedules import Schedules
 from windlass.storage.native import NativeLayout
 from windlass.values.schedule import Cron, new_schedule
-from windlass.worker.runner.ticker import TickReport, tick
+from windlass.worker.runner.schedule_ticks import TickReport, tick
 
 # -- the verbs -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from windlass.app import Windlass
 from windlass.ops.benchmark.figure import Spent
 from windlass.transport.endpoint import Address
-from windlass.transport.wire import Exchange, Flow, Wire, pack
+from windlass.transport.io_steps import Exchange, Flow, Wire, pack
 
 WATCH_S = 0.5  # long enough to see regular load of other programs
 

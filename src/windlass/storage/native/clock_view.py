@@ -7,7 +7,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from windlass.storage.formats import WITNESS
-from windlass.values.machine import MACHINE, uptime_ms
+from windlass.values.boot_clock import MACHINE, uptime_ms
 
 
 class _Reading(NamedTuple):

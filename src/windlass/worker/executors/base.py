@@ -1,7 +1,7 @@
 """The base of all executors: slots, jobs that wait for a slot, and the end of an attempt.
 
 An executor drives each attempt on the runner's event loop: it awaits a coroutine, a thread, or the answer of a child
-process. `starters.py` starts the jobs that wait.
+process. `task_starters.py` starts the jobs that wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windlass.values.job import Lease
 from windlass.values.outcome import Failed, Outcome, Released, Retried
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
-from windlass.worker.executors.starters import Driving, make_starter
+from windlass.worker.executors.task_starters import Driving, make_starter
 from windlass.worker.ipc.slot_table import SlotTable
 
 

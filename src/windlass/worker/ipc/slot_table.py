@@ -9,7 +9,7 @@ the runner's event loop is blocked.
 
 Times are CLOCK_MONOTONIC in milliseconds, the same in every process of a machine. The runner is the only writer. It
 writes the fence last when a job begins and first when it ends, so an entry with a fence is complete. Word 4 alone is
-written by the supervisor, by the clock that measures leases (`machine.awake`).
+written by the supervisor, by the clock that measures leases (`boot_clock.awake`).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from windlass.values.outcome import Outcome
 from windlass.worker.runner.held_leases import HeldLeases
 from windlass.worker.runner.pending_outcomes import PendingOutcomes
 from windlass.worker.runner.poll_timer import PollTimer
+from windlass.worker.runner.schedule_ticks import TickReport
 from windlass.worker.runner.schedule_timer import ScheduleTimer
-from windlass.worker.runner.ticker import TickReport
 from windlass.worker.settings import lease_on
 
 MIX_DECAY = 0.3  # weight of the newest batch when a kind of job becomes rarer

@@ -6,7 +6,7 @@ from time import monotonic
 
 from windlass.app import Windlass
 from windlass.storage.port import Layout
-from windlass.worker.runner.ticker import TickReport, declare, tick
+from windlass.worker.runner.schedule_ticks import TickReport, declare, tick
 
 IDLE_TICK_S = 1.0  # between ticks that find nothing due here: a schedule may be due for other workers only
 MIN_TICK_S = 0.05  # between two ticks of one queue: a schedule that is always due must not take the whole loop

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.values.machine import awake
+from windlass.values.boot_clock import awake
 from windlass.worker import process_info
 from windlass.worker.app_facts import AppFacts
 from windlass.worker.executors.processes import Gone
@@ -27,7 +27,7 @@ from windlass.worker.supervisor.forkserver import Ending, ForkedProcess, ForkRef
 log = logging.getLogger("windlass.supervisor")
 
 SHUTDOWN_KILL_GRACE_S = 0.2  # from SIGTERM to SIGKILL at the end of a shutdown, when the jobs' grace is over
-RUNNER_ENTRY = "windlass.worker.runner.process:begin"
+RUNNER_ENTRY = "windlass.worker.runner.main:begin"
 CHILD_RUN_JOB = "windlass.worker.executors.processes:run_job"
 
 

@@ -23,8 +23,8 @@ from windlass.storage.port import Beat, Capability
 from windlass.tasks.envelope import read_envelope
 from windlass.transport.errors import SERVER_UNAVAILABLE
 from windlass.values.backoff import after_failure
+from windlass.values.boot_clock import awake
 from windlass.values.job import JobRecord, Lease, Limits
-from windlass.values.machine import awake
 from windlass.values.outcome import Crashed, Failed, Outcome, Released
 from windlass.values.validation import in_one_line, shortened
 from windlass.values.worker_record import WorkerRecord
@@ -34,7 +34,7 @@ from windlass.worker.executors.processes import Gone, crash_report
 from windlass.worker.logs import make_logs_nonblocking
 from windlass.worker.presence import keep_presence
 from windlass.worker.reclaim import Decide, all_held, reclaim
-from windlass.worker.safety import check_server, export_allow_unsafe
+from windlass.worker.server_check import check_server, export_allow_unsafe
 from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, Settings, lease_on, worker_record
 from windlass.worker.supervisor.code_watch import check_can_watch, watch_code
 from windlass.worker.supervisor.forkserver import Ending, ForkServer

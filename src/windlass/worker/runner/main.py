@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from windlass.app import Windlass
-from windlass.values.machine import awake
+from windlass.values.boot_clock import awake
 from windlass.worker.executors.child import flush_output
 from windlass.worker.executors.processes import Gone, NewChild, ProcessExecutor
 from windlass.worker.ipc.frames import FdStream, close_all

@@ -13,8 +13,8 @@ from msgspec import Struct, structs
 
 from windlass.schedules import FlowOf, job_change, rewrite, schedule_book
 from windlass.storage.port import Layout, ScheduleBook
+from windlass.transport.io_steps import Flow
 from windlass.transport.session import Session
-from windlass.transport.wire import Flow
 from windlass.values.schedule import (
     DueTicks,
     FireResult,

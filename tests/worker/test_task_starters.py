@@ -10,7 +10,7 @@ import pytest
 from tests.support.conditions import until
 from tests.support.internals import executor_of, on_each_start, startable
 from windlass import Windlass
-from windlass.worker.executors.starters import Driving, make_starter
+from windlass.worker.executors.task_starters import Driving, make_starter
 
 
 async def test_a_starter_does_not_spin_while_more_jobs_run_than_may() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from windlass.transport.errors import WireLost
+from windlass.transport.io_steps import pack
 from windlass.transport.server_facts import ServerFacts
-from windlass.transport.wire import pack
 from windlass.values.durability import EVERYSEC, FSYNC, MEMORY, Durability, replicated
 
 SETTINGS = ("CONFIG", "GET", "*append*")  # one pattern: Redis 7.0 and others alike
