@@ -170,9 +170,9 @@ class ProcessorLayout(ForeignLayout):
         progress: float | None = None,
         service: str = "",
     ) -> Call[bool]:
-        """Record a worker's message of `ago` ms ago: idle, or busy with a job. False if ignored; see hail.lua."""
+        """Record a worker's message of `ago` ms ago: idle, or busy with a job. False if ignored; see worker_report.lua."""
         said = ["busy" if busy else "idle", job or "", "" if progress is None else repr(float(progress)), service]
-        return self._write("hail", "hear a worker", [worker, ago, *said], lambda reply: reply == 1)
+        return self._write("worker_report", "hear a worker", [worker, ago, *said], lambda reply: reply == 1)
 
     def dispatch(self, workers: Sequence[str]) -> Call[list[Dispatched]]:
         """Dispatch the next jobs to the idle ones of these workers."""
@@ -196,11 +196,11 @@ class ProcessorLayout(ForeignLayout):
 
     def forget(self, worker: str, service: str) -> Call[bool]:
         """Remove a worker, if it has no job and no other service heard of it since."""
-        return self._write("forget", "forget a worker", [worker, service], lambda reply: reply == 1)
+        return self._write("remove_worker", "forget a worker", [worker, service], lambda reply: reply == 1)
 
     def look(self, what: Listing) -> Call[tuple[int, list[list[Any]]]]:
-        """List jobs or workers: the total, and the first entries; see look.lua."""
-        return self._read("look", "list", [what], lambda reply: (int(reply[0]), reply[1]))
+        """List jobs or workers: the total, and the first entries; see list.lua."""
+        return self._read("list", "list", [what], lambda reply: (int(reply[0]), reply[1]))
 
 
 def _write_cursor(state: State, position: bytes) -> str:

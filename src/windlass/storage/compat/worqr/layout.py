@@ -113,7 +113,7 @@ class WorqrLayout(ForeignLayout):
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
         """A peer cancelled a task: cancel this holder's runs of it. The holder hears of it on its own channel."""
-        return self._write("obey", "cancel", [holder, message, _md5(message)], lambda reply: reply == 1)
+        return self._write("peer_cancel", "cancel", [holder, message, _md5(message)], lambda reply: reply == 1)
 
     def get(self, id: str) -> Call[JobRecord | None]:
         """Read a task by its text or hash: a running one, else a waiting one."""
