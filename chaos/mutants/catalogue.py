@@ -227,25 +227,25 @@ MUTANTS = (
     ),
     Mutant(
         "a delayed job is ready at once",
-        f"{LUA}/shared/waiting.lua",
+        f"{LUA}/shared/place_job.lua",
         "  if run_at > due then\n    m.seq",
         "  if run_at > due + 3600000 then\n    m.seq",
     ),
     Mutant(
         "scheduled jobs are promoted a second early",
-        f"{LUA}/shared/waiting.lua",
+        f"{LUA}/shared/place_job.lua",
         "call('ZRANGE', SCHEDULED, '-inf', due, 'BYSCORE', 'LIMIT', 0, limit)",
         "call('ZRANGE', SCHEDULED, '-inf', due + 1000, 'BYSCORE', 'LIMIT', 0, limit)",
     ),
     Mutant(
         "a promoted job stays scheduled",
-        f"{LUA}/shared/waiting.lua",
+        f"{LUA}/shared/place_job.lua",
         "  call('ZREM', SCHEDULED, unpack(members))\n",
         "",
     ),
     Mutant(
         "a promoted job is lost",
-        f"{LUA}/shared/waiting.lua",
+        f"{LUA}/shared/place_job.lua",
         "  call('ZADD', READY, unpack(adds))\n",
         "  call('ZADD', READY, adds[1], adds[2])\n",
     ),
@@ -265,25 +265,25 @@ MUTANTS = (
     # -- blocked ids ---------------------------------------------------------------------------------
     Mutant(
         "two jobs with one id run at once",
-        f"{LUA}/shared/arrivals.lua",
+        f"{LUA}/shared/enqueue_one.lua",
         "  if lease then return block(id, data, c) end\n",
         "",
     ),
     Mutant(
         "the job blocked by a dead job is dropped",
-        f"{LUA}/shared/endings.lua",
+        f"{LUA}/shared/finish_job.lua",
         "  if text then start_blocked_job(id, text) end\n",
         "",
     ),
     Mutant(
         "an unblocked job is not placed in the queue",
-        f"{LUA}/shared/endings.lua",
+        f"{LUA}/shared/finish_job.lua",
         "LIMITED or 0\n  place(id, c, c.run_at)",
         "LIMITED or 0",
     ),
     Mutant(
         "an update loses the new payload",
-        f"{LUA}/shared/arrivals.lua",
+        f"{LUA}/shared/enqueue_one.lua",
         "  if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, data) end\n  if member and",
         "  if member and",
         ("simulation", "tests/contract/test_upsert.py"),
@@ -556,14 +556,14 @@ MUTANTS = (
     ),
     Mutant(
         "the oldest broken jobs are dropped",
-        f"{LUA}/shared/endings.lua",
+        f"{LUA}/shared/finish_job.lua",
         "    add_dead_record(BROKEN, id, dead_record)\n",
         "    add_dead_record(BROKEN, id, dead_record)\n"
         "    if call('ZCARD', BROKEN) > 2 then call('ZREMRANGEBYRANK', BROKEN, 0, 0) end\n",
     ),
     Mutant(
         "dropped dead jobs are not counted",
-        f"{LUA}/shared/endings.lua",
+        f"{LUA}/shared/finish_job.lua",
         "  dropped = dropped + excess\n",
         "",
         ("tests/contract/test_outcomes.py",),
@@ -634,7 +634,7 @@ MUTANTS = (
     ),
     Mutant(
         "a job expires although it has started once",
-        f"{LUA}/shared/endings.lua",
+        f"{LUA}/shared/finish_job.lua",
         "  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end\n",
         "",
         ("simulation", "tests/contract/test_expires.py"),

@@ -98,7 +98,7 @@ def read_cursor(state: State, cursor: str) -> bytes:
 
 
 def read_row(queue: str, row: list[Any]) -> JobRecord:
-    """Read a row of the scripts that only read (see lua/shared/rows.lua)."""
+    """Read a row of the scripts that only read (see lua/shared/job_rows.lua)."""
     state, id, data = row[:3]
     name = State(state.decode())
     if name in (State.DEAD, State.BROKEN):

@@ -23,8 +23,8 @@ from windlass.storage.port import Script
 _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
-    *_ALWAYS, "operations", "meta", "dead", "leases", "changes", "watching", "wake", "waiting", "arrivals", "endings",
-    "problems", "rows", "schedules",
+    *_ALWAYS, "operations", "meta", "dead_record", "leases", "changes", "publish_events", "wake", "place_job",
+    "enqueue_one", "finish_job", "problems", "job_rows", "schedules",
 )  # fmt: skip
 
 

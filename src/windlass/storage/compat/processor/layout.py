@@ -170,7 +170,7 @@ class ProcessorLayout(ForeignLayout):
         progress: float | None = None,
         service: str = "",
     ) -> Call[bool]:
-        """Record a worker's message of `ago` ms ago: idle, or busy with a job. False if ignored; see worker_report.lua."""
+        """Record a message of `ago` ms ago: idle, or busy with a job. False if ignored; see worker_report.lua."""
         said = ["busy" if busy else "idle", job or "", "" if progress is None else repr(float(progress)), service]
         return self._write("worker_report", "hear a worker", [worker, ago, *said], lambda reply: reply == 1)
 

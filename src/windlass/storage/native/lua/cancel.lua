@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases watching
+-- uses operations meta leases publish_events
 -- Removes waiting jobs and, on request, cancels running ones. A cancelled running job keeps its lease, so that no worker
 -- starts the same id. It is removed however its attempt ends, and `extend` and `progress` answer 0 from now on.
 --

@@ -26,7 +26,7 @@ end
 
 local answer, adds, payloads = {}, {}, {}
 if has_other_jobs or not plain then
-  -- uses here meta changes waiting arrivals
+  -- uses here meta changes place_job enqueue_one
   measure('ZCARD', READY)
   measure('HLEN', DATA, LEASES)
   promote(MAX_ITEMS) -- before new jobs get their sequence, so that jobs that were due earlier go first

@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta leases changes wake waiting arrivals
+-- uses operations meta leases changes wake place_job enqueue_one
 -- Takes in jobs from the outbox of another queue. The outbox is the caller and its sequences are the operation numbers, so a
 -- job arrives once, however often and by whichever worker it is sent.
 --

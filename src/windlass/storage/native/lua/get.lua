@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- uses meta rows
+-- uses meta job_rows
 -- Everything about one job: the running or waiting job with this id, else the dead or broken one.
 --
 -- ARGV     [1] id
--- returns  a row (see shared/rows.lua), or an empty array
+-- returns  a row (see shared/job_rows.lua), or an empty array
 -- errors   FORMAT, WRONGTYPE
 
 read_state()

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- uses meta dead changes rows
+-- uses meta dead_record changes job_rows
 -- One page of the jobs of a state: ready and scheduled in the order in which they will run, running and blocked by holder,
 -- dead and broken latest first.
 --
@@ -7,7 +7,7 @@
 -- page.
 --
 -- ARGV     [1] state  [2] cursor: "" to begin, else as the page before returned it  [3] rows at most  [4] a tag, or ""
--- returns  { cursor of the next page or "", rows (see shared/rows.lua; blocked: the BLOCKED record as data) }
+-- returns  { cursor of the next page or "", rows (see shared/job_rows.lua; blocked: the BLOCKED record as data) }
 -- errors   FORMAT, WRONGTYPE
 
 read_state()

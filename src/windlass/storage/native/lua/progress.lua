@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations leases watching
+-- uses operations leases publish_events
 -- Records the progress of a leased job.
 --
 -- ARGV     [4] id  [5] fence  [6] progress as text, 0 to 1

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta wake waiting
+-- uses operations meta wake place_job
 -- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, including running jobs. Keeps schedules.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, broken, or all

@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta dead wake waiting
+-- uses operations meta dead_record wake place_job
 -- Makes dead or broken jobs ready again, with all counts at zero. Has no `allow-oom`: they need memory like new jobs.
 --
 -- ARGV     [4…] ids

@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta changes wake waiting arrivals schedules
+-- uses operations meta changes wake place_job enqueue_one schedules
 -- Fires the ticks of one schedule and sets its next tick, in one step. The caller computed the jobs from the schedule it read:
 -- if the schedule or its tick changed since, nothing happens. Has no `allow-oom`: on a full server the ticks stay due.
 --

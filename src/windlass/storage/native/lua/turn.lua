@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations leases watching wake
+-- uses operations leases publish_events wake
 -- A turn settles and leases in one step: settle outcomes, take in the inbox, promote due jobs, take jobs back from lost
 -- holders, lease the next jobs. Each part may be empty.
 --
@@ -148,7 +148,7 @@ local swept = 0
 local caller_is_lost = false
 local lost_holders = size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}
 if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_holders > 0 then
-  -- uses here meta changes waiting arrivals endings
+  -- uses here meta changes place_job enqueue_one finish_job
 
   if size[BLOCKED] > 0 and #done > 0 then
     for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta wake waiting
+-- uses operations meta wake place_job
 -- Makes parked jobs ready at once, because a worker that knows their tasks is here.
 --
 -- ARGV     [4…] names of tasks
