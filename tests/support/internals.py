@@ -17,14 +17,14 @@ from windlass.storage.native.layout import NativeLayout
 from windlass.storage.port import Call, Layout
 from windlass.transport import Flow, Session
 from windlass.transport.enqueue_batcher import EnqueueBatcher
+from windlass.transport.io_steps import Exchange
 from windlass.transport.session import Caller
 from windlass.transport.subscription import FlowRunner
-from windlass.transport.wire import Exchange
 from windlass.values.job import Lease, Status
 from windlass.values.outcome import Outcome
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Executor
-from windlass.worker.executors.processes import BusyChild, ProcessExecutor
+from windlass.worker.executors.processes import ChildConnection, ProcessExecutor
 from windlass.worker.executors.threads import ThreadExecutor
 from windlass.worker.in_process import Worker
 from windlass.worker.ipc.prefetch import Prefetch
@@ -193,13 +193,13 @@ def prefetched_plans(executor: ProcessExecutor) -> list[Plan]:
     return executor._prefetched_plans()
 
 
-def only_child_of(executor: ProcessExecutor) -> BusyChild:
+def only_child_of(executor: ProcessExecutor) -> ChildConnection:
     """The child of an executor that has exactly one."""
     (child,) = executor._children.values()
     return child
 
 
-def replace_prefetch(child: BusyChild, prefetch: Prefetch) -> Prefetch:
+def replace_prefetch(child: ChildConnection, prefetch: Prefetch) -> Prefetch:
     """Give the runner's side of a child another prefetch, and return the one before."""
     before = child._prefetch
     assert before is not None, "this child has no prefetch"
@@ -207,7 +207,7 @@ def replace_prefetch(child: BusyChild, prefetch: Prefetch) -> Prefetch:
     return before
 
 
-def end_stream(child: BusyChild) -> None:
+def end_stream(child: ChildConnection) -> None:
     """Let the runner believe that a child has closed its socket, as when it dies."""
     child.stream._end()
 
