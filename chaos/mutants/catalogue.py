@@ -164,6 +164,13 @@ MUTANTS = (
         "  if now < 0 then",
     ),
     Mutant(
+        "a sweep counts entries without a lease as jobs",
+        f"{LUA}/turn.lua",
+        "        examined = examined + 1\n",
+        "        examined = examined + 1\n        swept = swept + ((not lease) and 1 or 0)\n",
+        ("tests/native/test_audit.py::test_a_sweep_counts_jobs_and_not_entries_without_a_lease",),
+    ),
+    Mutant(
         "a server outage expires all leases",
         f"{LUA}/turn.lua",
         "  if is_raw(lost_holder) or now >= state.grace or ended <= state.grace_from then",
@@ -351,8 +358,8 @@ MUTANTS = (
     Mutant(
         "answers are not remembered",
         f"{LUA}/shared/operations.lua",
-        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, caller_field,",
-        "  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, 'caller',",
+        "  call('HSET', STATE, 'core', write_core(now), 'evidence', state.evidence, caller_field,",
+        "  call('HSET', STATE, 'core', write_core(now), 'evidence', state.evidence, 'caller',",
     ),
     Mutant(
         "a late request is executed after a newer one",

@@ -67,7 +67,7 @@ def test_another_seed_is_another_history() -> None:
         # An outcome is accepted with any fence: a worker that slept overwrites its successor.
         ("TURN", (" and sub(text, 2, 2 + 7) == sub(fences, 8 * i - 7, 8 * i)", ""), {"I7"}),
         # A repeated call is executed again.
-        ("ENQUEUE", ("local replayed = begin_op()", "begin_op() local replayed = nil"), {"I3", "I12"}),
+        ("ENQUEUE", ("local repeated = begin_op()", "begin_op() local repeated = nil"), {"I3", "I12"}),
         # A lost holder stays in the index of holders.
         ("TURN", ("call('ZREM', KEYS[6], lost_holder)", ""), {"I8", "I12"}),
         # Run times are ignored.

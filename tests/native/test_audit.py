@@ -272,6 +272,16 @@ def test_a_repair_takes_back_what_the_unknown_held(client: redis.Redis, raw_queu
     assert [lease.id for lease in raw_queue.lease_many(2)] == ["x"]
 
 
+def test_a_sweep_counts_jobs_and_not_entries_without_a_lease(client: redis.Redis, raw_queue: Queue) -> None:
+    keys = Keys(raw_queue, client)
+    keys.lease("x", "w")
+    keys.lease("y", "w")
+    client.hdel(queue_key(raw_queue.name, "leases"), "y")
+    client.zadd(keys.holders, {"w": 1})
+    assert raw_queue.clean().recovered == 1
+    assert client.zcard(queue_key(raw_queue.name, "held")) == 0
+
+
 @pytest.mark.parametrize("number", range(12))
 def test_whatever_entries_are_lost_a_repair_leaves_a_sound_queue(
     server: Server, client: Any, app: Windlass, raw_queue: Queue, number: int

@@ -77,7 +77,7 @@ def elsewhere(client: Any, raw_queue: Queue) -> Callable[[], None]:
     """Make it so that the last call came from another machine, whose uptime says nothing here."""
 
     def mark() -> None:
-        client.hset(queue_key(raw_queue.name, "state"), "witness", "")
+        client.hset(queue_key(raw_queue.name, "state"), "evidence", "")
 
     return mark
 

@@ -141,7 +141,7 @@ def test_a_job_named_after_code_is_put_aside_and_nothing_is_imported(probe: Prob
     for id, name in zip(sent, CODE, strict=True):
         record = probe.shop.wait_state(probe.queue.name, id, "scheduled")
         assert (record.failures, record.stalls) == (0, 0)
-        assert record.message == f"no worker has registered the task {name}"
+        assert record.message == f"a worker did not know the task {name}; the job waits for one that does"
     assert probe.queue.counts().parked == len(CODE)
     assert (probe.ask("modules_of_the_runner"), probe.ask("modules_of_a_child")) == before
     assert probe.worker.log.count("Runner ") == 0

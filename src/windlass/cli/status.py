@@ -20,7 +20,7 @@ from windlass.values.worker_record import WorkerRecord
 COLUMNS = ("queue", "ready", "scheduled", "blocked", "running", "dead", "broken", "workers")
 WATCH_INTERVAL_S = 1.0
 MAX_SEARCHED = 100  # scheduled jobs; parked jobs are due soon, so they are among the first
-UNKNOWN_TASK = re.compile("no worker has registered the task (.*)")
+UNKNOWN_TASK = re.compile("a worker did not know the task (.*); the job waits for one that does")
 
 
 @click.command()

@@ -59,11 +59,11 @@ PARCEL = Record(seq="I8", queue_length="B", id_length="I2", change_length="I2")
 # whole hash in its larger encoding.
 CORE = Record(version="B", marks="B", seq="I8", fence="I8", clock="I8", wall="I8", step="I8", epoch="I8")
 # The clock evidence of a caller (see clock.lua). Then the id of its machine.
-WITNESS = Record(now="I8", frame="I4", due="I8", belief="I4", uptime="I8")
+EVIDENCE = Record(now="I8", frame="I4", due="I8", belief="I4", uptime="I8")
 
 RECORDS = {
     "META": META, "CHANGE": CHANGE, "LEASE": LEASE, "DEAD_RECORD": DEAD_RECORD, "PARCEL": PARCEL, "CORE": CORE,
-    "WITNESS": WITNESS,
+    "EVIDENCE": EVIDENCE,
 }  # fmt: skip
 
 VERSION = 7  # of all keys of a native queue: raise it with each change of a key, a record, or the meaning of either

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from windlass.storage.formats import WITNESS
+from windlass.storage.formats import EVIDENCE
 from windlass.values.boot_clock import MACHINE, uptime_ms
 
 
@@ -58,4 +58,4 @@ class ClockView:
         """Pack the lower bounds of the clock and this machine's uptime for the script."""
         now, frame, due, belief, _ = known = self._reading
         elapsed = known.elapsed_ms(monotonic())
-        return WITNESS.pack(now + elapsed, frame, due + elapsed, belief, uptime_ms()) + MACHINE.encode()
+        return EVIDENCE.pack(now + elapsed, frame, due + elapsed, belief, uptime_ms()) + MACHINE.encode()

@@ -438,7 +438,7 @@ function layout.stall(run)
 end
 
 function layout.broken(run, _, _, message) put_aside(run, message) end
-function layout.unknown(run, _, _, task) put_aside(run, 'no worker has registered the task ' .. task) end
+function layout.unknown(run, _, _, task) put_aside(run, 'a worker did not know the task ' .. task .. '; the job waits for one that does') end
 
 -- A failure job that no handler takes is dropped; any other job has failed.
 function layout.unhandled(run)

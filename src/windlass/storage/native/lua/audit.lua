@@ -9,10 +9,10 @@
 -- returns  { the clock's reading, next cursor or "0", jobs checked, problems, repaired, kind and id of some problems }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  if type(replayed) == 'table' then return replayed end
-  return { reading(), unpack(cmsgpack.unpack(replayed)) }
+local repeated = begin_op()
+if repeated then
+  if type(repeated) == 'table' then return repeated end
+  return { reading(), unpack(cmsgpack.unpack(repeated)) }
 end
 measure_all()
 repairing = true
@@ -30,6 +30,6 @@ function compare.state(field)
 end
 
 local answer = audit_batch(ARGV[4], ARGV[5])
-if repaired > 0 then commit_op(cmsgpack.pack(answer)) end -- else nothing changed, and a retry may check again
+if repaired > 0 then commit_op(cmsgpack.pack(answer)) end -- else nothing changed, and a repeated call may check again
 wake(made_ready)
 return { reading(), unpack(answer) }

@@ -8,9 +8,9 @@
 -- returns  { the clock's reading, "1" known before or "0" not, number of parked jobs }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed, 0 }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated, 0 }
 end
 measure('ZCARD', HOLDERS, PARKED)
 

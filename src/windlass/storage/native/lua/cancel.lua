@@ -8,9 +8,9 @@
 --            was told, 3 both }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
 measure('ZCARD', READY, SCHEDULED, WATCHED)
 measure('HLEN', LEASES, DATA, META, LAST_ERRORS, BLOCKED)

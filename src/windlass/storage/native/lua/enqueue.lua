@@ -11,9 +11,9 @@
 -- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
 local mode = ARGV[4]
 local fresh, plain = mode ~= '0', mode == '2'

@@ -6,9 +6,9 @@
 -- returns  { the clock's reading, a digit for each lease: 1 extended, 0 lost or cancelled }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
 measure('ZCARD', HELD, HOLDERS)
 measure('HLEN', LEASES)

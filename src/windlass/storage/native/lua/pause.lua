@@ -6,9 +6,9 @@
 -- returns  { the clock's reading, "1" if that changed the queue, else "0" }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
 measure('ZCARD', READY, IDLE)
 

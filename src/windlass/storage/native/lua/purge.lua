@@ -6,10 +6,10 @@
 -- returns  { the clock's reading, deleted jobs, remaining jobs of that state }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  if type(replayed) == 'table' then return replayed end
-  local deleted, left = string.match(replayed, '^(%d+) (%d+)$')
+local repeated = begin_op()
+if repeated then
+  if type(repeated) == 'table' then return repeated end
+  local deleted, left = string.match(repeated, '^(%d+) (%d+)$')
   return { reading(), tonumber(deleted), tonumber(left) }
 end
 measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)

@@ -6,9 +6,9 @@
 -- returns  { the clock's reading, a digit for each id: 1 revived, 0 no such dead job, or its id is in use }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
 measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
 measure('HLEN', DATA, META, DEAD_RECORDS)

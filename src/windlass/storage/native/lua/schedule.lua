@@ -8,9 +8,9 @@
 -- returns  { the clock's reading, "1" done, "0" not there, or changed since the caller read it }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), replayed }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
 measure('HLEN', SCHEDULES)
 measure('ZCARD', TICKS)

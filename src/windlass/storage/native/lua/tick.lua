@@ -11,10 +11,10 @@
 --          event: f fired, g the schedule is gone, c it was changed, m another worker fired its ticks, e it is too early
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  if type(replayed) == 'table' then return replayed end
-  local added, dropped = string.match(replayed, '^(%d+) (%d+)$')
+local repeated = begin_op()
+if repeated then
+  if type(repeated) == 'table' then return repeated end
+  local added, dropped = string.match(repeated, '^(%d+) (%d+)$')
   return { reading(), 'f', tonumber(added), tonumber(dropped) }
 end
 measure('ZCARD', READY, TICKS)

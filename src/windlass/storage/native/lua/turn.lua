@@ -19,7 +19,7 @@
 --                suspect    message. One of several jobs whose process crashed
 --                unknown    task. The worker does not know this task
 --                broken     max_broken of the queue, reason. The job cannot be decoded. A queue with max_broken broken jobs
---                           releases the job instead: it was never run, so it must not be dropped
+--                           releases the job instead, and never drops it: this attempt did not run it
 --                unhandled  a failure job that no handler takes
 --                keep_ms is how long to keep the result or failure for callers that ask for it; 0 keeps nothing
 --          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
@@ -45,14 +45,14 @@ local others = tonumber(ARGV[others_at])
 local lost = 0
 local dropped = 0
 local expired = {} -- ids
-local replayed = begin_op()
+local repeated = begin_op()
 
 local function turn_reply(flags, base, ids, data, metas, scores, wait, swept)
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
-    -- Jobs are leased in order of priority, so the first and the last tell. The answer to a repeat may have gaps.
-    local same = not replayed and priority_of(scores[1]) == priority_of(scores[#ids])
+    -- Jobs are leased in order of priority, so the first and the last tell. The answer to a repeated call may have gaps.
+    local same = not repeated and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
   return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE],
@@ -70,10 +70,10 @@ if call('EXISTS', INBOX, DEAD, BROKEN, DEAD_RECORDS, PARKED, OUTBOX, WATCHED, TI
   measure('ZCARD', DEAD, BROKEN, PARKED, OUTBOX, WATCHED, TICKS)
   measure('HLEN', DEAD_RECORDS)
 end
-if replayed then
-  if type(replayed) == 'table' then return replayed end
+if repeated then
+  if type(repeated) == 'table' then return repeated end
   -- The recorded answer has the range of fences. The reply is the part of them that the holder still holds.
-  local flags, base, count, swept = string.match(replayed, '^(%d*) (%d+) (%d+) (%d+)$')
+  local flags, base, count, swept = string.match(repeated, '^(%d*) (%d+) (%d+) (%d+)$')
   base, count = tonumber(base), tonumber(count)
   local ids, scores, data = {}, {}, {}
   if count > 0 then
@@ -158,7 +158,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
 
   if others > 0 then
     local settle = {}
-    local result_index = KEYS_OF_QUEUE -- index of the last used result key, behind the queue's own keys
+    local result_index = KEYS_OF_QUEUE -- index of the last used result key, after the queue's own keys
 
     -- Stores a result: a letter for how the job ended, then the result or message.
     local function keep_result(letter, keep_ms, text)
@@ -219,7 +219,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     function settle.unknown(id, m, lease, task)
-      call('HSET', LAST_ERRORS, id, 'no worker has registered the task ' .. task)
+      call('HSET', LAST_ERRORS, id, 'a worker did not know the task ' .. task .. '; the job waits for one that does')
       call('ZADD', PARKED, 0, task .. '\0' .. id)
       call('PEXPIRE', PARKED, 2 * PARK_MS)
       place_again(id, m, due + PARK_MS + PARKED_FRACTION)
@@ -267,7 +267,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       end
     end
 
-    -- Jobs that completed jobs hand over: enqueued at once on this queue, put into the outbox for other queues.
+    -- A completed job can hand over jobs. Those for this queue are enqueued at once, the others go into the outbox.
     at = at + 1
     for _ = 1, tonumber(ARGV[at] or 0) do
       local parent, target, id, data, text = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
@@ -317,11 +317,12 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
   -- Sweep: take jobs back from lost holders, to the front, in the old order. A named holder beats regularly. After a
   -- silence of the whole queue it gets a grace to beat before it counts as lost.
 
+  local examined = 0 -- entries of HELD, of which not all may have a lease
   for _, lost_holder in ipairs(lost_holders) do
     local ended = tonumber(call('ZSCORE', HOLDERS, lost_holder))
     if is_raw(lost_holder) or now >= state.grace or ended <= state.grace_from then
       changed = true
-      local budget = MAX_ITEMS - swept
+      local budget = MAX_ITEMS - examined
       local members = budget > 0 and held_by(lost_holder, budget) or {}
       for _, member in ipairs(members) do
         local id = string.sub(member, #lost_holder + 2)
@@ -331,6 +332,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
           call('ZREM', HELD, member) -- an index entry without a lease
         else
           end_lease(id, lease)
+          swept = swept + 1
           local m = read_meta(call('HGET', META, id))
           m.priority = priority_of(lease.score)
           m.stalls = m.stalls + 1
@@ -338,13 +340,13 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
             publish_event(id, 'cancelled')
             remove(id)
           elseif m.stalls > m.max_stalls then
-            end_for_good(id, m, STALLED, 'the lease was lost ' .. m.stalls .. ' times; max_stalls is ' .. m.max_stalls, max_dead)
+            end_for_good(id, m, STALLED, m.stalls .. ' lost leases and crashes; max_stalls is ' .. m.max_stalls, max_dead)
           else
             place_again(id, m, 0, lease.score)
             publish_event(id, 'stalled')
           end
         end
-        swept = swept + 1
+        examined = examined + 1
       end
       if #members < budget then
         call('ZREM', HOLDERS, lost_holder)
@@ -452,8 +454,9 @@ if waiter ~= '' then
   end
 end
 
--- An idle turn writes nothing, with two exceptions: a retry ("!"), whose first try may still arrive, and the clock while there
--- are holders, so that a silence of all callers shows up.
+-- An idle turn writes nothing, with two exceptions:
+-- * A repeated call ("!"): its first try may still arrive.
+-- * While there are holders, write the clock at least every MAX_STEP_MS. Otherwise the next call cannot measure the silence.
 if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= MAX_STEP_MS) then
   commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept)
 end

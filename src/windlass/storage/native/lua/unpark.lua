@@ -6,9 +6,9 @@
 -- returns  { the clock's reading, jobs that became ready }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local replayed = begin_op()
-if replayed then
-  return type(replayed) == 'table' and replayed or { reading(), tonumber(replayed) }
+local repeated = begin_op()
+if repeated then
+  return type(repeated) == 'table' and repeated or { reading(), tonumber(repeated) }
 end
 measure('ZCARD', READY, SCHEDULED, PARKED, IDLE)
 measure('HLEN', META, LAST_ERRORS)

@@ -26,16 +26,29 @@ local SILENCE_MS = 5000 -- after a longer silence of all callers, named holders 
 
 local wall, wall_us, now, due
 local confirmed -- `now` as far as evidence confirms it: a call that writes nothing reports this instead of `now`
+
+-- The terms of the clock. All times are in ms.
+--
+--   skew      wall clock - `due`. A jump that is not believed yet; 0 most of the time
+--   leap      wall clock now - wall clock at the last step, if it moved far ahead and no caller had evidence; else 0.
+--             The next caller with evidence takes it back
+--   behind    (time that the wall clock has moved) - (time that `now` has moved), summed up since they last agreed. A
+--             caller with evidence makes up for it
+--   frame     a number. Rises when `now` stops being comparable with older readings: they are no evidence for `now`
+--   belief    a number. Rises when `due` stops being comparable with older readings: they are no evidence for `due`
+--   confirmed the highest of the stored `now` and the evidence for it
+--   evidence  a caller's lower bounds of `now` and `due`. The state stores the best one so far
+
 local state = { -- has all its fields from the start: Lua would resize a growing table six times
   seq = 0, fence = 0, step = 0, epoch = 0, paused = false, failure_handler = false,
   clock = false, wall = false, -- `now` and the wall clock at the last step; false for a new queue
-  witness = '', -- the best evidence so far, which this call stores for the next one
-  last_witness = '', -- the evidence that an earlier call stored
+  evidence = '', -- the best evidence so far, which this call stores for the next one
+  last_evidence = '', -- the evidence that an earlier call stored
   skew = 0, skew_until = 0, -- a jump not believed yet (wall clock minus `due`), and the `now` that ends it
-  belief = 0, -- counts the changes of mind about `due`: a reading from another belief is no evidence for `due`
-  leap = 0, -- how far the wall clock moved ahead at the last step without evidence; may be taken back
-  behind = 0, -- how much less than the wall clock `now` has moved: a caller with evidence may make up for it
-  frame = 0, -- counts the restarts of `now`'s evidence: a reading from another frame is no evidence for `now`
+  belief = 0, -- see above
+  leap = 0, -- may be taken back
+  behind = 0,
+  frame = 0,
   grace = 0, grace_from = 0, -- until `grace`, named holders that were alive at `grace_from` are not declared lost
   jumped = false, silent = false, -- whether this call changed the fields of DRIFT: by a jump, or by a silence
   committed = false, clear_expiry = false, -- whether this call has written; whether the key `state` may have an expiry to remove
@@ -48,12 +61,12 @@ local function wall_clock()
   wall = math.floor(wall_us / 1000)
 end
 
--- WITNESS, the evidence of one caller: now and its frame, due and its belief, the uptime of its machine, the machine's id.
+-- EVIDENCE, the evidence of one caller: now and its frame, due and its belief, the uptime of its machine, the machine's id.
 
 local function read_evidence(evidence)
-  local machine = string.sub(evidence, WITNESS_SIZE + 1)
+  local machine = string.sub(evidence, EVIDENCE_SIZE + 1)
   if machine == '' or machine == '-' then return { now = 0, due = 0, uptime = 0 } end
-  local heard_now, frame, heard_due, belief, uptime = struct.unpack(WITNESS_FORMAT, evidence)
+  local heard_now, frame, heard_due, belief, uptime = struct.unpack(EVIDENCE_FORMAT, evidence)
   return {
     now = frame == state.frame and heard_now or 0,
     due = belief == state.belief and heard_due or 0,
@@ -66,20 +79,20 @@ end
 -- may have taken longer.
 local function lower_bounds(evidence)
   local mine = read_evidence(evidence)
-  state.witness = evidence
+  state.evidence = evidence
   if mine.now > 0 and mine.due > 0 and state.wall and mine.now + CLOCK_ERROR_MS > state.clock + wall - state.wall then
     return mine.now, mine.due -- the common case: the caller's own evidence is enough
   end
-  local last = read_evidence(state.last_witness)
-  state.witness = state.last_witness
+  local last = read_evidence(state.last_evidence)
+  state.evidence = state.last_evidence
   if mine.machine and mine.machine == last.machine then
     local passed = mine.uptime - last.uptime - 1 -- both are rounded to ms
     if last.now > 0 then last.now = last.now + passed end
     if last.due > 0 then last.due = last.due + passed end
-    if mine.now > last.now + 1 or mine.due > 0 and last.due == 0 then state.witness = evidence end
+    if mine.now > last.now + 1 or mine.due > 0 and last.due == 0 then state.evidence = evidence end
     return math.max(mine.now, last.now), math.max(mine.due, last.due)
   end
-  if mine.now > 0 then state.witness = evidence end
+  if mine.now > 0 then state.evidence = evidence end
   return mine.now, mine.due
 end
 
@@ -171,7 +184,7 @@ local function write_core(clock)
 end
 
 local function read_state(extra)
-  local f = checked_call('HMGET', STATE, 'core', 'witness', 'drift', extra or 'caller')
+  local f = checked_call('HMGET', STATE, 'core', 'evidence', 'drift', extra or 'caller')
   local core = f[1]
   if core and (#core ~= CORE_SIZE or string.byte(core) ~= VERSION) or not core and call('HMGET', STATE, 'format')[1] then
     error(redis.error_reply('FORMAT ' .. STATE .. ' was written by another version of Windlass'))
@@ -183,7 +196,7 @@ local function read_state(extra)
     state.paused = marks % 2 == PAUSED_MARK
     state.failure_handler = marks >= FAILURE_HANDLER_MARK and call('HMGET', STATE, 'failure_handler')[1]
   end
-  state.last_witness = f[2] or ''
+  state.last_evidence = f[2] or ''
   if f[3] then read_drift(f[3]) end
   return f[4]
 end

@@ -10,12 +10,12 @@ local function start_blocked_job(id, text)
   place(id, c, c.run_at)
 end
 
--- A job that has started once does not expire any more: the first attempt may have done a part of its work.
+-- A charged attempt, or one that made the job a suspect, ends its expiry: it may have done a part of the work.
 local function clear_job_expiry(m)
   if m.extras then m.extras.expires = nil end
 end
 
--- Puts a job that was leased back into `ready` or `scheduled`, merged with the change that is blocked behind it.
+-- Places a job whose lease has ended in `ready` or `scheduled` again, merged with the change that is blocked behind it.
 local function place_again(id, m, run_at, score)
   if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end
   local text = call('HGET', BLOCKED, id)
@@ -38,9 +38,7 @@ local function remove(id)
   if text then start_blocked_job(id, text) end
 end
 
--- DEAD_RECORDS: reason, time, META record, length of the message, message, data.
--- FAILURE, the data of a failure job: length of the id, id, then the dead record.
-local deaths = 0 -- in this call: added to the time, so that they keep their order
+local deaths = 0 -- dead and broken jobs of this call: added to the time, so that they keep their order
 
 local function add_dead_record(key, id, dead_record)
   deaths = deaths + 1
@@ -71,6 +69,7 @@ end
 -- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
   clear_job_expiry(m)
+  -- Reason, time, META record, length of the message, message, data.
   local dead_record = struct.pack(DEAD_RECORD_FORMAT, reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
   local event = reason == UNDECODABLE and 'broken' or 'dead'
@@ -83,6 +82,7 @@ local function end_for_good(id, m, reason, message, limit)
     local name
     repeat name = 'failure-' .. string.format('%.0f', next_seq()) until call('HEXISTS', DATA, name) == 0
     f.priority, f.marks = m.priority, FAILURE_JOB + LIMITED
+    -- The data of a failure job: length of the id, id, then the dead record.
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. dead_record)
     place(name, f, 0)
     -- A caller that waits for this job will not find it in `dead`, and a crash keeps no result, so the event says why.

@@ -3,7 +3,7 @@
 -- KEYS   the keys of one queue that the script names, in the order of keys.py. A script names a key by its name in keys.py
 --        in capitals. scripts.py replaces key names and constants when it loads a script. KEYS_OF_QUEUE is their number.
 --        Constants that no script defines are those of storage/formats.py, which Python uses, too.
--- ARGV   of a script that writes: [1] caller  [2] operation number of that caller  [3] the caller's clock evidence (WITNESS
+-- ARGV   of a script that writes: [1] caller  [2] operation number of that caller  [3] the caller's clock evidence (EVIDENCE
 --        in clock.lua), then the script's own arguments. A script that only reads has only its own.
 --
 -- Every script that writes has three parts: read and check, decide, write. It reads the sizes of all keys it may write

@@ -1,6 +1,6 @@
 -- Operation ids. A caller sends its calls one after the other, over one connection at a time. The state keeps the last
--- operation of each caller with its answer. The same number again is a retry whose first reply was lost: it gets the
--- first answer and changes nothing. A lower number comes from an abandoned connection and is refused.
+-- operation of each caller with its answer. The same number again is a repeated call, whose first reply was lost: it
+-- gets the first answer and changes nothing. A lower number comes from a connection that its client gave up, and is refused.
 --
 -- Every call that writes is a step, and step numbers rise by one. The epoch is set when the queue's state is created, so
 -- (epoch, step) orders everything that ever happened to a queue. A step lower than one reported before means that the
@@ -48,7 +48,7 @@ end
 local function commit_op(answer)
   state.step, state.committed = state.step + 1, true
   if state.epoch == 0 then init_state() end
-  call('HSET', STATE, 'core', write_core(now), 'witness', state.witness, caller_field,
+  call('HSET', STATE, 'core', write_core(now), 'evidence', state.evidence, caller_field,
     write_record(string.format('%.0f', state.step), answer))
   if state.jumped or state.silent then
     call('HSET', STATE, 'drift', write_drift())

@@ -14,7 +14,7 @@ local function save_or_delete_meta(id, m, needed)
   end
 end
 
--- Puts a job into `scheduled` if its run time is ahead, else into `ready`: behind its equals, or with a `score` back in
+-- Puts a job into `scheduled` if its run time is ahead, else into `ready`: after its equals, or with a `score` back in
 -- its old place.
 local function place(id, m, run_at, score)
   if run_at > due then
