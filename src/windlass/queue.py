@@ -308,7 +308,7 @@ class Queue:
         return flow
 
     def _try_lease(self, session: Session, request: LeaseRequest) -> Flow[Turn]:
-        """Lease once. A job whose seal does not fit becomes broken; the sound jobs are returned.
+        """Lease once. Returns only jobs whose payload could be opened; the others become broken.
 
         If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """

@@ -87,7 +87,7 @@ def test_a_worker_stops_in_time_when_its_server_hangs(server: Server, tmp_path: 
         assert impatient.process.wait(LIMIT_S) == 0, impatient.log
         assert impatient.processes() == []
         assert (
-            "Cannot return the runner's jobs to queue impatient; they come back when their leases expire: "
+            "Cannot reclaim the runner's jobs of queue impatient; they come back when their leases end: "
             in impatient.log
         )
         assert "was killed: it did not end within the grace period" in impatient.log

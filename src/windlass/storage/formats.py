@@ -143,11 +143,12 @@ PRIORITY_STEP = 2**49  # a ready score is priority * PRIORITY_STEP + sequence: e
 PARK_MS = 300_000  # until a parked job is tried again, if no worker asks for its task before
 CALLER_TTL_MS = 600_000  # a queue remembers the last answer to a silent caller: callers retry for half of this at most
 SOURCE_TTL_MS = 86_400_000  # the same for another queue's outbox: all its workers may be away for that long
-MAX_POLL_MS = 15_000  # with any number of workers, each waiter polls this often, because some may have died
-SOON_MS = MAX_POLL_MS + 500  # a run time before the next poll of a waiter is announced; the rest is for its round trip
-MAX_PROBING_MS = 28_000  # then a waiter makes a turn, which renews its registration
-REGISTERED_MS = 60_000  # how long a waiter stays registered
-RENEW_BELOW_MS = 45_000  # a turn renews a registration with less time left: it lasts beyond the next two such turns
+# The times of a waiter, from the shortest to the longest.
+MAX_POLL_MS = 15_000  # A waiter polls at least this often, however many there are: the others may have died.
+SOON_MS = MAX_POLL_MS + 500  # A job that is due sooner wakes a waiter. The 500 ms are for the round trip of a poll.
+MAX_PROBING_MS = 28_000  # A waiter probes for at most this long. Then it makes a turn, which renews its registration.
+RENEW_BELOW_MS = 45_000  # A turn renews a registration that has less time left, so it outlasts the next two such turns.
+REGISTERED_MS = 60_000  # A registration lasts this long.
 
 _SHARED_NUMBERS = {
     "SUSPECT": SUSPECT,

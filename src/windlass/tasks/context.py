@@ -128,7 +128,7 @@ class Job:
 
     @property
     def stalls(self) -> int:
-        """How many attempts have lost their lease."""
+        """How many attempts crashed or lost their lease."""
         return self._lease.stalls
 
     @property

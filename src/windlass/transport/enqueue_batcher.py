@@ -1,7 +1,7 @@
 """Sends concurrent awaited enqueues in one call.
 
 If no call is in flight, an enqueue is sent at once, so a single one never waits. Further enqueues are collected and
-sent at the end of this turn of the event loop, or as soon as FLUSH_AT are pending: then the server works on the first
+sent at the end of this event-loop iteration, or as soon as FLUSH_AT are pending: then the server works on the first
 batch while the program makes the rest. If only a few are pending while many jobs are in flight, they wait for those
 replies, MAX_WAIT_S at most. The tasks that get these replies often enqueue again, and one call for all is cheaper.
 

@@ -30,7 +30,7 @@ class DamagedPart(Struct, frozen=True):
 class Audit(Struct, frozen=True):
     """The audit of one queue: how many jobs were checked, and the parts with problems.
 
-    `recovered` counts the jobs of lost holders that a repair put back on the queue.
+    `recovered` counts the jobs that a repair swept from lost holders.
     """
 
     queue: str

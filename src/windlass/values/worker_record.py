@@ -12,8 +12,8 @@ class WorkerRecord(Struct, frozen=True):
 
     `queues` maps names to weights, `slots` maps "loop", "thread" and "process" to their number. `finished` counts the
     attempts that have ended since `started_at`. `state` is "working", "stopping", or "lost?" after three missed
-    heartbeats (one comes every `every` seconds). `suspended` maps the queues from which it leases no jobs at present to
-    the reasons.
+    heartbeats (one comes every `every` seconds). `suspended` maps the queues from which it leases only one job at a
+    time to the reasons.
     """
 
     name: str

@@ -161,7 +161,7 @@ class _Heartbeat(threading.Thread):
             try:
                 self._beat(queue, register=True)
             except KeyConflict as error:
-                log.error("Queue %s is damaged, going on with the others: %s", queue, error)
+                log.error("Queue %s cannot be used, going on with the others: %s", queue, error)
         self._kept_at = awake()
 
     def run(self) -> None:
@@ -200,7 +200,7 @@ class _Heartbeat(threading.Thread):
         try:
             return self._beat(queue)
         except KeyConflict as error:
-            log.error("Queue %s is damaged: %s", queue, error)
+            log.error("Queue %s cannot be used: %s", queue, error)
             return True  # no worker can lease from a damaged queue, so its leases are safe
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:

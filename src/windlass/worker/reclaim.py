@@ -1,4 +1,4 @@
-"""Returns the jobs of a dead runner to their queue: at once, in their old order, charging only the job at fault."""
+"""Reclaims the jobs of a dead runner: at once, in their old order, charging only the job at fault."""
 
 from __future__ import annotations
 

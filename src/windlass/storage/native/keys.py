@@ -46,7 +46,8 @@ def queue_keys(queue: str, names: tuple[str, ...] = NAMES) -> tuple[str, ...]:
     return tuple(queue_key(queue, name) for name in names)
 
 
-# A queue in use has a state, or an inbox with pushed payloads. One pattern finds both, and few other keys.
+# A queue in use has a state, or an inbox with pushed payloads. One pattern finds both, and few other
+# keys: its brackets match the five letters of `state` and of `inbox`, one by one.
 ANY_QUEUE = f"{PREFIX}:{{*}}:[si][tn][ab][to][ex]"
 _QUEUE = re.compile(rf"{PREFIX}:\{{([^{{}}]+)\}}:(?:state|inbox)")
 

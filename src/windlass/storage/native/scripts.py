@@ -1,11 +1,12 @@
 """The Lua scripts of the native layout, each assembled into one constant text with one hash.
 
-The second line of a script names the shared parts that it uses (`-- uses …`); they are inserted behind its first line.
+The second line of a script names the shared parts that it uses (`-- uses …`); they are inserted after its first line.
 A line `-- uses here …` inserts parts inside a branch that only some calls take.
 
 The server creates every function of a script again at each call that reaches it, so the functions that few calls need
 are inside such branches. Names in capitals are replaced by their values: keys, the constants of storage/formats.py, and
-constants that the script itself defines. Looking up variables that functions share took more time than everything else.
+constants that the script itself defines. Variable lookups are slow, so constants are inserted as
+literals.
 A line `-- record META` becomes the functions that pack and unpack that record.
 """
 
@@ -38,7 +39,7 @@ def _load(name: str) -> Script:
 
 
 def _shared(parts: Sequence[str]) -> str:
-    """The texts of shared parts, each behind the parts that it needs."""
+    """The texts of shared parts, each after the parts that it needs."""
     ordered = sorted(parts, key=_IN_ORDER.index)
     return "".join((_FOLDER / "shared" / f"{part}.lua").read_text("utf-8") + "\n" for part in ordered)
 

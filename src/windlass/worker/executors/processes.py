@@ -2,7 +2,7 @@
 
 A round trip between runner and child takes longer than a short job. So the runner puts short jobs into the child's
 prefetch: the child takes the next job by itself, and the runner learns of it from the answer to the one before. The
-runner can take back jobs that the child has not started, and does so when the current job takes long.
+runner can withdraw jobs that the child has not started, and does so when the current job takes long.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ChildConnection:
         return None
 
     def withdraw(self) -> list[Plan]:
-        """Take back and return the prefetched jobs that the child has not started."""
+        """Withdraw and return the prefetched jobs that the child has not started."""
         if self._prefetch is None or not self.ready:
             return []
         left = self._prefetch.withdraw()
@@ -408,7 +408,7 @@ class ChildJobServices:
 
 def run_job(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tuple[dict[str, Any], bytes]:
     """Run one job in a child: plan, run, answer with the outcome."""
-    lease = _read_lease(body)
+    lease = _read_lease(body)  # a function cannot be sent, so the child plans again from the lease
     planned = attempt.plan(app, lease)
     outcome = _run_plan(app, planned, link) if isinstance(planned, Plan) else planned
     if type(outcome) is Completed and outcome.result is None and not outcome.hand_overs:

@@ -1,8 +1,8 @@
 """The prefetch of a child: a socket pair that holds small jobs, so that the child need not wait for the runner.
 
 Both the child and the runner take jobs out: the child to run them, the runner to run them elsewhere. The kernel gives
-each packet to only one of them, so a job that the runner took back never started, even if the child has died. Jobs are
-numbered, because the child may take one while the runner takes back the others.
+each packet to only one of them, so a job that the runner withdrew never started, even if the child has died. Jobs are
+numbered, because the child may take one while the runner withdraws the others.
 
 The sockets are non-blocking. Both processes share that property, so `socket.setdefaulttimeout` of the user's code must
 not change it, and no call here waits in the kernel for a packet.
@@ -22,7 +22,7 @@ _NUMBER = struct.Struct(">I")
 
 
 class Prefetch:
-    """The runner's side. It holds both ends, because it puts jobs in and takes them back."""
+    """The runner's side. It holds both ends, because it puts jobs in and withdraws them."""
 
     def __init__(self, inlet: socket.socket, outlet: socket.socket) -> None:
         self._inlet = inlet
@@ -44,7 +44,7 @@ class Prefetch:
         return True
 
     def withdraw(self) -> set[int]:
-        """Take out all jobs and return their numbers."""
+        """Withdraw all jobs and return their numbers."""
         numbers = set()
         try:
             while packet := self._outlet.recv(_NUMBER.size, socket.MSG_DONTWAIT):  # recv drops the packet's rest

@@ -32,7 +32,7 @@ FIRST = 8
 WIDTH = 4
 FENCE, DEADLINE, STARTED = range(3)
 
-FILE_NAME = "windlass-slot-table"  # how the memory is called in /proc
+FILE_NAME = "windlass-slot-table"  # the name of the memory in /proc
 _MAGIC = int.from_bytes(b"wndlass1", "big")
 _MAX_ENTRIES = 65_536  # 2 MB of shared memory: far more slots than a worker can use
 

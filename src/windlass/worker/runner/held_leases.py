@@ -12,9 +12,9 @@ from windlass.worker.reclaim import all_held, lease_of
 
 
 class Reconciliation(NamedTuple):
-    """What a comparison found: jobs given back, fences that we lost, and whether the server has lost writes."""
+    """What a comparison found: jobs released, fences that we lost, and whether the server has lost writes."""
 
-    returned: int
+    released: int
     lost: set[int]
     rewound: bool
 
@@ -50,7 +50,7 @@ class HeldLeases:
         return self._server_state != self._reconciled and not self.reconciling
 
     def reconcile(self, session: Session) -> Flow[Reconciliation]:
-        """Compare our leases with the server's, and give back those that only the server has.
+        """Compare our leases with the server's, and release those that only the server has.
 
         The server may list jobs under our name that we do not have, because an old copy of its data brought back a
         finished job. They would stay leased as long as this worker lives. No turn may run meanwhile: its leases are on

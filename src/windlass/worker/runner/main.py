@@ -6,8 +6,8 @@
     to the supervisor     {"holder_unknown": queue} · {"suspended": true} + {queue: why}
                           {"child": slot} · {"kill": slot, "why": text}
 
-If the supervisor dies, no process renews the leases: the runner returns all jobs at once and ends. If the supervisor is
-alive but silent (stopped, for example) until other workers may start the same jobs, the runner exits immediately.
+If the supervisor dies, no process renews the leases: the runner releases all jobs at once and ends. If the supervisor
+is alive but silent (stopped, for example) until other workers may start the same jobs, the runner exits immediately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from windlass.worker.settings import Settings
 
 log = logging.getLogger("windlass.worker")
 
-SUPERVISOR_CHECK_EVERY_S = 0.03  # a poll of shared memory: cheap, and the exit must come before the leases expire
+SUPERVISOR_CHECK_EVERY_S = 0.03  # a poll of shared memory: cheap, and the exit must come before the leases end
 SUPERVISOR_KILL_GRACE_S = 0.06  # a healthy supervisor looks every 0.05 s and kills us first, with a better log line
 
 
@@ -88,10 +88,10 @@ async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotT
             raise error
         source.end_children()
         if waiting.done():
-            log.error("The supervisor is silent and the leases are about to expire; runner %s exits", holder)
+            log.error("The supervisor is silent and the leases are about to end; runner %s exits", holder)
             flush_output()
             os._exit(1)
-        log.error("The supervisor died; runner %s returns all jobs and exits", holder)
+        log.error("The supervisor died; runner %s releases all jobs and exits", holder)
         await runner.drain(0)
         await working
         await runner.release_running()
@@ -101,7 +101,7 @@ async def _run(app: Windlass, settings: Settings, holder: str, slot_table: SlotT
 
 
 async def _until_leases_expire(slot_table: SlotTable) -> None:
-    """Wait until the leases may expire. A healthy supervisor kills this process before that."""
+    """Wait until the leases may end. A healthy supervisor kills this process before that."""
     while not slot_table.safe_until or awake() < slot_table.safe_until + SUPERVISOR_KILL_GRACE_S:  # noqa: ASYNC110
         await asyncio.sleep(SUPERVISOR_CHECK_EVERY_S)  # shared memory sends no event, so poll
 

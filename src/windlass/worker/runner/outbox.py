@@ -1,4 +1,4 @@
-"""Forwards jobs from one queue to another: completed jobs put hand-overs for other queues into their queue's outbox.
+"""Forwards jobs from queue to queue. A completed job can hand over jobs; those for other queues wait in an outbox.
 
 Any number of workers may forward the same outbox at the same time: the sequence number of a parcel is its operation id
 at the target queue, so each parcel arrives once.

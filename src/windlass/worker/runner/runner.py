@@ -144,7 +144,7 @@ class Runner:
             self._notify()
 
     async def drain(self, grace: float) -> None:
-        """Lease no more jobs, give running ones `grace` seconds to finish, return the rest, and end."""
+        """Lease no more jobs, give running ones `grace` seconds to finish, release the rest, and end."""
         self._leasing = False
         for consumer in self.consumers.values():
             consumer.outcomes.end_delays()
@@ -154,7 +154,7 @@ class Runner:
         while not self._idle and monotonic() < self._drain_deadline:
             self._changed.clear()
             await _wait(self._changed, min(0.2, self._drain_deadline - monotonic()))
-            self._release_waiting()  # a child may have had jobs that could not be taken back before
+            self._release_waiting()  # a child may have had jobs that could not be withdrawn before
         for executor in self.executors.values():
             executor.set_limit(0)
             for key in list(executor.running):
@@ -182,11 +182,11 @@ class Runner:
             await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
         for executor in self.executors.values():
             for one in executor.running.values():
-                log.warning("%s: does not stop; it is returned to the queue when this process ends", one.plan.title)
+                log.warning("%s: does not stop; it is reclaimed when this process ends", one.plan.title)
                 one.stop = Stop.ABANDONED
 
     async def release_running(self) -> None:
-        """Return the running jobs, just before this process ends because its supervisor died."""
+        """Release the running jobs, just before this process ends because its supervisor died."""
         running = [one.plan.lease for executor in self.executors.values() for one in executor.running.values()]
         leases = {
             consumer: [lease for lease in running if lease.queue == consumer.queue]
@@ -208,7 +208,7 @@ class Runner:
         return all(executor.idle for executor in self.executors.values())
 
     async def _mark_alive(self) -> None:
-        """Show the supervisor that the event loop runs, and return jobs that wait too long for a slot."""
+        """Show the supervisor that the event loop runs, and release jobs that wait too long for a slot."""
         while True:
             self._slot_table.mark_loop_alive()
             for executor in self.executors.values():
@@ -331,7 +331,7 @@ class Runner:
                 return
             sent, turn = await consumer.turn(want)
         except WindlassError as error:
-            # The server is down or this queue is damaged; the other queues go on.
+            # The server is down or this queue cannot be used; the other queues go on.
             log.warning("Cannot lease or settle jobs of queue %s, trying again: %s", consumer.queue, error)
             consumer.poll.back_off()
             return
@@ -417,7 +417,7 @@ class Runner:
                 self._log_resumed(consumer, "a job could be decoded")
 
     def _settle_undecodable(self, consumer: QueueConsumer, outcome: Outcome) -> None:
-        """Settle a job that cannot run here. If many in a row cannot be decoded, the others are returned."""
+        """Settle a job that cannot run here. If many in a row cannot be decoded, the others are released."""
         if isinstance(outcome, Broken):
             outcome = consumer.guard.record_undecodable(outcome)
         if not isinstance(outcome, Released):
@@ -437,8 +437,8 @@ class Runner:
             self._log_resumed(consumer, "there is room for broken jobs again")
         if guard.record_broken_limit() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error(
-                "Queue %s suspended, this worker leases no more of its jobs: %s. Check the worker's code and keys. It "
-                "tries one job now and then and resumes when it can decode one. To see these jobs: "
+                "Queue %s suspended: %s. Check the worker's code and keys. This worker now leases only one job at a time, at "
+                "growing intervals, until it can decode one. To see these jobs: "
                 "windlass dead list --broken %s",
                 consumer.queue,
                 guard.reason,
@@ -486,7 +486,7 @@ class Runner:
     def stop_jobs(self, queue: str) -> None:
         """Stop all jobs of one queue, because its leases could not be renewed.
 
-        The jobs are still returned to the queue: if the server itself hung, it knows our holder name, and the next
+        The jobs are still released: if the server itself hung, it knows our holder name, and the next
         heartbeat would renew these leases although no job runs.
         """
         for executor in self.executors.values():
@@ -658,7 +658,7 @@ class Runner:
             while consumer.in_flight:
                 self._changed.clear()
                 await _wait(self._changed, 0.05)
-            returned, lost, rewound = await self._app.arun(consumer.leases.reconcile)
+            released, lost, rewound = await self._app.arun(consumer.leases.reconcile)
         except WindlassError as error:
             text = "Cannot compare the leases of queue %s with the server's, trying again with the next turn: %s"
             log.warning(text, consumer.queue, error)
@@ -666,13 +666,13 @@ class Runner:
         finally:
             consumer.leases.reconciling = False
             self._notify()
-        if returned or lost or rewound:
+        if released or lost or rewound:
             log.error(
                 "Queue %s: the server has lost data (it was purged, flushed or restored, or a replica behind the "
-                "primary took over). Jobs may be lost or run again. Leases returned, because their jobs do not run "
+                "primary took over). Jobs may be lost or run again. Leases released, because their jobs do not run "
                 "here: %d; running jobs stopped, because their leases are gone: %d",
                 consumer.queue,
-                returned,
+                released,
                 len(lost),
             )
         for fence in lost:

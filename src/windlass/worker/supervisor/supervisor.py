@@ -48,7 +48,9 @@ MIN_RESPAWN_DELAY_S, MAX_RESPAWN_DELAY_S = 0.1, 10.0  # doubles while runners di
 YOUNG_RUNNER_S = 2.0  # a runner that dies earlier probably died of its start, not of a job
 NO_DEADLINE_S = 1e9  # the grace of a replaced runner: 30 years
 LAG_WARNING_S = 5.0  # shorter blocks of the event loop are common, and a warning for each would be noise
-RECLAIM_TIMEOUT_S = 2.0  # for returning the jobs of killed runners at the end; then their leases expire
+RECLAIM_TIMEOUT_S = (
+    2.0  # for reclaiming the jobs of killed runners at the end; else they come back when their leases end
+)
 CONNECT_WARNING_AFTER_S = 1.0  # a start that waits longer for the server says so
 START_RETRY_S = 1.0  # after a group could not start: the cause, often the server or memory, needs time
 
@@ -190,18 +192,18 @@ class Supervisor:
         return settings if settings.queues else msgspec.structs.replace(settings, queues=dict.fromkeys(facts.queues, 1))
 
     def stop(self) -> None:
-        """First call: finish running jobs. Second: return them to their queues now. Third: exit at once."""
+        """First call: finish running jobs. Second: release them now. Third: exit at once."""
         self._stops += 1
         if self._stops == 1:
             more = f"; running jobs have {self._requested.grace:g} s to finish" if self._started.is_set() else ""
             log.info("Stopping%s", more)
             self._stopping.set()
         elif self._stops == 2:
-            log.info("Stopping now; running jobs are returned to their queues")
+            log.info("Stopping now; running jobs are released")
             for group in self._groups:
                 group.drain(0)
         else:
-            log.info("Exiting at once; the runner returns its jobs, or they come back when their leases expire")
+            log.info("Exiting at once; the runner releases its jobs, or they come back when their leases end")
             os._exit(1)  # the forkserver and all its processes end with this process
 
     async def _drain(self) -> None:
@@ -215,17 +217,17 @@ class Supervisor:
         if self._following:
             await asyncio.wait(self._following, timeout=RECLAIM_TIMEOUT_S)
         if self._following:
-            log.error("The server does not answer; the jobs of the killed runners come back when their leases expire")
+            log.error("The server does not answer; the jobs of the killed runners come back when their leases end")
         await self._end(self._following)
 
     def _job_grace(self) -> float:
-        """Return the part of the grace for jobs. The rest is for returning unfinished ones."""
+        """Return the part of the grace for jobs. The rest is for releasing unfinished ones."""
         return max(0.0, self.settings.grace - min(2.0, self.settings.grace / 3))
 
     # -- groups ---------------------------------------------------------------------------------------
 
     async def _start_group(self) -> None:
-        """Start a group under a new holder name. The old name keeps its leases until they are returned."""
+        """Start a group under a new holder name. The old name keeps its leases until they are reclaimed."""
         self._incarnation += 1
         group = RunnerGroup(self._forkserver, self._facts, self.settings, f"{self.settings.name}.{self._incarnation}")
         try:
@@ -250,7 +252,7 @@ class Supervisor:
         task.add_done_callback(lambda task: self._check(task, "the supervisor"))
 
     async def _follow(self, group: RunnerGroup) -> None:
-        """Follow a group from its start until it is gone, return its jobs, and replace it."""
+        """Follow a group from its start until it is gone, reclaim its jobs, and replace it."""
 
         async def cancel(queue: str, id: str, fence: int | None) -> None:
             if fence is not None:
@@ -268,9 +270,9 @@ class Supervisor:
             group.why = group.why or "the forkserver died"
         in_order = group.leaving and ending.code == 0
         if not in_order and not group.why:
-            log.error("Runner %s died (%s); returning its jobs to their queues", group.holder, ending)
+            log.error("Runner %s died (%s); reclaiming its jobs", group.holder, ending)
         elif not in_order:
-            log.error("Runner %s was killed: %s; returning its jobs to their queues", group.holder, group.why)
+            log.error("Runner %s was killed: %s; reclaiming its jobs", group.holder, group.why)
         replacing = None if self._stopping.is_set() or group.leaving else asyncio.create_task(self._replace(group))
         await group.children_gone()
         await self._reclaim(group, ending)
@@ -316,7 +318,7 @@ class Supervisor:
                 log.error("Cannot start a new runner; retrying in %g s: %s", START_RETRY_S, error)
                 await asyncio.sleep(START_RETRY_S)
 
-    # -- returning the jobs of a dead runner ---------------------------------------------------------
+    # -- reclaiming the jobs of a dead runner --------------------------------------------------------
 
     async def _reclaim(self, group: RunnerGroup, ending: Ending) -> None:
         suspects = {entry.fence for entry in group.suspects()}
@@ -346,7 +348,7 @@ class Supervisor:
             outcomes = await reclaim(self._app, queue, group.holder, decide)
         except WindlassError as error:
             log.error(
-                "Cannot return the runner's jobs to queue %s; they come back when their leases expire: %s", queue, error
+                "Cannot reclaim the runner's jobs of queue %s; they come back when their leases end: %s", queue, error
             )
             return
         for outcome in outcomes:
@@ -356,7 +358,7 @@ class Supervisor:
                 log.error("%s: %s%s", in_one_line(f"{queue}/{outcome.lease.id}"), message, end)
         back = sum(not _is_final(outcome) for outcome in outcomes)
         if back:
-            log.info("Queue %s: %s returned", queue, "1 job" if back == 1 else f"{back} jobs")
+            log.info("Queue %s: %s reclaimed", queue, "1 job" if back == 1 else f"{back} jobs")
 
     # -- heartbeats ----------------------------------------------------------------------------------
 
@@ -404,7 +406,7 @@ class Supervisor:
             if beat.parked:
                 await self._unpark(group, queue)
         except KeyConflict as error:
-            group.renewed_at[queue] = asked_at  # no worker can lease from a damaged queue, so its leases are safe
+            group.renewed_at[queue] = asked_at  # no worker can lease from this queue either, so its leases are safe
             return error
         except WindlassError as error:
             return error
