@@ -121,11 +121,6 @@ def job_fork(header: dict[str, Any], body: bytes, link: Link) -> Answer:
     return {"end": "original", "codes": [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)]}, b""
 
 
-def job_slot_table(header: dict[str, Any], body: bytes, link: Link) -> Answer:
-    assert link.slot_table is not None
-    return {"running": link.slot_table.running()}, b""
-
-
 def job_exit(header: dict[str, Any], body: bytes, link: Link) -> Answer:
     os._exit(header["code"])
 

@@ -199,7 +199,7 @@ async def test_a_fork_has_only_what_was_handed_to_it(forkserver: ForkServer, rol
         assert fds.pop("1") == fds.pop("2")
         kinds = [path.partition(":")[0] for path in fds.values()]
         assert kinds.count("socket") == 1
-        assert set(kinds) == {"socket", "/memfd"}  # a mapping has a copy of its own of the slot_table's
+        assert set(kinds) == {"socket", "/memfd"}
         assert about["pid"] == about["session"] == about["group"] == one.forked.pid
         assert about["parent"] == forkserver.pid
         assert about["role"] == role

@@ -417,9 +417,12 @@ async def test_a_stopped_child_keeps_only_one_job(benches: Callable[..., Bench])
     assert bench.executor.idle
 
 
-async def test_a_child_may_take_a_job_while_others_are_taken_back(benches: Callable[..., Bench]) -> None:
+async def test_a_child_may_take_a_job_while_others_are_taken_back(
+    benches: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
     bench = benches(1)
-    second = bench.deeds["1"] = Held({"end": "raised", "type": "Oops", "message": "it is mine"})
+    raised = {"end": "raised", "type": "Oops", "message": "it is mine", "traceback": 'File "deep"'}
+    second = bench.deeds["1"] = Held(raised)
 
     class Interrupted(Prefetch):
         def __init__(self, inlet: socket.socket, outlet: socket.socket) -> None:
@@ -445,6 +448,7 @@ async def test_a_child_may_take_a_job_while_others_are_taken_back(benches: Calla
     assert isinstance(bench.outcomes["0"], Completed)
     assert isinstance(bench.outcomes["1"], Retried)
     assert "it is mine" in bench.outcomes["1"].message
+    assert 'File "deep"' in caplog.text, "the traceback of a bug in the child"
     assert bench.executor.idle
 
 

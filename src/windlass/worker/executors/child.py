@@ -23,20 +23,18 @@ from windlass.errors import InvalidOption
 from windlass.worker.ipc import frames
 from windlass.worker.ipc.frames import FrameError, Header
 from windlass.worker.ipc.prefetch import open_outlet, take
-from windlass.worker.ipc.slot_table import SlotTable
 
 RunJob = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
-RUN: Header = {"run": "a lease"}
+RUN: Header = {"run": True}
 MAX_MESSAGE_CHARS = 16 * 1024  # leaves the header far below MAX_HEADER_BYTES
 MAX_TRACEBACK_CHARS = 128 * 1024  # a longer one, such as that of a RecursionError, loses its middle
 
 
 class Link:
-    """Sends frames to the runner while a job runs, from any thread. `slot_table` is set if the child received one."""
+    """Sends frames to the runner while a job runs, from any thread."""
 
-    def __init__(self, sock: socket.socket, lock: threading.Lock, slot_table: SlotTable | None) -> None:
-        self.slot_table = slot_table
+    def __init__(self, sock: socket.socket, lock: threading.Lock) -> None:
         self._sock = sock
         self._lock = lock
         self._pid = os.getpid()
@@ -66,9 +64,8 @@ class Link:
 def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
     """Run a new child; the forkserver calls this. `arguments["run_job"]` names the function that runs a job."""
     run_job: RunJob = find_function(arguments["run_job"])
-    slot_table = SlotTable.attach(fds["slot_table"]) if "slot_table" in fds else None
     prefetch = open_outlet(fds["prefetch"]) if "prefetch" in fds else None
-    serve(socket.socket(fileno=fds["frames"]), app, run_job, slot_table, prefetch)
+    serve(socket.socket(fileno=fds["frames"]), app, run_job, prefetch)
 
 
 def find_function(name: str) -> Any:
@@ -84,7 +81,6 @@ def serve(
     sock: socket.socket,
     app: object,
     run_job: RunJob,
-    slot_table: SlotTable | None = None,
     prefetch: socket.socket | None = None,
 ) -> None:
     """Run job after job until the runner closes the socket or dies."""
@@ -93,7 +89,7 @@ def serve(
         header, body = frame
         if "run" not in header:
             raise FrameError(f"a child accepts only frames with 'run', and received {sorted(header)}")
-        link = Link(sock, lock, slot_table)
+        link = Link(sock, lock)
         answer = _run(app, run_job, header, body, link)
         if not _answer(link, answer):
             return
@@ -135,11 +131,9 @@ def _answer(link: Link, answer: tuple[Header, bytes]) -> bool:
 
 
 def _error_header(error: BaseException) -> Header:
-    kind = type(error)
     return {
         "end": "raised",
-        "type": kind.__qualname__,
-        "module": kind.__module__,
+        "type": type(error).__qualname__,
         "message": _shortened(_safe_text(lambda: str(error)), MAX_MESSAGE_CHARS),
         "traceback": _shortened(_safe_text(lambda: "".join(traceback.format_exception(error))), MAX_TRACEBACK_CHARS),
     }

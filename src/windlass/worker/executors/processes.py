@@ -8,6 +8,7 @@ runner can withdraw jobs that the child has not started, and does so when the cu
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections import deque
@@ -29,6 +30,8 @@ from windlass.worker.executors.base import Attempt, Executor, Key, Stop, key_of
 from windlass.worker.executors.child import RUN
 from windlass.worker.ipc.frames import FrameError, FrameStream, Header
 from windlass.worker.ipc.prefetch import MAX_JOB_BYTES, Prefetch
+
+log = logging.getLogger("windlass.worker")
 
 _read_outcome = msgspec.json.Decoder(Outcome).decode
 _pack_lease = msgspec.msgpack.Encoder().encode
@@ -234,6 +237,7 @@ class ProcessExecutor(Executor):
             elif header.get("end") == "outcome":
                 return replace_lease(_read_outcome(body), one.plan.lease)
             else:  # `run_job` itself failed: a bug, reported as the job's failure
+                log.error("%s: could not be run in a child\n%s", one.plan.title, header.get("traceback"))
                 return attempt.retry_or_fail(one.plan, f"{header.get('type')}: {header.get('message')}")
         return None
 
