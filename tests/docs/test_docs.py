@@ -130,6 +130,15 @@ def test_commands_in_the_documents_exist() -> None:
         assert done.exit_code == 0, f"windlass {' '.join(words)}: {done.output}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
+    """Tables, code and what `make bench` writes may be longer."""
+    other = r"^ *```.*?^ *```|^<!-- bench: in .*?^<!-- bench: end -->"
+    prose = re.sub(other, lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = enumerate(prose.split("\n"), 1)
+    assert [number for number, line in lines if len(line) > 120 and not re.match(r" *\||    ", line)] == []
+
+
 def test_no_page_has_a_hole() -> None:
     for page in PAGES:
         assert not re.search(r"^(FIGURES|TODO|TBD|FIXME)\b", page.read_text(), re.MULTILINE), f"{page.name} has a hole"
