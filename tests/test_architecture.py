@@ -40,7 +40,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "worker": (
         ("worker.process_info", "worker.output", "worker.app_loading", "worker.server_check", "worker.presence"),
         ("worker.app_facts", "worker.logs", "worker.settings", "worker.reclaim", "worker.attempt"),
-        ("worker.cancellations", "worker.ipc"),
+        ("worker.heartbeat", "worker.cancellations", "worker.ipc"),
         ("worker.executors",),
         ("worker.runner",),
         ("worker.in_process", "worker.supervisor"),

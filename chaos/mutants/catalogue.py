@@ -512,7 +512,7 @@ MUTANTS = (
     ),
     Mutant(
         "the supervisor sends no heartbeats",
-        "worker/supervisor/supervisor.py",
+        "worker/supervisor/heartbeats.py",
         "                    if queue not in group.beating:\n",
         "                    if queue not in group.beating and group.why:\n",
         ("tests/worker/test_hostile.py::test_jobs_that_hold_the_interpreter_for_many_leases_run_once",),
@@ -533,7 +533,7 @@ MUTANTS = (
     ),
     Mutant(
         "jobs go on when their leases could not be kept",
-        "worker/supervisor/supervisor.py",
+        "worker/supervisor/heartbeats.py",
         "        if group.why:\n            return  # it is being killed already\n",
         "        if group:\n            return\n",
         ("tests/chaos/test_pauses.py", "tests/worker/test_partial_faults.py"),

@@ -22,6 +22,7 @@ from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
 from windlass.worker.app_facts import describe_queue
 from windlass.worker.cancellations import listen_for_cancellations
+from windlass.worker.heartbeat import send_heartbeat
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.presence import keep_presence
 from windlass.worker.runner.runner import Runner, kinds_on
@@ -204,15 +205,10 @@ class _Heartbeat(threading.Thread):
             return True  # no worker can lease from a damaged queue, so its leases are safe
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:
-        layout = self._app.layout(queue)
-        facts = describe_queue(self._app, queue)
-        lease = lease_on(layout, self._settings.lease)
-        call = layout.beat(self.holder, lease, register=register, failure_handler=facts.failure_handler)
-        patience = None if register else lease / BEATS_PER_LEASE
-        beat = self._app.run(lambda session: session.perform(call, patience))
-        if beat.parked and facts.tasks:
-            self._app.run(lambda session: session.perform(layout.unpark(facts.tasks)))
-        return beat.known or register
+        layout, facts = self._app.layout(queue), describe_queue(self._app, queue)
+        return self._app.run(
+            lambda session: send_heartbeat(session, layout, self.holder, self._settings.lease, facts, register=register)
+        )
 
     def stop(self) -> None:
         """End the thread."""

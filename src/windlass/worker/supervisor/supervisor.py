@@ -11,33 +11,30 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine
 from time import monotonic, time
 from typing import Any
 
 import msgspec
 
 from windlass.app import Windlass
-from windlass.errors import InvalidOption, KeyConflict, Undecodable, WindlassError
-from windlass.storage.port import Beat, Capability
-from windlass.tasks.envelope import read_envelope
+from windlass.errors import InvalidOption, WindlassError
+from windlass.storage.port import Capability
 from windlass.transport.errors import SERVER_UNAVAILABLE
-from windlass.values.backoff import after_failure
-from windlass.values.boot_clock import awake
-from windlass.values.job import JobRecord, Lease, Limits
-from windlass.values.outcome import Crashed, Failed, Outcome, Released
-from windlass.values.validation import in_one_line, shortened
+from windlass.values.outcome import Released
+from windlass.values.validation import in_one_line
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker.app_facts import AppFacts
 from windlass.worker.cancellations import listen_for_cancellations
-from windlass.worker.executors.processes import Gone, crash_report
 from windlass.worker.logs import make_logs_nonblocking
 from windlass.worker.presence import keep_presence
 from windlass.worker.reclaim import Decide, all_held, reclaim
 from windlass.worker.server_check import check_server, export_allow_unsafe
-from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, Settings, lease_on, worker_record
+from windlass.worker.settings import BEATS_PER_LEASE, Settings, worker_record
 from windlass.worker.supervisor.code_watch import check_can_watch, watch_code
 from windlass.worker.supervisor.forkserver import Ending, ForkServer
+from windlass.worker.supervisor.heartbeats import Heartbeats
+from windlass.worker.supervisor.runner_death import is_final, judge
 from windlass.worker.supervisor.runner_group import RunnerGroup
 
 log = logging.getLogger("windlass.supervisor")
@@ -65,7 +62,6 @@ class Supervisor:
         self._following: set[asyncio.Task[None]] = set()  # one task for each group, until it is gone
         self._background: set[asyncio.Task[None]] = set()
         self._duties: set[asyncio.Task[None]] = set()
-        self._beats: set[asyncio.Task[WindlassError | None]] = set()  # at most one for each queue of a group
         self._code = 0
         self._incarnation = 0
         self._stops = 0
@@ -91,18 +87,21 @@ class Supervisor:
             return self._code
         try:
             self._app = Windlass(**msgspec.structs.asdict(self._facts.app))
+            self._heartbeats = Heartbeats(
+                self._app, self.settings.lease, lambda beat: self._check(beat, "the heartbeat")
+            )
             if not await self._unless_stopped(self._start_first_group()):
                 return self._code
             self._started.set()
             self._log_start()
-            self._start_duty("the heartbeat", self._beat_loop())
+            self._start_duty("the heartbeat", self._heartbeats.keep_all(self._groups))
             self._start_duty("the monitor", self._monitor())
             self._start_duty("presence", self._keep_presence())
             await self._stopping.wait()
             await self._drain()
             await self._end(self._background)
             await self._end(self._duties)
-            await self._end(self._beats)
+            await self._end(self._heartbeats.under_way)
             log.info("Worker %s stopped; jobs run: %d", self.settings.name, self._finished)
         finally:
             await self._forkserver.close()
@@ -231,7 +230,7 @@ class Supervisor:
         self._incarnation += 1
         group = RunnerGroup(self._forkserver, self._facts, self.settings, f"{self.settings.name}.{self._incarnation}")
         try:
-            await self._register(group)
+            await self._heartbeats.register(group)
             starting = asyncio.create_task(group.start())
             try:
                 await asyncio.shield(starting)
@@ -321,26 +320,7 @@ class Supervisor:
     # -- reclaiming the jobs of a dead runner --------------------------------------------------------
 
     async def _reclaim(self, group: RunnerGroup, ending: Ending) -> None:
-        suspects = {entry.fence for entry in group.suspects()}
-        rss = (ending.rss_kb or 0) * 1024 or group.rss
-        told = Gone(ending.code, ending.signal, group.why, 0, rss, group.output.last)
-
-        def decide(lease: Lease, record: JobRecord) -> Outcome:
-            keep_ms = _keep_ms(record) if group.facts.of(record.queue).tasks else 0
-            if lease.fence in group.overdue:
-                outcome = after_failure(lease, None, "it did not stop after its timeout; its runner was killed")
-                return msgspec.structs.replace(outcome, keep_ms=keep_ms) if isinstance(outcome, Failed) else outcome
-            if group.blocked and lease.fence in suspects:
-                return Crashed(
-                    lease, "a job blocked the event loop, perhaps this one; its runner was killed", is_cause=False
-                )
-            if group.why or group.leaving or lease.fence not in suspects:
-                return Released(lease)
-            is_cause = len(suspects) == 1
-            text = crash_report(told, record.progress)
-            text = shortened(text if is_cause else f"one of {len(suspects)} suspects: {text}")
-            return Crashed(lease, text, is_cause, keep_ms=keep_ms)
-
+        decide = judge(group, ending)
         await asyncio.gather(*(self._reclaim_queue(group, queue, decide) for queue in group.settings.queues))
 
     async def _reclaim_queue(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
@@ -354,91 +334,13 @@ class Supervisor:
         for outcome in outcomes:
             if not isinstance(outcome, Released):
                 message = getattr(outcome, "message", "").partition("\n")[0]
-                end = "; failed for good" if _is_final(outcome) else ""
+                end = "; failed for good" if is_final(outcome) else ""
                 log.error("%s: %s%s", in_one_line(f"{queue}/{outcome.lease.id}"), message, end)
-        back = sum(not _is_final(outcome) for outcome in outcomes)
+        back = sum(not is_final(outcome) for outcome in outcomes)
         if back:
             log.info("Queue %s: %s reclaimed", queue, "1 job" if back == 1 else f"{back} jobs")
 
-    # -- heartbeats ----------------------------------------------------------------------------------
-
-    async def _register(self, group: RunnerGroup) -> None:
-        """Register the holder on every queue. Waits shortly for all of them, and then until one has worked.
-
-        The heartbeats register it on the others later.
-        """
-        tries = [self._start_beat(group, queue) for queue in group.settings.queues]
-        _, pending = await asyncio.wait(
-            tries, timeout=min(map(self._lease_on, group.settings.queues)) / BEATS_PER_LEASE
-        )
-        while pending and all(each.result() for each in tries if each.done()):
-            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        problems = [error for each in tries if each.done() and (error := each.result()) is not None]
-        if len(problems) == len(tries):
-            raise problems[0]
-        _log_beat_errors(problems)
-
-    async def _beat_loop(self) -> None:
-        """Send heartbeats for each queue by itself, so that an unreachable one does not delay the others."""
-        while True:
-            queues = {queue for group in self._groups for queue in group.settings.queues}
-            await asyncio.sleep(min(map(self._lease_on, queues), default=self.settings.lease) / BEATS_PER_LEASE)
-            for group in list(self._groups):
-                for queue in group.settings.queues:
-                    if queue not in group.beating:
-                        self._start_beat(group, queue).add_done_callback(_log_beat_result)
-
-    def _start_beat(self, group: RunnerGroup, queue: str) -> asyncio.Task[WindlassError | None]:
-        """Start one heartbeat on one queue."""
-        group.beating.add(queue)
-        task = asyncio.create_task(self._beat_queue(group, queue))
-        self._beats.add(task)
-        task.add_done_callback(self._beats.discard)
-        task.add_done_callback(lambda _: group.beating.discard(queue))
-        task.add_done_callback(lambda task: self._check(task, "the heartbeat"))
-        return task
-
-    async def _beat_queue(self, group: RunnerGroup, queue: str) -> WindlassError | None:
-        asked_at = awake()
-        register = queue in group.unregistered
-        try:
-            beat = await self._beat(group, queue, register=register)
-            if beat.parked:
-                await self._unpark(group, queue)
-        except KeyConflict as error:
-            group.renewed_at[queue] = asked_at  # no worker can lease from this queue either, so its leases are safe
-            return error
-        except WindlassError as error:
-            return error
-        if group.gone.done():  # the group ended during the heartbeat
-            return None
-        if register or beat.known:
-            group.unregistered.discard(queue)
-            group.renewed_at[queue] = asked_at
-        elif not group.leaving or group.slot_table.running():
-            group.kill("it lost its leases")
-        return None
-
-    async def _beat(self, group: RunnerGroup, queue: str, *, register: bool = False) -> Beat:
-        call = self._app.layout(queue).beat(
-            group.holder, self._lease_on(queue), register=register, failure_handler=self._failure_handler(group, queue)
-        )
-        timeout = None if register else self._lease_on(queue) / BEATS_PER_LEASE
-        return await self._app.arun(lambda session: session.perform(call, timeout))
-
-    def _failure_handler(self, group: RunnerGroup, queue: str) -> Limits | None:
-        """Return the limits of the queue's failure jobs, if its layout supports failure handlers."""
-        supported = Capability.FAILURE_HANDLERS in self._app.layout(queue).can
-        return group.facts.of(queue).failure_handler if supported else None
-
-    def _lease_on(self, queue: str) -> float:
-        return lease_on(self._app.layout(queue), self.settings.lease)
-
-    async def _unpark(self, group: RunnerGroup, queue: str) -> None:
-        tasks = group.facts.of(queue).tasks
-        if tasks:
-            call = self._app.layout(queue).unpark(tasks)
-            await self._app.arun(lambda session: session.perform(call))
+    # -- presence -------------------------------------------------------------------------------------
 
     async def _keep_presence(self) -> None:
         """Publish the worker's record, in a task of its own, so that a slow registry does not delay heartbeats."""
@@ -469,7 +371,7 @@ class Supervisor:
             now = monotonic()
             for group in list(self._groups):
                 group.enforce()
-                self._stop_expired(group)
+                self._heartbeats.stop_expired(group)
             if now - measured_at >= MEMORY_CHECK_EVERY_S:
                 measured_at = now
                 for group in list(self._groups):
@@ -485,25 +387,6 @@ class Supervisor:
         elif not group.lag_logged and not group.leaving:
             group.lag_logged = True
             log.warning('A job has blocked the event loop for %.1f s; declare its task with run="process"', lag)
-
-    def _stop_expired(self, group: RunnerGroup) -> None:
-        """Stop jobs whose leases could not be renewed, before other workers start the same jobs."""
-        if group.why:
-            return  # it is being killed already
-        now = awake()
-        safe_until = {
-            queue: renewed_at + self._lease_on(queue) * SAFE_LEASE_SHARE
-            for queue, renewed_at in group.renewed_at.items()
-        }
-        group.slot_table.set_safe_until(max(safe_until.values()))
-        late = [queue for queue, end in safe_until.items() if now > end]
-        if late and len(late) == len(group.renewed_at):
-            group.kill("its leases could not be renewed")
-            return
-        for queue in set(late) - group.lost_on:  # for example one node of a cluster is down; the other queues go on
-            log.error("Queue %s: leases could not be renewed; stopping its running jobs", queue)
-            group.stop_jobs(queue)
-        group.lost_on = set(late)
 
     def _recycle(self, group: RunnerGroup) -> None:
         settings = self.settings
@@ -537,34 +420,6 @@ class Supervisor:
         for group in groups:
             await asyncio.wait([group.gone])
         await forkserver.close()
-
-
-def _log_beat_result(beat: asyncio.Task[WindlassError | None]) -> None:
-    if not beat.cancelled() and beat.exception() is None:
-        _log_beat_errors([beat.result()])
-
-
-def _log_beat_errors(problems: Iterable[WindlassError | None]) -> None:
-    for error in problems:
-        if isinstance(error, KeyConflict):
-            log.error("%s", error)
-        elif error is not None:
-            log.warning("Heartbeat failed; retrying: %s", error)
-
-
-def _is_final(outcome: Outcome) -> bool:
-    """Return whether this outcome ends the job."""
-    if isinstance(outcome, Crashed):
-        return outcome.is_cause and outcome.lease.stalls >= outcome.lease.limits.max_stalls
-    return isinstance(outcome, Failed)
-
-
-def _keep_ms(record: JobRecord) -> int:
-    """Return for how many milliseconds to keep the job's result."""
-    try:
-        return round(read_envelope(record.data).keep * 1000)
-    except Undecodable:
-        return 0
 
 
 def run_worker(target: str, settings: Settings) -> int:
