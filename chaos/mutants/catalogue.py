@@ -548,7 +548,7 @@ MUTANTS = (
     ),
     Mutant(
         "a runner does not reconcile with a restored server",
-        "worker/runner/runner.py",
+        "worker/runner/upkeep.py",
         "        if consumer.leases.need_reconcile:\n",
         "        if consumer.leases.need_reconcile and consumer.leases.reconciling:\n",
         ("tests/worker/test_rewinds.py",),

@@ -68,10 +68,12 @@ class Waiting:
 
     def until_watched(self, id: str = "a") -> None:
         """Returns when somebody is subscribed and has said that they watch."""
-        watched = queue_key(self.queue.name, "watched")
-        wait_until(
-            lambda: self.listening(id) and self.client.zscore(watched, id) is not None, "somebody to wait for the job"
-        )
+        wait_until(lambda: self.watched(id), "somebody to wait for the job")
+
+    def watched(self, id: str = "a") -> bool:
+        """Whether somebody is subscribed and has said that they watch."""
+        said = self.client.zscore(queue_key(self.queue.name, "watched"), id) is not None
+        return said and self.listening(id) > 0
 
     def listening(self, id: str = "a") -> int:
         """How many are subscribed."""
@@ -88,7 +90,7 @@ class Waiting:
             return wait()
 
         future = self.pool.submit(run)
-        self.until_watched()
+        wait_until(lambda: future.done() or self.watched(), "somebody to wait for the job")
         wait_until(lambda: thread[0] in self.asleep or future.done(), "it to have looked")
         return future
 

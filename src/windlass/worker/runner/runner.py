@@ -12,37 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from math import ceil, inf
 from time import monotonic
-from typing import Any
 
 from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.storage.port import Turn
-from windlass.tasks.call import TaskCall
 from windlass.values.job import Lease
-from windlass.values.outcome import (
-    Broken,
-    Completed,
-    Crashed,
-    Failed,
-    HandOver,
-    NoFailureHandler,
-    Outcome,
-    Released,
-    Retried,
-    UnknownTask,
-    name_of,
-)
+from windlass.values.outcome import Broken, Completed, Outcome, Released, UnknownTask
 from windlass.values.validation import in_one_line
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
-from windlass.worker.executors.base import Attempt, Executor, Key, Stop, key_of
+from windlass.worker.executors.base import Attempt, Executor, Stop
 from windlass.worker.executors.loop import LoopExecutor
 from windlass.worker.executors.processes import ChildSource, ProcessExecutor
 from windlass.worker.executors.threads import ThreadExecutor
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.runner.concurrency import adapt_forever, set_initial_limits
-from windlass.worker.runner.outbox import empty_outbox
+from windlass.worker.runner.job_services import RunnerServices
+from windlass.worker.runner.outcome_log import OutcomeLog, log_turn
 from windlass.worker.runner.queue_consumer import QueueConsumer
+from windlass.worker.runner.upkeep import Upkeep
 from windlass.worker.runner.wakeups import Wakeups
 from windlass.worker.settings import Settings
 
@@ -52,9 +40,6 @@ CONCURRENT_TURNS = 2  # one at the server while the other collects outcomes
 COMMON_SHARE = 0.5  # a kind above this share of a queue's jobs is never leased beyond its free slots
 MIN_TURN_INTERVAL_S = 0.004  # while jobs run: larger batches cost the server less than many small ones
 SLOW_TURN_AFTER_S = 0.5  # a slower turn goes to the background: its server may be down, and other queues must go on
-PROGRESS_EVERY_S = 0.1  # between two progress reports of one job: enough for a person, cheap for the server
-DECLARE_EVERY_S = 300.0  # a purge or restore may remove declared schedules; they come back within this time
-OUTBOX_RETRY_S = 2.0  # after an error: the target queue's server may be down for a while
 ALIVE_EVERY_S = 0.1  # marks of the event loop in the slot table: far below LAG_WARNING_S and any timeout
 CANCEL_TIMEOUT_S = 0.5  # for cancelled jobs to clean up at the end of a drain; then the process ends
 
@@ -78,32 +63,31 @@ class Runner:
         self._on_holder_unknown = on_holder_unknown
         self._on_suspended = on_suspended
         self._changed = asyncio.Event()
-        slots = settings.slots
+        slots, services = settings.slots, RunnerServices(app, lambda: self.executors.values())
+        self._services = services
         self.executors: dict[str, Executor] = {
-            "loop": LoopExecutor(slots["loop"], slot_table, self, self._finished),
-            "thread": ThreadExecutor(slots["thread"], slot_table, self, self._finished),
+            "loop": LoopExecutor(slots["loop"], slot_table, services, self._finished),
+            "thread": ThreadExecutor(slots["thread"], slot_table, services, self._finished),
             "process": ProcessExecutor(
-                slots["process"], slot_table, self, self._finished, source=source, max_jobs=settings.max_jobs
+                slots["process"], slot_table, services, self._finished, source=source, max_jobs=settings.max_jobs
             ),
-            "isolated": ProcessExecutor(slots["isolated"], slot_table, self, self._finished, source=source, max_jobs=1),
+            "isolated": ProcessExecutor(
+                slots["isolated"], slot_table, services, self._finished, source=source, max_jobs=1
+            ),
         }
         self.consumers = {queue: self._consumer(queue, weight, holder) for queue, weight in settings.queues.items()}
         if settings.auto:
             set_initial_limits(self._adapted)
         self._reserved = dict.fromkeys(self.executors, 0)
-        self._loop = asyncio.get_running_loop()
         self._batching = False  # the next queue has enough work: its outcomes can wait for a larger batch
         self._leasing = True
         self._ended = False
         self._drain_deadline = inf
         self._problem: BaseException | None = None
-        self._progress: dict[Key, tuple[Lease, float]] = {}
-        self._progress_task: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
-        self._warned: set[str] = set()
         self._undecodable: dict[int, Broken] = {}  # by fence, from the batch that is being admitted
-        self._logs_completed = settings.log_jobs or log.isEnabledFor(logging.DEBUG)
+        self._outcome_log = OutcomeLog(settings)
+        self._upkeep = Upkeep(app, self._notify, self.stop_attempt)
         self._wakeups = Wakeups(app, self.consumers.values(), self._notify)
 
     def _consumer(self, queue: str, weight: int, holder: str) -> QueueConsumer:
@@ -117,7 +101,7 @@ class Runner:
     async def run(self) -> None:
         """Work until `drain` has finished."""
         turn_loops = [asyncio.create_task(self._turn_loop()) for _ in range(CONCURRENT_TURNS)]
-        duties = (self._wakeups.listen(), self._declare_schedules(), self._mark_alive())
+        duties = (self._wakeups.listen(), self._upkeep.declare_schedules(self.consumers.values()), self._mark_alive())
         others = [asyncio.create_task(duty) for duty in duties]
         if self._settings.auto:
             others.append(asyncio.create_task(adapt_forever(self._adapted, self._wake_all)))
@@ -125,7 +109,7 @@ class Runner:
             other.add_done_callback(self._check)
         try:
             await asyncio.gather(*turn_loops)
-            await asyncio.gather(*self._background, return_exceptions=True)
+            await self._upkeep.finish()
         finally:
             tasks = (*others, *turn_loops, *self._slow)
             for task in tasks:
@@ -223,7 +207,7 @@ class Runner:
             if self._problem is not None:
                 raise self._problem
             if self._leasing:
-                self._run_ticks()
+                self._upkeep.run_ticks(self.consumers.values())
             consumer, want = self._choose()
             if consumer is not None:
                 await self._run_turn(consumer, want)
@@ -335,7 +319,7 @@ class Runner:
             log.warning("Cannot lease or settle jobs of queue %s, trying again: %s", consumer.queue, error)
             consumer.poll.back_off()
             return
-        self._report(consumer, sent, turn)
+        log_turn(consumer.queue, sent, turn)
         if turn.lost and self._leasing:
             self._on_holder_unknown(consumer.queue)
         for outcome in turn.undecodable:
@@ -346,22 +330,8 @@ class Runner:
             for lease in turn.leases:
                 self._settle(Released(lease))
         self._guard_queue(consumer, sent, turn)
-        self._run_background(consumer)
+        self._upkeep.after_turn(consumer)
         self._level_served()
-
-    def _report(self, consumer: QueueConsumer, sent: list[Outcome], turn: Turn) -> None:
-        if turn.dropped:
-            log.warning(
-                "Queue %s has more than max_dead dead jobs; dropped the %d oldest", consumer.queue, turn.dropped
-            )
-        for id in turn.expired:
-            log.warning("%s: expired before it could start; it was dropped", in_one_line(f"{consumer.queue}/{id}"))
-        if all(turn.settled):
-            return
-        for outcome, is_settled in zip(sent, turn.settled, strict=True):
-            if not is_settled:
-                title = in_one_line(f"{outcome.lease.queue}/{outcome.lease.id}")
-                log.warning("%s: lease lost; its outcome is ignored", title)
 
     def _level_served(self) -> None:
         """Raise `served` of idle queues to the lowest of the others.
@@ -394,7 +364,7 @@ class Runner:
             if isinstance(planned, Broken):
                 self._undecodable[lease.fence] = planned  # settled after the whole batch is planned
             else:
-                self._log_outcome(planned)
+                self._outcome_log.add(planned)
                 self._settle(planned)
             return None
         # A job that may have killed a runner goes to a process of its own.
@@ -421,7 +391,7 @@ class Runner:
         if isinstance(outcome, Broken):
             outcome = consumer.guard.record_undecodable(outcome)
         if not isinstance(outcome, Released):
-            self._log_outcome(outcome)
+            self._outcome_log.add(outcome)
         self._settle(outcome)
 
     def _guard_queue(self, consumer: QueueConsumer, sent: list[Outcome], turn: Turn) -> None:
@@ -461,14 +431,14 @@ class Runner:
         }
 
     def _finished(self, one: Attempt, outcome: Outcome | None) -> None:
-        self._progress.pop(one.key, None)
-        if one.stop is None and type(outcome) is Completed and not self._logs_completed:
+        self._services.forget(one.key)
+        if one.stop is None and type(outcome) is Completed and not self._outcome_log.includes_completed:
             self._settle(outcome)  # the fast path: most jobs end here
             return
         if one.stop is Stop.ABANDONED:
             self._settle(outcome or Released(one.plan.lease))  # the fence refuses it if another worker has the job
         elif outcome is not None:
-            self._log_outcome(outcome, one)
+            self._outcome_log.add(outcome, one)
             self._settle(outcome)
         self._notify()
 
@@ -520,195 +490,6 @@ class Runner:
             for key in executor.running_keys(queue, id):
                 log.info("%s: cancelled", in_one_line(f"{queue}/{id}"))
                 executor.stop(key, Stop.CANCELLED)
-
-    def _log_outcome(self, outcome: Outcome, one: Attempt | None = None) -> None:
-        if isinstance(outcome, Completed) and not self._logs_completed:
-            return
-        lease = outcome.lease
-        level, text = _describe_outcome(outcome)
-        if isinstance(outcome, Completed) and one is not None:
-            text = f"done in {monotonic() - one.began:.2f} s"
-            level = logging.INFO if self._settings.log_jobs else level
-        fields = {
-            "queue": lease.queue,
-            "id": lease.id,
-            "attempt": lease.attempt,
-            "outcome": name_of(outcome),
-        }
-        if one is not None and one.plan.task:
-            fields["task"] = one.plan.task
-        if one is not None and one.plan.failed_id:
-            fields["failed_id"] = one.plan.failed_id
-        title = one.plan.title if one else in_one_line(f"{lease.queue}/{lease.id}")
-        if self._settings.log_arguments:
-            fields["data"] = lease.data.decode("utf-8", "backslashreplace")
-            title += f" {fields['data']}"
-        log.log(level, "%s: %s", title, text, extra={"job": fields})
-
-    # -- services of running jobs ------------------------------------------------------------------
-
-    def is_cancelled(self, lease: Lease) -> bool:
-        """Return whether a job should stop. Thread-safe."""
-        for executor in self.executors.values():
-            one = executor.running.get(key_of(lease))
-            if one is not None:
-                return one.stop is not None
-        return True  # the worker has lost this job
-
-    def progress(self, lease: Lease, value: float) -> None:
-        """Send a job's progress soon; only the last value counts. Thread-safe."""
-        self._progress[key_of(lease)] = (lease, value)
-        if self._progress_task is None:
-            self._loop.call_soon_threadsafe(self._begin_progress)
-
-    def _begin_progress(self) -> None:
-        if self._progress_task is None:
-            self._progress_task = asyncio.create_task(self._send_progress())
-
-    async def _send_progress(self) -> None:
-        try:
-            while self._progress:
-                lease, value = self._progress.pop(next(iter(self._progress)))
-                try:
-                    await self.aprogress(lease, value)
-                except WindlassError as error:
-                    title = in_one_line(f"{lease.queue}/{lease.id}")
-                    log.warning("%s: progress %g was not stored: %s", title, value, error)
-                await asyncio.sleep(PROGRESS_EVERY_S / max(1, len(self._progress)))
-        finally:
-            self._progress_task = None
-
-    async def aprogress(self, lease: Lease, value: float) -> bool:
-        """Send a job's progress. Returns False if its lease is lost."""
-        call = self.consumers[lease.queue].layout.progress(lease, value)
-        return await self._app.arun(lambda session: session.perform(call))
-
-    def prepare(self, lease: Lease, call: TaskCall) -> HandOver:
-        """Check a call that a job hands over, and build its job."""
-        return self._app.hand_over(lease.queue, call)
-
-    # -- background work ---------------------------------------------------------------------------
-
-    def _run_background(self, consumer: QueueConsumer) -> None:
-        if consumer.leases.need_reconcile:
-            consumer.leases.reconciling = True
-            self._in_background(self._reconcile(consumer))
-        if consumer.outbox and not consumer.forwarding:
-            consumer.forwarding = True
-            self._in_background(self._empty_outbox(consumer))
-
-    def _run_ticks(self) -> None:
-        now = monotonic()
-        for consumer in self.consumers.values():
-            if (at := consumer.schedules.next_at) is not None and at <= now:
-                consumer.schedules.ticking = True
-                self._in_background(self._tick(consumer))
-
-    async def _tick(self, consumer: QueueConsumer) -> None:
-        try:
-            report = await consumer.tick()
-        except WindlassError as error:
-            log.warning("Cannot fire the schedules of queue %s, trying again: %s", consumer.queue, error)
-            return
-        for name in report.unreadable:
-            self._warn_once(
-                f"Schedule {name} of queue {consumer.queue} is due, but this Windlass version cannot read it: "
-                "upgrade Windlass, or delete the schedule"
-            )
-        self._notify()
-
-    async def _declare_schedules(self) -> None:
-        """Store the declared schedules at the start, and again later, because a purge removes them."""
-        again = False
-        while True:
-            for consumer in self.consumers.values():
-                try:
-                    for name in await consumer.schedules.declare(again=again):
-                        self._warn_once(
-                            f"Cannot declare schedule {name} of queue {consumer.queue}: this Windlass version cannot "
-                            "read the stored one. Upgrade Windlass, or delete the schedule"
-                        )
-                except WindlassError as error:
-                    log.warning(
-                        "Cannot declare the schedules of queue %s, trying again in %g s: %s",
-                        consumer.queue,
-                        DECLARE_EVERY_S,
-                        error,
-                    )
-            again = True
-            self._notify()
-            await asyncio.sleep(DECLARE_EVERY_S)
-
-    def _warn_once(self, about: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
-            log.warning("%s", about)
-
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _reconcile(self, consumer: QueueConsumer) -> None:
-        """Compare our leases with the server's, because it restarted or lost data.
-
-        No turn starts meanwhile: its leases would be on the server before they are here.
-        """
-        try:
-            while consumer.in_flight:
-                self._changed.clear()
-                await _wait(self._changed, 0.05)
-            released, lost, rewound = await self._app.arun(consumer.leases.reconcile)
-        except WindlassError as error:
-            text = "Cannot compare the leases of queue %s with the server's, trying again with the next turn: %s"
-            log.warning(text, consumer.queue, error)
-            return
-        finally:
-            consumer.leases.reconciling = False
-            self._notify()
-        if released or lost or rewound:
-            log.error(
-                "Queue %s: the server has lost data (it was purged, flushed or restored, or a replica behind the "
-                "primary took over). Jobs may be lost or run again. Leases released, because their jobs do not run "
-                "here: %d; running jobs stopped, because their leases are gone: %d",
-                consumer.queue,
-                released,
-                len(lost),
-            )
-        for fence in lost:
-            self.stop_attempt(consumer.queue, fence)
-
-    async def _empty_outbox(self, consumer: QueueConsumer) -> None:
-        try:
-            await self._app.arun(lambda session: empty_outbox(session, consumer.layout, self._app.layout))
-        except WindlassError as error:
-            log.warning(
-                "Cannot forward the outbox of queue %s, trying again in %g s: %s", consumer.queue, OUTBOX_RETRY_S, error
-            )
-            await asyncio.sleep(OUTBOX_RETRY_S)
-        finally:
-            consumer.forwarding = False
-
-
-def _describe_outcome(outcome: Outcome) -> tuple[int, str]:
-    """Return the log level and the text for an outcome."""
-    match outcome:
-        case Retried(message=message):
-            return logging.WARNING, f"failed (attempt {outcome.lease.attempt}), will be retried: {message}"
-        case Failed(message=message):
-            return logging.ERROR, f"failed for good: {message}"
-        case Crashed(message=message):
-            return logging.ERROR, f"crashed: {message.partition(chr(10))[0]}"
-        case Broken(message=message):
-            return logging.ERROR, f"cannot be decoded: {message}"
-        case UnknownTask(task=task):
-            return logging.WARNING, f"this worker has no task {task!r}; left for a worker that has it"
-        case Released():
-            return logging.INFO, "returned to the queue"
-        case NoFailureHandler():
-            return logging.DEBUG, "has no failure handler; moved to dead"
-        case Completed():
-            return logging.DEBUG, "done"
 
 
 def kinds_on(app: Windlass, queue: str) -> frozenset[str]:
