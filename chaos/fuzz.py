@@ -305,7 +305,7 @@ def _use_ids(queue: Queue, ids: list[str], chance: random.Random) -> None:
     queue.purge()
 
 
-def _watch(id: str, layout: Layout) -> Call[bool]:
+def _watch(id: str, layout: Layout) -> Call[Any]:
     return layout.watch(id, 1)
 
 

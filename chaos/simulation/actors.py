@@ -192,7 +192,7 @@ class Producer(Actor):
     def enqueue(self, queue: str, jobs: list[NewJob]) -> Flow[None]:
         ids = " ".join(job.id for job in jobs)
         try:
-            statuses = yield from self.perform(self.layouts[queue].enqueue(jobs))
+            statuses, _ = yield from self.perform(self.layouts[queue].enqueue(jobs))
         except NotApplied:
             self.stage.truth.refused(queue, jobs)
             self.note(f"enqueue {ids} not applied")

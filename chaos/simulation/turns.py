@@ -77,7 +77,7 @@ class Turns(Moves):
             done.append(id)
         for id in done:
             self._gone(id)
-        return flags, touched, 11 + count
+        return flags, touched, _others_at(args)
 
     def _settle_others(self, args: list[bytes], at: int) -> tuple[str, set[str]]:
         touched: set[str] = set()
@@ -277,11 +277,18 @@ class Turns(Moves):
         count = int(args[9])
         for completed, (fence,) in zip(args[10 : 10 + count], _FENCE.iter_unpack(args[10 + count]), strict=True):
             yield completed.decode(), fence, "complete"
-        for id, number, verb, _ in _other_outcomes(args, 11 + count):
+        for id, number, verb, _ in _other_outcomes(args, _others_at(args)):
             yield id, number, verb
 
     def _describe_outcomes(self, args: list[bytes]) -> str:
         return "".join(f" {verb}({id}^{fence})" for id, fence, verb in self._outcomes(args))
+
+
+def _others_at(args: list[bytes]) -> int:
+    """Where the outcomes begin that are not plain completions: behind the results of these, if they have any."""
+    count = int(args[9])
+    results_at = 11 + count
+    return results_at + 1 + (count + 1 if args[results_at] != b"0" else 0)
 
 
 def _other_outcomes(args: list[bytes], at: int) -> Iterable[tuple[str, int, str, list[bytes]]]:

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
-from windlass import Failure, Job, JobRecord, Receipt, Windlass, current
+from windlass import Failure, Job, JobHandle, JobRecord, Windlass, current
 
 app = Windlass()  # uses the embedded server, or the one that WINDLASS_URL names
 FOLDER = Path(os.environ.get("SHOP_FOLDER", f"{gettempdir()}/windlass-shop"))
@@ -68,7 +69,7 @@ def heartbeat(job: Job = current()) -> None:
 app.schedule("heartbeat", heartbeat.call(), every="1s", overlap="allow")  # each tick is a job of its own
 
 
-def place_orders(count: int) -> list[Receipt]:
+def place_orders(count: int) -> list[JobHandle[Any]]:
     """Enqueue this many orders in one round trip. When it returns, the server has them."""
     PHOTO.write_bytes(b"P6\n250 200\n255\n" + bytes(x * y // 64 % 256 for y in range(200) for x in range(750)))
     hosts = {number: "nowhere.invalid" if number % 50 == 0 else "example.com" for number in range(1, count + 1)}

@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from windlass.app import Windlass
-from windlass.handle import Event, EventKind, JobHandle
+from windlass.handle import JobHandle
 from windlass.queue import Queue
 from windlass.task import Handler, Task
 from windlass.tasks.call import TaskCall
@@ -11,7 +11,20 @@ from windlass.tasks.context import Job
 from windlass.tasks.control import Failure, Retry
 from windlass.tasks.signature import current
 from windlass.values.audit import Audit
-from windlass.values.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status, TagCounts
+from windlass.values.events import Event, EventKind
+from windlass.values.job import (
+    Cleaned,
+    Counts,
+    Ending,
+    JobRecord,
+    Lease,
+    Limits,
+    Page,
+    Receipt,
+    State,
+    Status,
+    TagCounts,
+)
 from windlass.values.options import RawJob
 from windlass.values.worker_record import WorkerRecord
 
@@ -19,6 +32,7 @@ __all__ = [
     "Audit",
     "Cleaned",
     "Counts",
+    "Ending",
     "Event",
     "EventKind",
     "Failure",

@@ -182,8 +182,7 @@ class Windlass:
             None if signing is None else dict(signing),
             None if encryption is None else dict(encryption),
         )
-        self._blocking = SyncDriver(self._endpoint, self._options.call_timeout)
-        self._awaitable = AsyncDriver(self._endpoint, self._options.call_timeout)
+        self._flows = _Flows(self, self._endpoint, self._options.call_timeout)
         self._layouts: dict[tuple[str, str], Layout] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -210,7 +209,7 @@ class Windlass:
         level = self._durability.get(name) or self._durability.get(EVERY_QUEUE)
         if durability is not None:
             level = Durability.parse(durability)
-        return Queue(chosen, self, max_payload=self._max_payload, durability=level)
+        return Queue(chosen, self._flows, max_payload=self._max_payload, durability=level)
 
     def layout(self, queue: str, name: str | None = None) -> Layout:
         """The layout object of a queue. All users of the queue share it, and with it the view of the server's clock."""
@@ -234,7 +233,7 @@ class Windlass:
 
         `returns` is the type that `result` decodes the value to. The server is not asked whether the job exists.
         """
-        return JobHandle(self.layout(queue), self, id, returns=returns)
+        return JobHandle(self.layout(queue), self._flows, id, returns=returns)
 
     def hand_over(self, parent: str, call: TaskCall) -> HandOver:
         """Check a call that a running job of the queue `parent` hands over, and build its job."""
@@ -335,7 +334,7 @@ class Windlass:
     @property
     def schedules(self) -> Schedules:
         """The schedules stored in the server: add, pause, resume, run now, delete, get, list."""
-        return Schedules(self.layout, self, max_payload=self._max_payload)
+        return Schedules(self.layout, self._flows, max_payload=self._max_payload)
 
     def schedule(self, name: str, call: TaskCall, **timing: Unpack[TimingOptions]) -> None:
         """Declare a schedule in code: `app.schedule("nightly", clean.call(30), cron="0 3 * * *", zone="Asia/Tokyo")`.
@@ -420,39 +419,47 @@ class Windlass:
 
         The keys of another system's queue cannot be told from other keys, so such a queue is listed only if named.
         """
-        return self._with_named(self.run(list_queues))
+        return self._with_named(self._flows.run(list_queues))
 
     async def aqueues(self) -> list[str]:
         """Awaitable `queues`."""
-        return self._with_named(await self.arun(list_queues))
+        return self._with_named(await self._flows.arun(list_queues))
 
     def _with_named(self, found: list[str]) -> list[str]:
         return sorted({*found, *self._layout_names} - {"*"})
 
     def workers(self) -> list[WorkerRecord]:
         """List the workers that sent a heartbeat within the last minute, by name."""
-        return self.run(list_workers)
+        return self._flows.run(list_workers)
 
     async def aworkers(self) -> list[WorkerRecord]:
         """Awaitable `workers`."""
-        return await self.arun(list_workers)
+        return await self._flows.arun(list_workers)
 
     # -- bulk enqueue ----------------------------------------------------------------------------
 
-    def enqueue_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
-        """Enqueue many task calls: `app.enqueue_many(welcome.call(i) for i in ids)`. Returns receipts in that order.
+    def enqueue_many(self, calls: Iterable[TaskCall]) -> list[JobHandle[Any]]:
+        """Enqueue many task calls: `app.enqueue_many(welcome.call(i) for i in ids)`. Returns handles in that order.
 
         All calls are checked before any is sent. Each queue takes one atomic step and round trip per 1,000 calls. If a
         step fails, earlier steps stay. Raises the errors of `Queue.enqueue`.
         """
-        return self.run(self._enqueue_many(calls))
-
-    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
-        """Awaitable `enqueue_many`."""
-        return await self.arun(self._enqueue_many(calls))
-
-    def _enqueue_many(self, calls: Iterable[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
         given = [_check_call(call) for call in calls]
+        return self._handles(given, self._flows.run(self._enqueue_many(given)))
+
+    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[JobHandle[Any]]:
+        """Awaitable `enqueue_many`."""
+        given = [_check_call(call) for call in calls]
+        return self._handles(given, await self._flows.arun(self._enqueue_many(given)))
+
+    def _handles(self, calls: list[TaskCall], receipts: list[Receipt]) -> list[JobHandle[Any]]:
+        layouts = {queue: self.layout(queue) for queue in {call.queue for call in calls}}
+        return [
+            JobHandle.from_receipt(layouts[call.queue], self._flows, receipt, call.returns, call.keeps)
+            for call, receipt in zip(calls, receipts, strict=True)
+        ]
+
+    def _enqueue_many(self, given: list[TaskCall]) -> Callable[[Session], Flow[list[Receipt]]]:
         places: dict[str, list[int]] = {}
         for place, call in enumerate(given):
             places.setdefault(call.queue, []).append(place)
@@ -481,23 +488,7 @@ class Windlass:
         jobs = [RawJob(call.data, **call.options) if call.options else call.data for call in calls]
         return queue._enqueue(queue._new_jobs(jobs))
 
-    # -- running flows ---------------------------------------------------------------------------
-
-    def run(self, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow in this thread. Raises public errors only."""
-        session = self._session()
-        try:
-            return self._blocking.run(flow(session))
-        except (ConnectFailed, WireLost) as error:
-            raise public_error(error, self._endpoint) from error
-
-    async def arun(self, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow on this event loop. Raises public errors only."""
-        session = self._known_loop_session() or await self._new_loop_session()
-        try:
-            return await self._awaitable.run(flow(session))
-        except (ConnectFailed, WireLost) as error:
-            raise public_error(error, self._endpoint) from error
+    # -- connections -----------------------------------------------------------------------------
 
     def tolerate_eviction(self) -> None:
         """Accept a server that may evict jobs from now on: for a worker with `allow_unsafe`."""
@@ -508,7 +499,7 @@ class Windlass:
 
     async def is_cluster(self) -> bool:
         """Whether the server is a Redis or Valkey Cluster. Connects, without retries."""
-        return await self.arun(lambda session: session.is_cluster())
+        return await self._flows.arun(lambda session: session.is_cluster())
 
     def _session(self) -> Session:
         self._check_usable()
@@ -609,6 +600,32 @@ class Windlass:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class _Flows:
+    """Runs flows on the connections of an app: the `FlowRunner` of its queues, tasks and workers."""
+
+    def __init__(self, app: Windlass, endpoint: Endpoint, call_timeout: float) -> None:
+        self._app = app
+        self._endpoint = endpoint
+        self.blocking = SyncDriver(endpoint, call_timeout)
+        self._awaitable = AsyncDriver(endpoint, call_timeout)
+
+    def run(self, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow in this thread. Raises public errors only."""
+        session = self._app._session()
+        try:
+            return self.blocking.run(flow(session))
+        except (ConnectFailed, WireLost) as error:
+            raise public_error(error, self._endpoint) from error
+
+    async def arun(self, flow: Callable[[Session], Flow[T]]) -> T:
+        """Run a flow on this event loop. Raises public errors only."""
+        session = self._app._known_loop_session() or await self._app._new_loop_session()
+        try:
+            return await self._awaitable.run(flow(session))
+        except (ConnectFailed, WireLost) as error:
+            raise public_error(error, self._endpoint) from error
 
 
 async def _disconnect_when_loop_ends(session: Session) -> AsyncIterator[None]:

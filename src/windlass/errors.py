@@ -130,7 +130,7 @@ class CrashError(StallError):
 
 
 class ResultMissing(WindlassError):
-    """The job is gone, and no result was kept."""
+    """There is no result: the task keeps none, the job was cancelled, or nothing tells how it ended."""
 
 
 class JobExpired(ResultMissing):

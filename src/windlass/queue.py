@@ -19,7 +19,7 @@ from msgspec import structs
 
 from windlass.errors import AccessDenied, ForeignLease, InvalidOption, NotApplied, NotDurable, TooManyUndecodable
 from windlass.storage.formats import MAX_ITEMS, MAX_REPLY_BYTES
-from windlass.storage.port import Call, Capability, Layout, LeaseRequest, Turn
+from windlass.storage.port import Call, Capability, Enqueued, Layout, LeaseRequest, Turn
 from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.io_steps import Flow, Sleep
@@ -179,7 +179,7 @@ class Queue:
         receipts: list[Receipt] = []
         shortest: Shortfall | None = None
         batches = iter(all_batches)
-        ready: deque[tuple[list[NewJob], Call[list[Status | None]]] | Exception] = deque()
+        ready: deque[tuple[list[NewJob], Call[Enqueued]] | Exception] = deque()
 
         def prepare() -> None:
             """Build the next call while the server works on this one. A retry does not build it again."""
@@ -203,13 +203,13 @@ class Queue:
         return receipts
 
     def _deliver(
-        self, session: Session, batch: list[NewJob], call: Call[list[Status | None]]
+        self, session: Session, batch: list[NewJob], call: Call[Enqueued]
     ) -> Flow[tuple[list[Receipt], Shortfall | None]]:
         """Send one batch. Returns its receipts, and the shortfall if it did not reach its durability level."""
         level = self._level(batch)
-        statuses, safe = yield from session.perform_durably(call, level)
+        (statuses, sighting), safe = yield from session.perform_durably(call, level)
         names, durability = map(self._layout.id_of, batch), str(safe)
-        receipts = [Receipt(id, cast(Status, s), durability) for id, s in zip(names, statuses, strict=True)]
+        receipts = [Receipt(id, cast(Status, s), durability, sighting) for id, s in zip(names, statuses, strict=True)]
         return receipts, (safe, level) if level is not None and safe < level else None
 
     def _not_durable(self, short: Shortfall, receipts: list[Receipt]) -> NotDurable:
@@ -250,7 +250,7 @@ class Queue:
         job = changed_job(id, changes, self._max_payload)
 
         def flow(session: Session) -> Flow[bool]:
-            (status,) = yield from session.perform(self._layout.enqueue([job]))
+            ((status,), _) = yield from session.perform(self._layout.enqueue([job]))
             return status is not None
 
         return flow

@@ -168,7 +168,7 @@ class Schedules:
             schedule = _parse(layout.queue, found.rows[0])
             id = f"{name}@now-{random_id()}" if schedule.overlap == "allow" else name
             job = NewJob(id, schedule.data, job_change(schedule, None))
-            (status,) = yield from session.perform(layout.enqueue([job]))
+            ((status,), _) = yield from session.perform(layout.enqueue([job]))
             return Receipt(id, cast(Status, status))
 
         return flow

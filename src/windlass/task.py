@@ -68,8 +68,11 @@ class CallOptions(JobOptions, total=False):
     keep_result: Duration
 
 
-class TaskApp(FlowRunner, Protocol):
+class TaskApp(Protocol):
     """The part of the app that a task needs."""
+
+    @property
+    def _flows(self) -> FlowRunner: ...
 
     def queue(self, name: str) -> Queue: ...
 
@@ -119,14 +122,12 @@ class Sender(Generic[P, V]):
         return self._handle(await self._target.aenqueue(self._data(args, kwargs), **self._options))
 
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
-        returns, keeps = self._task.returns, self._keep > 0
-        return JobHandle(
-            self._layout, self._app, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps
-        )
+        return JobHandle.from_receipt(self._layout, self._app._flows, receipt, self._task.returns, self._keep > 0)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """Build a call without sending it: for `app.enqueue_many`, `app.schedule` and `job.enqueue`."""
-        return TaskCall(self._task.name, self._queue, self._data(args, kwargs), self._options)
+        data = self._data(args, kwargs)
+        return TaskCall(self._task.name, self._queue, data, self._options, self._task.returns, self._keep > 0)
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         before, behind = self._around

@@ -184,7 +184,7 @@ def test_a_result_that_is_not_ours(raw_queue: Queue, client: redis.Redis) -> Non
     key = result_key(raw_queue.name, "a")
     client.lpush(key, "somebody else's")
     with pytest.raises(KeyConflict, match=re.escape(key)):
-        perform(raw_queue, lambda layout: layout.result("a"))
+        perform(raw_queue, lambda layout: layout.remains("a"))
     client.delete(key)
 
 

@@ -22,7 +22,7 @@ from tests.support.internals import handle_on, layout_of, perform, settle
 from tests.support.proxy import FaultProxy
 from tests.support.server import Server
 from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
-from windlass import Lease, Limits, Queue, State, Status, Windlass, handle
+from windlass import Lease, Limits, Queue, State, Status, Windlass
 from windlass.errors import (
     CrashError,
     InvalidId,
@@ -34,10 +34,12 @@ from windlass.errors import (
     StallError,
     Undecodable,
 )
-from windlass.handle import Event, EventKind, JobHandle
+from windlass.handle import JobHandle
+from windlass.storage.formats import MARK_TTL_MS
 from windlass.storage.native.keys import queue_key, result_key
-from windlass.transport import Flow, Session
+from windlass.transport import Flow, Session, job_watch
 from windlass.transport.listeners import Listener
+from windlass.values.events import Event, EventKind
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Retried
 
 pytestmark = pytest.mark.needs("RESULTS")
@@ -263,7 +265,7 @@ def test_a_result_is_waited_for(
 ) -> None:
     raw_queue.enqueue(b"", id="a")
     lease = take(raw_queue) if state == "running" else None
-    monkeypatch.setattr(handle, "RECHECK_AFTER_S", FOREVER_S)
+    monkeypatch.setattr(job_watch, "RECHECK_AFTER_S", FOREVER_S)
     found = waiting.for_(lambda: job.result(timeout=FOREVER_S))
     assert not found.done()
     lease = lease or take(raw_queue)
@@ -416,9 +418,11 @@ def test_a_wait_leaves_only_what_ends_by_itself(server: Server, client: redis.Re
         with pytest.raises(TimeoutError):
             make(queue).result(timeout=0.01)
         assert queue.cancel("a")
-    assert client.keys("windlass:{waited}:*") == [queue_key("waited", "watched").encode()]
-    assert 0 < client.pttl(queue_key("waited", "watched")) <= 60_000
-    client.delete(queue_key("waited", "watched"))
+    watched, mark = queue_key("waited", "watched"), result_key("waited", "a")
+    assert sorted(client.keys("windlass:{waited}:*")) == [mark.encode(), watched.encode()]
+    assert 0 < client.pttl(watched) <= 60_000
+    assert 0 < client.pttl(mark) <= MARK_TTL_MS, "how the cancelled job ended"
+    client.delete(watched, mark)
 
 
 async def test_a_wait_that_is_cancelled_closes_its_connection(raw_queue: Queue, waiting: Waiting) -> None:
@@ -485,7 +489,7 @@ def test_a_wait_outlives_its_connections(
 def test_a_message_that_is_lost_costs_a_few_seconds(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "RECHECK_AFTER_S", 0.3)
+    monkeypatch.setattr(job_watch, "RECHECK_AFTER_S", 0.3)
     lease = leased(raw_queue)
     found = waiting.for_(job.result)
     waiting.client.delete(queue_key(raw_queue.name, "watched"))
@@ -496,8 +500,8 @@ def test_a_message_that_is_lost_costs_a_few_seconds(
 def test_a_long_wait_goes_on_being_told(
     raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "RECHECK_AFTER_S", 0.05)
-    monkeypatch.setattr(handle, "REWATCH_AFTER_S", 0.1)
+    monkeypatch.setattr(job_watch, "RECHECK_AFTER_S", 0.05)
+    monkeypatch.setattr(job_watch, "REWATCH_AFTER_S", 0.1)
     lease = leased(raw_queue)
     found = waiting.for_(job.result)
     waiting.client.delete(queue_key(raw_queue.name, "watched"))
@@ -587,7 +591,7 @@ def test_events_that_were_lost_are_made_up_for(
     raw_queue: Queue, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look tells what became of the job, not every step of it."""
-    monkeypatch.setattr(handle, "RECHECK_AFTER_S", 0.05)
+    monkeypatch.setattr(job_watch, "RECHECK_AFTER_S", 0.05)
     watched = queue_key(raw_queue.name, "watched")
     raw_queue.enqueue(b"", id="a")
     events = make(raw_queue).events(timeout=20)
@@ -602,7 +606,7 @@ def test_events_that_were_lost_are_made_up_for(
     assert unheard(lambda: leases.append(take(raw_queue))).kind == "started"
     assert unheard(lambda: raw_queue.progress(leases[0], 0.5)) == Event(EventKind.PROGRESS, 0.5)
     assert unheard(lambda: raw_queue.retry(leases[0], delay=60)).kind == "scheduled"
-    assert unheard(lambda: raw_queue.cancel("a")).kind == "gone"
+    assert unheard(lambda: raw_queue.cancel("a")).kind == "cancelled"
     assert list(events) == []
 
 

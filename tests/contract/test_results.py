@@ -30,7 +30,7 @@ def _forget_results(raw_queue: Queue, client: redis.Redis) -> Iterator[None]:
 
 
 def result(queue: Queue, id: str = "a") -> Result | None:
-    return perform(queue, lambda layout: layout.result(id))
+    return perform(queue, lambda layout: layout.remains(id)).result
 
 
 def leased(queue: Queue, id: str = "a", **options: int) -> Lease:

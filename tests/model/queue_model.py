@@ -73,6 +73,7 @@ class QueueModel:
     broken: dict[str, Entry] = field(default_factory=dict)
     parked: set[tuple[str, str]] = field(default_factory=set)  # (task, id); may contain outdated entries
     holders: dict[str, tuple[float, int]] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)  # how jobs ended that left nothing else, by id
 
     # -- moves -----------------------------------------------------------------------------------
 
@@ -124,19 +125,36 @@ class QueueModel:
         job.holder, job.fence, job.progress, job.cancelled = "", 0, None, False
         self._place(job, keep_turn)
 
-    def _gone(self, id: str) -> None:
+    def _gone(self, id: str) -> bool:
+        """Remove a job. True if the one that was blocked behind it goes on."""
         change = self.blocked.pop(id, None)
         if change:
             self._place(_new_entry(id, change))
+        return change is not None
+
+    def _cancelled(self, id: str) -> None:
+        if not self._gone(id):
+            self.marks[id] = "CANCELLED"
+
+    def _dropped(self, id: str, mark: str) -> None:
+        if not any(id in jobs for jobs in (self.ready, self.scheduled, self.leased)):
+            self.marks[id] = mark
 
     def _bury(self, job: Entry, *, broken: bool = False) -> None:
         self.dead.pop(job.id, None)
         self.broken.pop(job.id, None)
         (self.broken if broken else self.dead)[job.id] = job
         while len(self.dead) > self.max_dead:
-            del self.dead[next(iter(self.dead))]
+            oldest = next(iter(self.dead))
+            del self.dead[oldest]
+            self._dropped(oldest, "DIED")
             self.dropped += 1
-        self._gone(job.id)
+        if self._gone(job.id):
+            self.marks[job.id] = "GOES_ON"
+        elif job.id in self.dead or job.id in self.broken:
+            self.marks.pop(job.id, None)
+        else:
+            self.marks[job.id] = "DIED"
 
     def _end_lease(self, job: Entry) -> None:
         del self.leased[job.id]
@@ -149,6 +167,8 @@ class QueueModel:
 
     def enqueue(self, id: str, change: Change) -> str | None:
         """Add or change a job; returns the status."""
+        if not change.must_exist:
+            self.marks.pop(id, None)
         self._promote()
         waiting = self.ready.get(id) or self.scheduled.get(id)
         running = self.leased.get(id)
@@ -214,7 +234,7 @@ class QueueModel:
                 self._end_lease(job)
                 job.stalls += 1
                 if job.cancelled:
-                    self._gone(job.id)
+                    self._cancelled(job.id)
                 elif job.stalls > job.limits[1]:
                     self._bury(job)
                 else:
@@ -228,8 +248,10 @@ class QueueModel:
             return False
         holder = job.holder
         self._end_lease(job)
-        if verb == "complete" or job.cancelled:
+        if verb == "complete":
             self._gone(id)
+        elif job.cancelled:
+            self._cancelled(id)
         elif verb == "release" or (verb == "break" and self._no_room_for(id)):
             self._place_again(job, keep_turn=True)
         elif verb == "suspect":
@@ -285,6 +307,7 @@ class QueueModel:
         job = self.dead.pop(id, None) or self.broken.pop(id, None)
         if job is None:
             return False
+        self.marks.pop(id, None)
         self._place(Entry(id, job.data, job.priority, job.limits))
         return True
 
@@ -298,6 +321,7 @@ class QueueModel:
                 break
             del self.ready[job.id]
             if job.expires and job.expires <= self.now:
+                self.marks[job.id] = "EXPIRED"
                 continue
             job.holder = holder
             self.leased[job.id] = job
@@ -343,15 +367,22 @@ class QueueModel:
         job = self.leased.get(id)
         if job:
             found = self.blocked.pop(id, None) is not None
+            if found:
+                self.marks[id] = "BLOCKED_CANCELLED"
             if running and not job.cancelled:
                 job.cancelled = found = True
             return found
-        return bool(self.ready.pop(id, None) or self.scheduled.pop(id, None))
+        found = bool(self.ready.pop(id, None) or self.scheduled.pop(id, None))
+        if found:
+            self.marks[id] = "CANCELLED"
+        return found
 
     def purge(self, state: str) -> int:
         """Delete all jobs in one state."""
         jobs: dict[str, object] = getattr(self, state)
         count = len(jobs)
+        for id in jobs if state in ("dead", "broken") else ():
+            self._dropped(id, "DIED" if state == "dead" else "BROKE")
         jobs.clear()
         if state == "dead":
             self.dropped = 0

@@ -344,6 +344,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert leased == {job.id: (job.fence, job.progress, job.cancelled) for job in model.leased.values()}
         blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
         assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}
+        marks = {id: perform(queue, lambda layout, id=id: layout.remains(id)).mark for id in "abcdé"}  # type: ignore[misc]
+        assert {id: mark.name for id, mark in marks.items() if mark} == model.marks
         for state, dead_records in (("dead", model.dead), ("broken", model.broken)):
             buried = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs(state)}
             assert buried == {job.id: (job.data, job.failures, job.stalls) for job in dead_records.values()}

@@ -64,9 +64,9 @@ def test_who_waits_is_told_of_a_stall(caught: Queue, client: redis.Redis, later:
 def test_who_asks_later_finds_what_was_kept(caught: Queue) -> None:
     caught.enqueue(b"", id="a", max_stalls=1)
     assert settle(caught, Crashed(take(caught), "first", is_cause=True, keep_ms=HOUR)) == (True,)
-    assert perform(caught, lambda layout: layout.result("a")) is None, "it is tried again"
+    assert perform(caught, lambda layout: layout.remains("a")).result is None, "it is tried again"
     assert settle(caught, Crashed(take(caught), "second", is_cause=True, keep_ms=HOUR)) == (True,)
-    assert perform(caught, lambda layout: layout.result("a")) == Result(False, b"second", "crashed")
+    assert perform(caught, lambda layout: layout.remains("a")).result == Result(False, b"second", "crashed")
     with pytest.raises(CrashError, match="second"):
         handle(caught).result()
 
@@ -85,7 +85,7 @@ def test_a_crash_keeps_to_its_own_result_in_a_batch(caught: Queue) -> None:
             Completed(leases["e"], Kept(b"5", HOUR)),
         )
     )
-    found = {id: perform(caught, lambda layout, id=id: layout.result(id)) for id in "abcde"}  # type: ignore[misc]
+    found = {id: perform(caught, lambda layout, id=id: layout.remains(id)).result for id in "abcde"}  # type: ignore[misc]
     assert found == {
         "a": None,
         "b": Result(False, b"B", "crashed"),
@@ -109,16 +109,15 @@ def test_who_cancelled_is_told_so(raw_queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("keeps", "says", "says_not"),
     [
-        (True, "it was cancelled, or its keep_result time is over", "declare the task"),
-        (False, 'its task keeps no results.*keep_result="1h"', "never existed"),
-        (None, 'it ended, was cancelled, or never existed.*keep_result="1h"', "its task keeps"),
+        (False, 'its task keeps no results.*keep_result="1h", or call ending()', "existed"),
+        (None, 'nothing tells how it ended, or that it ever existed.*keep_result="1h"', "its task keeps"),
     ],
 )
 def test_a_missing_result_is_told_by_what_is_known(
     raw_queue: Queue, keeps: bool | None, says: str, says_not: str
 ) -> None:
     raw_queue.enqueue(b"", id="a")
-    assert raw_queue.cancel("a")
+    assert raw_queue.complete(take(raw_queue))
     with pytest.raises(ResultMissing, match=says) as told:
         handle(raw_queue, keeps).result()
     assert says_not not in str(told.value)

@@ -27,7 +27,6 @@ from windlass import Lease, Queue, Windlass
 from windlass.storage.native.keys import queue_key, queue_keys
 from windlass.storage.native.records import add_sum
 from windlass.storage.port import LeaseRequest
-from windlass.transport import Session
 from windlass.values.outcome import Completed
 
 FEW = 1000
@@ -326,7 +325,7 @@ def test_what_comes_back_all_at_once_is_taken_in_pieces(
         queue = app.queue(f"{amount}-{state}")
         fill(client, queue, state, amount, ahead=-DAY)
         turn = app.layout(queue.name).turn()
-        found.append(cost(client, partial(app.run, partial(Session.perform, call=turn))))
+        found.append(cost(client, partial(perform_call, app, turn)))
         left = queue.counts()
         assert (client.zcard(queue_key(queue.name, "ready")), left.waiting + left.running) == (FEW, amount)
         queue.purge()

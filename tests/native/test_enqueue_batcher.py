@@ -17,7 +17,7 @@ from tests.support.server import Server
 from tests.support.waiting import LIMIT_S
 from windlass import Queue, Receipt, Status, Windlass
 from windlass.errors import NotDurable, QueueFull, ServerUnreachable, UnsupportedByLayout
-from windlass.storage.port import Call
+from windlass.storage.port import Call, Enqueued
 from windlass.transport import enqueue_batcher
 from windlass.transport.enqueue_batcher import FLUSH_AT, EnqueueBatcher, Split
 from windlass.values.durability import Durability
@@ -181,11 +181,11 @@ def test_the_next_batch_is_made_while_the_server_is_at_work(raw_queue: Queue, mo
     layout = layout_of(raw_queue)
     enqueue = layout.enqueue
 
-    def noted(jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+    def noted(jobs: Sequence[NewJob]) -> Call[Enqueued]:
         call = enqueue(jobs)
         order.append("made")
 
-        def read(reply: Any) -> list[Status | None]:
+        def read(reply: Any) -> Enqueued:
             order.append("answered")
             return call.read(reply)
 

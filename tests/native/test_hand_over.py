@@ -134,7 +134,7 @@ def test_a_refused_completion_brings_no_children(source: Queue, target: Queue, l
     assert settle(source, Completed(sleeper, Kept(b"late", 60_000), hand_overs)) == (False,)
     assert source.counts() == Counts(0, 0, 0, 1, 0, holders=1)
     assert parcels(source) == []
-    assert perform(source, lambda layout: layout.result("parent")) is None
+    assert perform(source, lambda layout: layout.remains("parent")).result is None
     assert source.complete(successor)
 
 
@@ -165,7 +165,7 @@ def test_a_cancelled_parent_that_completed_hands_over(source: Queue) -> None:
 def test_result_and_children_go_together(source: Queue, client: redis.Redis) -> None:
     lease = parent(source)
     assert settle(source, Completed(lease, Kept(b"1", 60_000), (child(source, "a"),))) == (True,)
-    assert perform(source, lambda layout: layout.result("parent")) == Result(True, b"1")
+    assert perform(source, lambda layout: layout.remains("parent")).result == Result(True, b"1")
     assert drain(source) == ["a"]
     client.delete(result_key(source.name, "parent"))
 

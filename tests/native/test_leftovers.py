@@ -14,11 +14,13 @@ import redis
 
 from tests.contract.leasing import drain, take
 from tests.support.internals import perform, settle
+from tests.support.marks import is_mark
 from tests.support.queue_clock import pass_time, read_core
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
-from windlass.storage.native.keys import queue_key
+from windlass.storage.formats import MARK_TTL_MS
+from windlass.storage.native.keys import queue_key, result_key
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Kept, Outcome, UnknownTask
 
@@ -26,8 +28,8 @@ NAME = "leftovers"
 
 
 def names(client: redis.Redis) -> set[str]:
-    """The keys that the queue has now, by their last part."""
-    return {bytes(key).decode().rpartition(":")[2] for key in client.scan_iter()}
+    """The keys that the queue has now, by their last part. Marks of cancelled and dropped jobs end by themselves."""
+    return {bytes(key).decode().rpartition(":")[2] for key in client.scan_iter() if not is_mark(client, key)}
 
 
 def live(queue: Queue, client: redis.Redis) -> None:
@@ -149,7 +151,7 @@ def test_the_last_program_takes_the_last_key(server: Server, client: redis.Redis
 
 
 def test_what_nobody_asks_for_again_ends_by_itself(server: Server, client: redis.Redis) -> None:
-    """Who watched, what was put aside, a result: each key of theirs has an end."""
+    """Who watched, what was put aside, a result, how a job was cancelled: each key of theirs has an end."""
     with Windlass(server.url) as app:
         queue = app.queue(NAME)
         assert perform(queue, lambda layout: layout.watch("a", 60))
@@ -158,9 +160,11 @@ def test_what_nobody_asks_for_again_ends_by_itself(server: Server, client: redis
         assert settle(queue, Completed(first, Kept(b"1", 60_000)), UnknownTask(second, "task")) == (True, True)
         assert queue.cancel("b")
     left = {key: client.pttl(key) for key in client.scan_iter()}
-    assert {key.decode().partition("}:")[2] for key in left} == {"watched", "parked", "result:a"}
+    assert {key.decode().partition("}:")[2] for key in left} == {"watched", "parked", "result:a", "result:b"}
+    mark = left.pop(result_key(NAME, "b").encode())
+    assert 600_000 < mark <= MARK_TTL_MS
     assert all(0 < ms <= 600_000 for ms in left.values())
-    client.delete(*left)
+    client.delete(*left, result_key(NAME, "b"))
 
 
 def test_what_is_broken_stays(server: Server, client: redis.Redis) -> None:

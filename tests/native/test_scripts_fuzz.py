@@ -137,7 +137,7 @@ def calls(layout: NativeLayout, leases: dict[str, Lease], chance: random.Random)
         "native/watch": layout.watch(chance.choice(IDS), 5),
         "native/outbox": layout.outbox(10, [1, 2]),
         "native/forward": layout.forward("other", [Parcel(chance.randint(1, 9), QUEUE, IDS[11], b"sent", b"")]),
-        "native/result": layout.result(IDS[0]),
+        "native/remains": layout.remains(IDS[0]),
     }
 
 
@@ -185,7 +185,7 @@ def test_a_foreign_type_stops_a_script_before_it_writes(client: Any, app: Windla
             conflicts += isinstance(error, KeyConflict)
             assert error is None or dump(client) == before, f"{script} wrote before it saw a foreign {name}: {error}"
     # One has a key of its own, the other is content with the first job that it sees.
-    assert conflicts > 0 or script in ("native/result", "native/probe")
+    assert conflicts > 0 or script in ("native/remains", "native/probe")
     restore(client, healthy)
     tidy(client, app)
 

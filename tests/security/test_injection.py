@@ -101,7 +101,8 @@ def test_any_id_stays_within_its_queue(server: Server, app: Windlass, client: re
     assert {key: value for key, value in dump(client).items() if key.startswith(b"windlass:{other}:")} == before
     for name in (queue, other):
         name.purge()
-    client.delete(*(key for key in client.keys("windlass:{tagged}:result:*")))
+    for key in client.keys("windlass:{tagged}:result:*"):
+        client.delete(key)
 
 
 def _live_as(queue: Queue, id: str) -> None:
@@ -116,7 +117,7 @@ def _live_as(queue: Queue, id: str) -> None:
     queue.enqueue(b"third", id=id)
     child = HandOver("tagged", NewJob(f"{id}+", b"child"))
     assert settle(queue, Completed(first, Kept(b"1", 60_000), (child,))) == (True,)
-    assert perform(queue, lambda layout: layout.result(id)) is not None
+    assert perform(queue, lambda layout: layout.remains(id)).result is not None
     (second, third) = queue.lease_many(2)
     assert settle(queue, UnknownTask(second, id), Broken(third, id)) == (True, True)
     assert perform(queue, lambda layout: layout.unpark([id])) == 1

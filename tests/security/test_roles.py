@@ -131,6 +131,8 @@ SCHEDULE_VERBS: dict[str, tuple[Verb, tuple[str, ...]]] = {
 HANDLE_VERBS: dict[str, tuple[Verb, tuple[str, ...]]] = {
     "result": (lambda s: _result(s), WORKS),
     "events": (lambda s: next(s.app.job(NAME, "ready").events(timeout=5)), WORKS),
+    "ending": (lambda s: _ending(s), WORKS),
+    "state": (lambda s: s.app.job(NAME, "ready").state(), READS),
     "record": (lambda s: s.app.job(NAME, "ready").record(), READS),
     "cancel": (lambda s: s.app.job(NAME, "ready").cancel(), WORKS),
 }
@@ -149,12 +151,17 @@ def _result(scene: Scene) -> None:
         scene.app.job(NAME, "later").result(timeout=0.05)
 
 
+def _ending(scene: Scene) -> None:
+    with pytest.raises(TimeoutError):
+        scene.app.job(NAME, "later").ending(timeout=0.05)
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_the_table_has_every_public_verb(table: str) -> None:
     """A verb that has an awaitable twin speaks to the server, so somebody must say who may use it."""
     kind = TYPES[table]
     verbs = {name for name, _ in inspect.getmembers(kind, callable) if name[0] != "_" and hasattr(kind, f"a{name}")}
-    assert verbs - {"close", "run"} == TABLES[table].keys()
+    assert verbs - {"close"} == TABLES[table].keys()
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -1,4 +1,4 @@
-"""`app.run` and `app.arun` raise public errors only, however a connection fails."""
+"""The flows of an app raise public errors only, however a connection fails."""
 
 from __future__ import annotations
 

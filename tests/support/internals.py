@@ -20,7 +20,7 @@ from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.io_steps import Exchange
 from windlass.transport.session import Caller
 from windlass.transport.subscription import FlowRunner
-from windlass.values.job import Lease, Status
+from windlass.values.job import Lease, Receipt, Status
 from windlass.values.outcome import Outcome
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Executor
@@ -68,7 +68,7 @@ async def arun_flow(on: Queue | Windlass, flow: Callable[[Session], Flow[T]]) ->
 
 
 def _flow_runner_of(on: Queue | Windlass) -> FlowRunner:
-    return on if isinstance(on, Windlass) else on._flow_runner
+    return on._flows if isinstance(on, Windlass) else on._flow_runner
 
 
 # -- queues and layouts ----------------------------------------------------------------------------------------
@@ -96,8 +96,13 @@ def keep_at_most(queue: Queue, *, dead: int | None = None, broken: int | None = 
 def handle_on(
     queue: Queue, id: str, status: Status | None = None, *, returns: Any = Any, keeps: bool | None = None
 ) -> JobHandle[Any]:
-    """A handle on a job of a queue, made from the parts of the queue."""
+    """A handle on a job of a queue, made from the parts of the queue. It has not seen the job on the queue."""
     return JobHandle(layout_of(queue), _flow_runner_of(queue), id, status, returns=returns, keeps=keeps)
+
+
+def handle_from(queue: Queue, receipt: Receipt, *, returns: Any = Any, keeps: bool | None = None) -> JobHandle[Any]:
+    """The handle that a task's enqueue returns, for a job of raw bytes."""
+    return JobHandle.from_receipt(layout_of(queue), _flow_runner_of(queue), receipt, returns, keeps)
 
 
 def holders_of(queue: Queue) -> set[str]:
@@ -132,7 +137,7 @@ def seal_of(app: Windlass) -> object:
 
 def wrap_exchanges(app: Windlass, wrap: Callable[[Exchanger], Exchanger]) -> None:
     """Let `wrap` replace how the blocking methods of an app send a request and read its replies."""
-    driver = app._blocking
+    driver = app._flows.blocking
     driver._exchange = wrap(driver._exchange)  # type: ignore[assignment, method-assign]
 
 

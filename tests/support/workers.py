@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from tests.support.marks import is_mark
 from tests.support.server import Server
 from tests.support.waiting import LIMIT_S, wait_until
-from windlass import JobRecord, Queue, Receipt, TaskCall, Windlass
+from windlass import JobRecord, Queue, TaskCall, Windlass
 from windlass.tasks.envelope import write_envelope
 from windlass.worker import process_info
 from windlass.worker.settings import Settings
@@ -326,8 +327,7 @@ class Workshop:
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[str]:
         """Enqueue many calls; returns their ids."""
-        receipts: list[Receipt] = self.app.enqueue_many(calls)
-        return [receipt.id for receipt in receipts]
+        return [job.id for job in self.app.enqueue_many(calls)]
 
     def queue(self, name: str = "default") -> Queue:
         return self.app.queue(name)
@@ -391,9 +391,9 @@ class Workshop:
 
 
 def keys_left(server: Server) -> list[str]:
-    """All keys on the server."""
+    """All keys on the server that do not end by themselves, as results and marks do."""
     with server.client() as client:
-        return sorted(bytes(key).decode() for key in client.keys("*"))
+        return sorted(bytes(key).decode() for key in client.keys("*") if not is_mark(client, key))
 
 
 def wait_dead(*pids: int, timeout: float = LIMIT_S) -> None:

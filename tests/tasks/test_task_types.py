@@ -11,7 +11,7 @@ from typing import Any, assert_type
 
 import pytest
 
-from windlass import Handler, Job, JobHandle, Lease, Receipt, Task, TaskCall, Windlass, current
+from windlass import Handler, Job, JobHandle, Lease, Task, TaskCall, Windlass, current
 from windlass.errors import InvalidInput
 
 app = Windlass("redis://localhost:1", retry_for=0)
@@ -54,7 +54,7 @@ def right_calls() -> None:
     assert_type(thumbnail.using(keep_result=60).enqueue("a").result(5), str)
     assert_type(thumbs(b"x"), int)
     assert_type(mourned(ValueError()), str)
-    assert_type(app.enqueue_many(welcome.call(n) for n in range(3)), list[Receipt])
+    assert_type(app.enqueue_many(welcome.call(n) for n in range(3)), list[JobHandle[Any]])
     assert_type(app.job("emails", "w", bool).result(), bool)
     assert_type(app.job("emails", "w"), JobHandle[Any])
     assert_type(app.find_task("welcome"), Task[..., Any, Any] | None)
@@ -66,7 +66,7 @@ async def right_awaits() -> None:
     assert_type(await (await welcome.aenqueue(42)).aresult(), bool)
     assert_type(await welcome.using(id="w").aenqueue(42), JobHandle[bool])
     assert_type(await welcome(42), bool)
-    assert_type(await app.aenqueue_many([welcome.call(1)]), list[Receipt])
+    assert_type(await app.aenqueue_many([welcome.call(1)]), list[JobHandle[Any]])
     assert_type(await told(b"", Job(Lease("q", "a", b"", 1))), None)
 
 

@@ -75,6 +75,9 @@ def master(server: Server) -> Iterator[Queue]:
         yield app.queue("guarded")
         app.queue("guarded").purge()
         server.command("DEL", keys.queue_key("guarded", "schedules"), keys.queue_key("guarded", "ticks"))
+    with server.client() as client:
+        for mark in client.keys(keys.result_key("guarded", "*")):
+            client.delete(mark)
     assert server.command("KEYS", "*") == []
 
 
@@ -212,7 +215,7 @@ def test_a_reader_looks_at_everything(server: Server, master: Queue, face: type)
         assert (counts.running, counts.dead, counts.inbox) == (1, 1, 1)
         for id in ("ready", "noted", "runs", "grave", "broken"):
             assert queue.get(id) is not None
-        assert perform(queue, lambda layout: layout.result("ready")) is None
+        assert perform(queue, lambda layout: layout.remains("ready")).result is None
         schedules = layout_of(queue).schedules
         assert schedules is not None
         assert len(perform_call(queue, schedules.page(None)).rows) == 1
@@ -261,7 +264,7 @@ VERBS: dict[str, Verb] = {
     "unpark": lambda queue, _: perform(queue, lambda layout: layout.unpark(["task"])),
     "watch": lambda queue, _: perform(queue, lambda layout: layout.watch("ready", 60)),
     "outbox": lambda queue, _: perform(queue, lambda layout: layout.outbox(10, [1])),
-    "result": lambda queue, _: perform(queue, lambda layout: layout.result("ready")),
+    "result": lambda queue, _: perform(queue, lambda layout: layout.remains("ready")).result,
 }
 MAY = {
     "producer": {"enqueue", "update", "pause", "resume"},

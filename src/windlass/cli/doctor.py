@@ -38,7 +38,7 @@ def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
       windlass doctor --url redis://localhost:6379/0 --strict
       windlass doctor --json | jq '.findings[] | select(.level == "danger")'
     """
-    found = [*app.run(examine), *_queue_findings(app)]
+    found = [*app._flows.run(examine), *_queue_findings(app)]
     worst = max(found, key=lambda finding: SEVERITY[finding.level]).level if found else "ok"
     if as_json:
         print_json({"worst": worst, "findings": [as_object(finding) for finding in found]})
@@ -50,7 +50,7 @@ def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
 
 def _queue_findings(app: Windlass) -> Iterator[Finding]:
     """Queues that are suspended, or full of broken jobs."""
-    if not app.run(can_read_queues):
+    if not app._flows.run(can_read_queues):
         yield Finding("queues", "unseen", "this user may not read the queues", "the line in docs/acl/reader.acl")
         return
     try:

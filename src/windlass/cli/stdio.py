@@ -87,7 +87,7 @@ async def _serve(app: Windlass, layout: str, tick: float | None) -> int:
     dispatcher = NativeDispatcher(app) if layout == "native" else ProcessorDispatcher(app)
     probe = dispatcher.layout("windlass").counts()  # a wrong URL must fail before the first message
     try:
-        await app.arun(lambda session: session.perform(probe, RETRY_FOR_S))
+        await app._flows.arun(lambda session: session.perform(probe, RETRY_FOR_S))
     except WindlassError as error:
         log.error("%s", error)
         return exit_code(error)

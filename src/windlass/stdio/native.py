@@ -174,13 +174,13 @@ class NativeDispatcher:
 
     async def _held(self, queue: str, worker: str) -> list[JobRecord]:
         layout = self.layout(queue)
-        return await self._app.arun(lambda session: all_held(session, layout, worker))
+        return await self._app._flows.arun(lambda session: all_held(session, layout, worker))
 
     def _queue(self, queue: str) -> Queue:
         return self._app.queue(queue, layout="native")
 
     async def _perform(self, call: Call[T]) -> T:
-        return await self._app.arun(lambda session: session.perform(call))
+        return await self._app._flows.arun(lambda session: session.perform(call))
 
 
 def _lease(record: JobRecord) -> Lease:

@@ -74,7 +74,7 @@ class ProcessorDispatcher:
         await self._perform(self.layout(queue).forget(worker, self._name))
 
     async def _perform(self, call: Call[T]) -> T:
-        return await self._app.arun(lambda session: session.perform(call))
+        return await self._app._flows.arun(lambda session: session.perform(call))
 
 
 def _text(name: bytes) -> str:

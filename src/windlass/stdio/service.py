@@ -278,7 +278,7 @@ class Service:
         if queue not in self._helpers:
             layout, waiter = self._dispatcher.layout(queue), self._dispatcher.waiter(queue)
             wakeups = QueueWakeups(layout, waiter, lambda: self._put_once(Wake(queue)))
-            watching = follow(self._app, wakeups)
+            watching = follow(self._app._flows, wakeups)
             self._helpers[queue] = asyncio.create_task(watching)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from windlass.values.ending import Mark
 from windlass.values.job import EXPIRES, FAILURE_JOB, LIMITED, NO_EXTRAS, PLAIN, SUSPECT, Change, Extras, Limits
 
 # -- records ---------------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ RECORDS = {
     "EVIDENCE": EVIDENCE,
 }  # fmt: skip
 
-VERSION = 7  # of all keys of a native queue: raise it with each change of a key, a record, or the meaning of either
+VERSION = 8  # of all keys of a native queue: raise it with each change of a key, a record, or the meaning of either
 META_VERSION = 3
 
 
@@ -143,6 +144,9 @@ PRIORITY_STEP = 2**49  # a ready score is priority * PRIORITY_STEP + sequence: e
 PARK_MS = 300_000  # until a parked job is tried again, if no worker asks for its task before
 CALLER_TTL_MS = 600_000  # a queue remembers the last answer to a silent caller: callers retry for half of this at most
 SOURCE_TTL_MS = 86_400_000  # the same for another queue's outbox: all its workers may be away for that long
+# How long a mark is kept. A producer may enqueue a whole night's jobs before it asks for the first; and a purge or an
+# outage makes fewer marks of 100 bytes than the queue had jobs.
+MARK_TTL_MS = 86_400_000
 # The times of a waiter, from the shortest to the longest.
 MAX_POLL_MS = 15_000  # A waiter polls at least this often, however many there are: the others may have died.
 SOON_MS = MAX_POLL_MS + 500  # A job that is due sooner wakes a waiter. The 500 ms are for the round trip of a poll.
@@ -170,6 +174,7 @@ _NATIVE_NUMBERS = {
     "PRIORITY_STEP": PRIORITY_STEP,
     "PARK_MS": PARK_MS,
     "SOURCE_TTL_MS": SOURCE_TTL_MS,
+    "MARK_TTL_MS": MARK_TTL_MS,
     "SOON_MS": SOON_MS,
     "REGISTERED_MS": REGISTERED_MS,
     "RENEW_BELOW_MS": RENEW_BELOW_MS,
@@ -311,3 +316,4 @@ SHARED_CONSTANTS = _constants(
     {**_SHARED_NUMBERS, "PLAIN_FLAGS": _flags(IMPLIED)},
 )
 CONSTANTS = SHARED_CONSTANTS | _constants(RECORDS, (CoreMark, Reason), _NATIVE_NUMBERS)
+CONSTANTS |= {mark.name: f"'{mark.value}'" for mark in Mark}

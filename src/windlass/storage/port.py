@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from msgspec import Struct
 
-from windlass.values.job import Change, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.ending import Remains
+from windlass.values.job import Change, Counts, JobRecord, Lease, Limits, NewJob, Page, Sighting, State, Status
 from windlass.values.outcome import Broken, Outcome, UnknownTask
 from windlass.values.redacted import Redacted
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
@@ -85,6 +86,13 @@ class Capability(StrEnum):
     SCHEDULES = "schedules"
     PAUSE = "pausing"
     CLUSTER = "Redis Cluster"
+
+
+class Enqueued(NamedTuple):
+    """The result of an enqueue: a status for each job, `None` for a job that must exist but does not."""
+
+    statuses: list[Status | None]
+    sighting: Sighting | None  # None: the layout cannot tell later how a job ended
 
 
 class LeaseRequest(Struct, frozen=True, kw_only=True):
@@ -239,8 +247,8 @@ class Layout(Protocol):
         """The id of a job in the queue: its own id, or the one that this layout derives from the data."""
         ...
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
-        """Put jobs on the queue. Returns a status for each, `None` for a job that must exist but does not."""
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[Enqueued]:
+        """Put jobs on the queue."""
         ...
 
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
@@ -275,12 +283,12 @@ class Layout(Protocol):
         """Make dead or broken jobs ready again."""
         ...
 
-    def watch(self, id: str, seconds: float) -> Call[bool]:
-        """Publish the events of a job for a while."""
+    def watch(self, id: str, seconds: float) -> Call[Sighting | None]:
+        """Publish the events of a job for a while. They are published from the sighting on."""
         ...
 
-    def result(self, id: str) -> Call[Result | None]:
-        """Read the result of a finished job, if it was kept."""
+    def remains(self, id: str) -> Call[Remains]:
+        """Read what a finished job left: its result if it was kept, and what tells how it ended."""
         ...
 
     def progress(self, lease: Lease, value: float) -> Call[bool]:

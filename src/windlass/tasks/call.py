@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from windlass.values.options import JobOptions
 from windlass.values.redacted import Redacted
 
@@ -13,3 +15,5 @@ class TaskCall(Redacted, frozen=True, gc=False):
     queue: str
     data: bytes
     options: JobOptions
+    returns: Any = Any  # the type of its result
+    keeps: bool | None = None  # whether its result is kept; None if unknown

@@ -10,6 +10,7 @@ import json
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from windlass.errors import CrashError, InvalidPayload, JobFailed, StallError
@@ -72,6 +73,17 @@ class Status(StrEnum):
     BLOCKED = "blocked"
 
 
+class Ending(StrEnum):
+    """How a job ended. `UNKNOWN`: it is not on the queue, and nothing tells how it ended, or that it ever was there."""
+
+    COMPLETED = "completed"
+    DEAD = "dead"
+    BROKEN = "broken"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+
+
 class Extras(Struct, frozen=True, omit_defaults=True):
     """The options that few jobs have. They cost nothing while none is given."""
 
@@ -129,12 +141,40 @@ class NewJob(Redacted, frozen=True, gc=False):
     durability: Durability | None = None
 
 
-class Receipt(Struct, frozen=True, gc=False):
+class Sighting(Struct, frozen=True, gc=False):
+    """The server had a certain job at this moment. A later one tells whether the server can have forgotten its end.
+
+    `epoch` and `step` order everything that happens to a queue. `data_losses` is how often this program had seen the
+    server lose writes. `wall` is the server's clock, in seconds, if the job's id was given: an
+    older dead job may have it, too.
+    """
+
+    epoch: int
+    step: int
+    data_losses: int
+    at: float  # of the monotonic clock
+    time: float  # of the wall clock, which goes on while the machine sleeps
+    wall: float | None = None
+
+
+class Receipt(Struct, frozen=True, gc=False, eq=False):
     """The server's answer to an enqueue: the job's id, what happened to it, and its durability (see durability.py)."""
 
     id: str
     status: Status
     durability: str = "memory"
+    sighting: Sighting | None = None  # for a handle; no part of what the receipt says
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Receipt):
+            return NotImplemented
+        return (self.id, self.status, self.durability) == (other.id, other.status, other.durability)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.status, self.durability))
+
+    def __repr__(self) -> str:
+        return f"Receipt(id={self.id!r}, status={self.status!r}, durability={self.durability!r})"
 
 
 class Limits(Struct, frozen=True):
@@ -231,9 +271,38 @@ class JobRecord(Redacted, frozen=True):
         """The payload, read as JSON."""
         return read_json(self.data)
 
+    @property
+    def task(self) -> str | None:
+        """The name of the job's task. `None` for a payload that is not a task's."""
+        call = _read_call(self.data)
+        return None if call is None else call.task
+
+    @property
+    def arguments(self) -> dict[str, Any] | list[Any] | None:
+        """The arguments of the task, by name, or by position if another program wrote them so. `None` as for `task`."""
+        call = _read_call(self.data)
+        return None if call is None else call.args
+
     def error(self) -> JobFailed:
         """The error of a dead job."""
         return failure(self.queue, self.id, self.reason, self.message or "")
+
+
+class _Call(Struct):
+    """What the payload of a task's job says (see tasks/envelope.py)."""
+
+    task: str
+    args: dict[str, Any] | list[Any] = {}
+
+
+_decode_call = msgspec.json.Decoder(_Call).decode
+
+
+def _read_call(data: bytes) -> _Call | None:
+    try:
+        return _decode_call(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
 
 
 class Page(Struct, frozen=True):

@@ -11,7 +11,7 @@ from windlass.values.job import Lease, NewJob
 from windlass.values.redacted import Redacted
 
 
-class Kept(Redacted, frozen=True):
+class Kept(Redacted, frozen=True, gc=False):
     """The result to keep of a finished job, and for how many milliseconds."""
 
     data: bytes

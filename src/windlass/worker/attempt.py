@@ -206,7 +206,7 @@ def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
         data = _encode(returned)
     except Exception as error:
         return fail(plan, f"keep_result: the returned value cannot be encoded as JSON ({error})")
-    if b"null" in data and holds_nan(returned):
+    if returned is not None and b"null" in data and holds_nan(returned):
         return fail(plan, "keep_result: the returned value holds NaN or infinity, which JSON cannot encode")
     if len(data) > MAX_PAYLOAD:
         return fail(

@@ -21,7 +21,7 @@ async def listen_for_cancellations(app: Windlass, queues: Iterable[str], holder:
     The third argument is a fence if only one attempt is meant: another worker may run the job by now. One connection
     covers all queues, in a cluster too, because every node forwards messages to all others.
     """
-    await follow(app, _Cancellations(app, queues, holder, on_cancel))
+    await follow(app._flows, _Cancellations(app, queues, holder, on_cancel))
 
 
 class _Cancellations(Subscriber):
@@ -42,14 +42,14 @@ class _Cancellations(Subscriber):
     async def subscribed(self) -> None:
         """Report the cancelled jobs among those that the holder has now."""
         for layout in self._layouts:
-            for record in await self._app.arun(partial(all_held, layout=layout, holder=self._holder)):
+            for record in await self._app._flows.arun(partial(all_held, layout=layout, holder=self._holder)):
                 if record.cancelled:
                     await self._on_cancel(record.queue, record.id, None)
 
     async def received(self, channel: str, message: bytes) -> None:
         if channel in self._peers:  # the layout publishes it on our own channel if one of our jobs is meant
             call = self._peers[channel].obey_cancel(self._holder, message)
-            await self._app.arun(lambda session: session.perform(call))
+            await self._app._flows.arun(lambda session: session.perform(call))
         else:
             await self._on_cancel(*_parse(message.decode(errors="replace")))
 

@@ -97,7 +97,7 @@ class Worker:
                 yield from session.perform(call, 1.0)
 
         try:
-            await self._app.arun(flow)
+            await self._app._flows.arun(flow)
         except WindlassError as error:
             log.debug("Cannot unregister holder %s; its registration will expire: %s", holder, error)
 
@@ -206,7 +206,7 @@ class _Heartbeat(threading.Thread):
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:
         layout, facts = self._app.layout(queue), describe_queue(self._app, queue)
-        return self._app.run(
+        return self._app._flows.run(
             lambda session: send_heartbeat(session, layout, self.holder, self._settings.lease, facts, register=register)
         )
 

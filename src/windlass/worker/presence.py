@@ -9,10 +9,10 @@ from time import monotonic
 
 from msgspec import structs
 
+from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.storage.port import Call
 from windlass.transport.presence import FORGET_AFTER_S, beat, forget
-from windlass.transport.subscription import FlowRunner
 from windlass.values.worker_record import WorkerRecord
 
 log = logging.getLogger("windlass.worker")
@@ -23,7 +23,7 @@ DELETE_TIMEOUT_S = 2.0  # the record expires anyway, so a stopping worker does n
 
 
 async def keep_presence(
-    app: FlowRunner, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
+    app: Windlass, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
 ) -> None:
     """Publish a worker's record until this task is cancelled, then delete it. Errors are only logged.
 
@@ -63,7 +63,7 @@ async def _pause(seconds: float, stopping: asyncio.Event) -> None:
         pass
 
 
-async def _delete_record(app: FlowRunner, name: str) -> None:
+async def _delete_record(app: Windlass, name: str) -> None:
     try:
         async with asyncio.timeout(DELETE_TIMEOUT_S):
             problem = await _perform(app, forget(name))
@@ -73,9 +73,9 @@ async def _delete_record(app: FlowRunner, name: str) -> None:
         log.info("Worker %s stays listed for %g s: %s", name, FORGET_AFTER_S, problem)
 
 
-async def _perform(app: FlowRunner, call: Call[bool]) -> str:
+async def _perform(app: Windlass, call: Call[bool]) -> str:
     try:
-        await app.arun(lambda session: session.perform(call, 0.0))
+        await app._flows.arun(lambda session: session.perform(call, 0.0))
     except WindlassError as error:
         return str(error)
     return ""

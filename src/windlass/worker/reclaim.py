@@ -17,7 +17,7 @@ Decide = Callable[[Lease, JobRecord], Outcome]
 async def reclaim(app: Windlass, queue: str, holder: str, decide: Decide) -> list[Outcome]:
     """Settle every lease of a holder on a queue with the outcome that `decide` returns, then forget the holder."""
     layout = app.layout(queue)
-    return await app.arun(lambda session: _reclaim(session, layout, holder, decide))
+    return await app._flows.arun(lambda session: _reclaim(session, layout, holder, decide))
 
 
 def _reclaim(session: Session, layout: Layout, holder: str, decide: Decide) -> Flow[list[Outcome]]:

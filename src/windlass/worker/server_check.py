@@ -22,7 +22,7 @@ SERVER_CHECK_TIMEOUT_S = 2.0  # for one of several servers: a server that hangs 
 
 async def check_server(app: Windlass, *, allow_unsafe: bool) -> None:
     """Refuse a server that may lose jobs. With `allow_unsafe`, only log the findings."""
-    servers = await app.arun(lambda session: session.primaries())
+    servers = await app._flows.arun(lambda session: session.primaries())
     timeout = SERVER_CHECK_TIMEOUT_S if len(servers) > 1 else None
     results = await asyncio.gather(*(_check_one(app, server, timeout) for server in servers))
     found = [finding for result in results for finding in result]
@@ -40,7 +40,7 @@ async def check_server(app: Windlass, *, allow_unsafe: bool) -> None:
 async def _check_one(app: Windlass, server: Address, timeout: float | None) -> list[Finding]:
     try:
         async with asyncio.timeout(timeout):
-            return await app.arun(dangers(server))
+            return await app._flows.arun(dangers(server))
     except ServerFault:
         raise  # it answered, with an error that we do not know: not a passing outage
     except (*SERVER_UNAVAILABLE, TimeoutError) as error:

@@ -37,7 +37,7 @@ class OtherLoad(NamedTuple):
 
 def server_use(app: Windlass) -> dict[str, ServerUse | None]:
     """The use of every server, by address. None if a server does not report it, or does not answer."""
-    return {str(address): use for address, use in app.run(lambda session: session.examine(_ask)).items()}
+    return {str(address): use for address, use in app._flows.run(lambda session: session.examine(_ask)).items()}
 
 
 def _ask(_: Address, wire: Wire) -> Flow[ServerUse | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, TypeVar
+from time import monotonic, time
+from typing import Any, TypeGuard, TypeVar
 
 from msgspec import structs
 
@@ -31,18 +32,21 @@ from windlass.storage.port import (
     AuditBatch,
     Beat,
     Call,
+    Enqueued,
     LeaseRequest,
     Parcel,
     ScheduleBook,
     Script,
     Turn,
 )
-from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.ending import Mark, Remains
+from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, Sighting, State, Status
 from windlass.values.outcome import (
     Broken,
     Completed,
     Crashed,
     Failed,
+    Kept,
     NoFailureHandler,
     Outcome,
     Released,
@@ -53,6 +57,8 @@ from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 
 T = TypeVar("T")
 _NO_EPOCH = 0
+_NOTHING_KEPT = Kept(b"", 0)
+_MARKS = {mark.value.encode(): mark for mark in Mark}
 _STALE, _RELEASED_BROKEN = ord("0"), ord("2")  # digits of outcomes that were not simply accepted
 _STATUSES = {
     ord("a"): Status.ADDED,
@@ -110,17 +116,17 @@ class NativeLayout:
     def id_of(self, job: NewJob) -> str:
         return job.id
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[Enqueued]:
         args: list[Argument]
         if all(job.fresh and job.change is NEEDS_NO_RECORD for job in jobs):
             args = [2]
             for job in jobs:
                 args += (job.id, add_sum(job.data))
-            return self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
+            return self._write(scripts.ENQUEUE, "enqueue", args, self._read_enqueued)
         args = [int(all(job.fresh for job in jobs))]
         for job in jobs:
             args += (job.id, add_sum(job.data), pack_change(job.change))
-        call = self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
+        call = self._write(scripts.ENQUEUE, "enqueue", args, self._read_enqueued)
         # The script deletes kept results of earlier jobs with the same ids.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
         return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
@@ -134,16 +140,19 @@ class NativeLayout:
             if len(self._waiters) > 100:  # interrupted waits leave names behind; their registrations expire
                 self._waiters.pop()
         completed: dict[str, int] = {}
+        results: dict[str, Kept] = {}
         others: list[Outcome] = []
         plain: list[bool] = []
         for outcome in outcomes:
             # A second outcome of a job takes the general way, which finds that the lease has ended.
             lease = outcome.lease
-            simple = _is_plain(outcome) and lease.id not in completed
-            plain.append(simple)
-            if simple:
+            if _is_plain(outcome) and lease.id not in completed:
+                plain.append(True)
                 completed[lease.id] = lease.fence
+                if outcome.result is not None:
+                    results[lease.id] = outcome.result
             else:
+                plain.append(False)
                 others.append(outcome)
         args: list[Argument] = [
             holder or "",
@@ -155,14 +164,13 @@ class NativeLayout:
             len(completed),
         ]
         args += completed
-        args += (pack_fences(completed.values()), len(others))
+        args.append(pack_fences(completed.values()))
+        args += _pack_results(completed, results)
+        args.append(len(others))
         for outcome in others:
             args += _pack_outcome(outcome, self.max_broken)
         args += self._pack_hand_overs(others)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
-        results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
-        if results:
-            call = structs.replace(call, keys=call.keys + results)
         # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
         # lease jobs for a caller that already has its answer.
         return structs.replace(call, undo=self._release, when_repeated=("!",)) if request.want else call
@@ -217,16 +225,26 @@ class NativeLayout:
     def revive(self, ids: Sequence[str]) -> Call[list[bool]]:
         return self._write(scripts.REVIVE, "revive", ids, _read_digits)
 
-    def watch(self, id: str, seconds: float) -> Call[bool]:
-        return self._write(scripts.WATCH, "watch", [id, round(seconds * 1000)], _read_digit)
+    def watch(self, id: str, seconds: float) -> Call[Sighting | None]:
+        return self._write(scripts.WATCH, "watch", [id, round(seconds * 1000)], self._read_sighting)
 
-    def result(self, id: str) -> Call[Result | None]:
-        def read(reply: bytes | None) -> Result | None:
-            reason = "crashed" if reply and reply[:1] == b"c" else None
-            return None if not reply else Result(reply[:1] == b"d", reply[1:], reason)
+    def remains(self, id: str) -> Call[Remains]:
+        def read(reply: list[Any]) -> Remains:
+            left, on_queue, has_record, epoch, step, purged_at_step = reply
+            result, mark = _read_result(left)
+            losses = self.data_losses
+            return Remains(result, mark, on_queue == 1, has_record == 1, epoch, step, purged_at_step, losses)
 
-        call = self._call(scripts.RESULT, "result", [], read)
+        call = self._call(scripts.REMAINS, "result", [id], read)
         return structs.replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
+
+    def _read_sighting(self, reply: list[Any], wall: float | None = None) -> Sighting:
+        *_, epoch, step = reply[0]
+        return Sighting(epoch, step, self.data_losses, monotonic(), time(), wall)
+
+    def _read_enqueued(self, reply: list[Any]) -> Enqueued:
+        wall = reply[2] / 1000 if len(reply) > 2 else None
+        return Enqueued([_STATUSES[letter] for letter in reply[1]], self._read_sighting(reply, wall))
 
     def failure(self, lease: Lease) -> JobRecord:
         return read_failure(self.queue, lease.data)
@@ -406,13 +424,9 @@ class NativeLayout:
         return f"{verb} on queue {self.queue!r}"
 
 
-def _read_statuses(reply: list[Any]) -> list[Status | None]:
-    return [_STATUSES[letter] for letter in reply[1]]
-
-
-def _is_plain(outcome: Outcome) -> bool:
-    """Whether an outcome is a completion without result or hand-overs: the script settles these in one batch."""
-    return type(outcome) is Completed and outcome.result is None and not outcome.hand_overs
+def _is_plain(outcome: Outcome) -> TypeGuard[Completed]:
+    """Whether an outcome is a completion without hand-overs: the script settles these in one batch."""
+    return type(outcome) is Completed and not outcome.hand_overs
 
 
 def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:
@@ -424,15 +438,12 @@ def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:
     return tuple(next(first if simple else second) for simple in plain)
 
 
-def _keeps_result(outcome: Outcome) -> bool:
-    match outcome:
-        case Completed(result=result):
-            return result is not None and result.ms > 0
-        case Failed(keep_ms=ms):
-            return ms > 0
-        case Crashed(is_cause=is_cause, keep_ms=ms):
-            return is_cause and ms > 0
-    return False
+def _pack_results(completed: Iterable[str], results: Mapping[str, Kept]) -> list[Argument]:
+    """Pack the results of completed jobs as lua/turn.lua lists them: 0, or a lifetime and a result for each job."""
+    if not results:
+        return [0]
+    kept = [results.get(id, _NOTHING_KEPT) for id in completed]
+    return [1, pack_fences([each.ms for each in kept]), *[each.data for each in kept]]
 
 
 def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
@@ -457,6 +468,16 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "unknown", 1, task)
         case NoFailureHandler():
             return (*name, "unhandled", 0)
+
+
+def _read_result(left: bytes | None) -> tuple[Result | None, Mark | None]:
+    """Read what a job left under its result's key."""
+    if not left:
+        return None, None
+    letter, text = left[:1], left[1:]
+    if letter in b"dfc":
+        return Result(letter == b"d", text, "crashed" if letter == b"c" else None), None
+    return None, _MARKS.get(letter, Mark.LOST)
 
 
 def _seconds(ms: int) -> float | None:

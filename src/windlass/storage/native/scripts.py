@@ -18,13 +18,13 @@ from importlib.resources import files
 
 from windlass.storage.formats import CONSTANTS
 from windlass.storage.lua import add_records, refuse_redefinition, replace_names, tokens_of
-from windlass.storage.native.keys import CHANNEL_PREFIXES, NAMES
+from windlass.storage.native.keys import CHANNEL_PREFIXES, NAMES, RESULT_PREFIX
 from windlass.storage.port import Script
 
 _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
-    *_ALWAYS, "operations", "meta", "dead_record", "leases", "changes", "publish_events", "wake", "place_job",
+    *_ALWAYS, "operations", "meta", "dead_record", "leases", "changes", "publish_events", "marks", "wake", "place_job",
     "enqueue_one", "finish_job", "problems", "job_rows", "schedules",
 )  # fmt: skip
 
@@ -46,6 +46,7 @@ def _shared(parts: Sequence[str]) -> str:
 
 _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ((?:'[^'\n]*'|[\d^*+. ,])+?) *(?:--.*)?$\n", re.MULTILINE)
 _SHARED = {**CONSTANTS, **{name: f"'{prefix}'" for name, prefix in CHANNEL_PREFIXES.items()}}
+_SHARED["RESULT_PREFIX"] = RESULT_PREFIX
 
 
 def _substitute(name: str, text: str) -> tuple[str, tuple[str, ...]]:
@@ -91,7 +92,7 @@ REVIVE = _load("revive")
 WATCH = _load("watch")
 OUTBOX = _load("outbox")
 FORWARD = _load("forward")
-RESULT = _load("result")
+REMAINS = _load("remains")
 SCHEDULE = _load("schedule")
 TICK = _load("tick")
 SCHEDULES = _load("schedules")
@@ -100,7 +101,7 @@ PROBE = _load_alone("probe")
 
 ALL = (
     ENQUEUE, TURN, EXTEND, BEAT, PROGRESS, CANCEL, PAUSE, PURGE, AUDIT, UNREGISTER, COUNTS, GET, PAGE,
-    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, RESULT, SCHEDULE, TICK, SCHEDULES, PROBE,
+    UNPARK, REVIVE, WATCH, OUTBOX, FORWARD, REMAINS, SCHEDULE, TICK, SCHEDULES, PROBE,
 )  # fmt: skip
 
 PRESENCE_BEAT = _load_alone("presence_beat")

@@ -22,8 +22,9 @@ from windlass.errors import Undecodable
 from windlass.storage.native import NativeLayout
 from windlass.storage.native.records import failure_data_at
 from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
-from windlass.storage.port import NO_LEASES, Call, LeaseRequest, ScheduleBook, Turn
-from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, Result, State, Status
+from windlass.storage.port import NO_LEASES, Call, Enqueued, LeaseRequest, ScheduleBook, Turn
+from windlass.values.ending import Remains
+from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, State
 from windlass.values.outcome import Broken, Completed, HandOver, Outcome, UnknownTask
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, shortened
@@ -42,7 +43,7 @@ class SealedLayout(NativeLayout):
 
     # -- sealing -----------------------------------------------------------------------------------
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[Enqueued]:
         if self._seal.changes(*[job.data for job in jobs]):
             jobs = [self._close_job(self.queue, job) for job in jobs]
         return super().enqueue(jobs)
@@ -141,19 +142,20 @@ class SealedLayout(NativeLayout):
             return record
         return structs.replace(record, data=data, failed=failed)
 
-    def result(self, id: str) -> Call[Result | None]:
+    def remains(self, id: str) -> Call[Remains]:
         """Open a return value. The message of a failed job is not sealed."""
-        call = super().result(id)
+        call = super().remains(id)
 
-        def read(reply: bytes | None) -> Result | None:
-            result = call.read(reply)
+        def read(reply: object) -> Remains:
+            remains = call.read(reply)
+            result = remains.result
             if result is None or not result.succeeded:
-                return result
+                return remains
             try:
                 data = self._seal.open(Purpose.RESULT, self.queue, id, result.data)
             except Undecodable as error:
                 raise Undecodable(f"the result of job {id!r} of queue {self.queue!r}: {error.reason}") from None
-            return structs.replace(result, data=data)
+            return structs.replace(remains, result=structs.replace(result, data=data))
 
         return structs.replace(call, read=read)
 

@@ -46,7 +46,7 @@ class RunnerServices:
     async def aprogress(self, lease: Lease, value: float) -> bool:
         """Send a job's progress. Returns False if its lease is lost."""
         call = self._app.layout(lease.queue).progress(lease, value)
-        return await self._app.arun(lambda session: session.perform(call))
+        return await self._app._flows.arun(lambda session: session.perform(call))
 
     def prepare(self, lease: Lease, call: TaskCall) -> HandOver:
         """Check a call that a job hands over, and build its job."""

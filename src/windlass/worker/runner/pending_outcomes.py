@@ -96,8 +96,9 @@ def _count_that_fits(outcomes: list[Outcome], most: int) -> int:
     for count, outcome in enumerate(outcomes[:most]):
         if not isinstance(outcome, Completed) or not (outcome.hand_overs or outcome.result):
             continue
-        hand_overs += len(outcome.hand_overs)
-        size += sum(len(each.job.data) for each in outcome.hand_overs)
+        if outcome.hand_overs:
+            hand_overs += len(outcome.hand_overs)
+            size += sum(len(each.job.data) for each in outcome.hand_overs)
         size += len(outcome.result.data) if outcome.result else 0
         if count and (hand_overs > MAX_HAND_OVERS_PER_TURN or size > MAX_TURN_BYTES):
             return count

@@ -87,7 +87,7 @@ class QueueConsumer:
             return True
         self.in_flight += 1
         try:
-            work_in_s = await self._app.arun(lambda session: session.perform(call))
+            work_in_s = await self._app._flows.arun(lambda session: session.perform(call))
         finally:
             self.in_flight -= 1
         if work_in_s == 0:
@@ -111,7 +111,7 @@ class QueueConsumer:
         call = self.layout.turn(sent, request)
         self.in_flight += 1
         try:
-            turn, server = await self._app.arun(lambda session: _perform(session, call))
+            turn, server = await self._app._flows.arun(lambda session: _perform(session, call))
         except BaseException:
             self.outcomes.send_again(sent)
             raise

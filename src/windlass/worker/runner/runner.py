@@ -180,7 +180,7 @@ class Runner:
 
     async def _release_leases(self, consumer: QueueConsumer, leases: list[Lease]) -> None:
         turn = consumer.layout.turn([Released(lease) for lease in leases])
-        await self._app.arun(lambda session: session.perform(turn, 1.0))
+        await self._app._flows.arun(lambda session: session.perform(turn, 1.0))
 
     @property
     def _adapted(self) -> list[Executor]:

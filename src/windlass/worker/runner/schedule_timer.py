@@ -37,7 +37,7 @@ class ScheduleTimer:
         self.ticking = True
         report = TickReport()
         try:
-            report = await self._app.arun(tick(self._layout, self._declared))
+            report = await self._app._flows.arun(tick(self._layout, self._declared))
         finally:
             self.ticking = False
             # If nothing was due here, the server's next tick may belong to a schedule that no worker declares any more.
@@ -58,6 +58,6 @@ class ScheduleTimer:
             wanted = {name: schedule for name, schedule in wanted.items() if name not in stored}
         if not wanted:
             return ()
-        unreadable = await self._app.arun(declare(self._layout, wanted.values()))
+        unreadable = await self._app._flows.arun(declare(self._layout, wanted.values()))
         self._tick_at = monotonic()
         return unreadable

@@ -95,7 +95,7 @@ class Upkeep:
         try:
             while consumer.in_flight:  # noqa: ASYNC110  # a turn has no event for its end, and this is rare
                 await asyncio.sleep(TURN_CHECK_EVERY_S)
-            released, lost, rewound = await self._app.arun(consumer.leases.reconcile)
+            released, lost, rewound = await self._app._flows.arun(consumer.leases.reconcile)
         except WindlassError as error:
             text = "Cannot compare the leases of queue %s with the server's, trying again with the next turn: %s"
             log.warning(text, consumer.queue, error)
@@ -117,7 +117,7 @@ class Upkeep:
 
     async def _empty_outbox(self, consumer: QueueConsumer) -> None:
         try:
-            await self._app.arun(lambda session: empty_outbox(session, consumer.layout, self._app.layout))
+            await self._app._flows.arun(lambda session: empty_outbox(session, consumer.layout, self._app.layout))
         except WindlassError as error:
             text = "Cannot forward the outbox of queue %s, trying again in %g s: %s"
             log.warning(text, consumer.queue, OUTBOX_RETRY_S, error)

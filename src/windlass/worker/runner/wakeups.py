@@ -29,7 +29,7 @@ class Wakeups:
         groups = await self._groups()
         subscribers: list[Subscriber] = [_Channels(group, self._notify) for group in groups]
         subscribers += [_Lists(consumer, self._notify) for consumer in self._consumers if consumer.layout.peek]
-        await asyncio.gather(*(follow(self._app, subscriber) for subscriber in subscribers))
+        await asyncio.gather(*(follow(self._app._flows, subscriber) for subscriber in subscribers))
 
     async def _groups(self) -> list[list[QueueConsumer]]:
         """Group the queues by connection: one for all on a single server, one for each in a cluster (slots move)."""

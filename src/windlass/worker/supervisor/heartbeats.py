@@ -90,7 +90,7 @@ class Heartbeats:
         register = queue in group.unregistered
         layout, facts = self._app.layout(queue), group.facts.of(queue)
         try:
-            known = await self._app.arun(
+            known = await self._app._flows.arun(
                 lambda session: send_heartbeat(session, layout, group.holder, self._lease, facts, register=register)
             )
         except KeyConflict as error:

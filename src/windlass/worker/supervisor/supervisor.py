@@ -286,9 +286,9 @@ class Supervisor:
         """Return the fences of a cancelled job; in a layout without unique ids there may be several."""
         layout = self._app.layout(queue)
         if Capability.IDS in layout.can:
-            record = await self._app.arun(lambda session: session.perform(layout.get(id)))
+            record = await self._app._flows.arun(lambda session: session.perform(layout.get(id)))
             return {record.fence} if record and record.fence else set()
-        held = await self._app.arun(lambda session: all_held(session, layout, holder))
+        held = await self._app._flows.arun(lambda session: all_held(session, layout, holder))
         return {record.fence for record in held if record.id == id and record.cancelled and record.fence}
 
     async def _replace(self, group: RunnerGroup) -> None:

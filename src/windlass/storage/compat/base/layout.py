@@ -24,12 +24,14 @@ from windlass.storage.port import (
     Beat,
     Call,
     Capability,
+    Enqueued,
     LeaseRequest,
     Parcel,
     ScheduleBook,
     Turn,
 )
-from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Result, State, Status
+from windlass.values.ending import Remains
+from windlass.values.job import FAILURE_JOB, Counts, JobRecord, Lease, Limits, NewJob, Page, Sighting, State, Status
 from windlass.values.outcome import (
     Broken,
     Completed,
@@ -119,12 +121,12 @@ class ForeignLayout:
 
     # -- putting jobs on the queue ---------------------------------------------------------------
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
+    def enqueue(self, jobs: Sequence[NewJob]) -> Call[Enqueued]:
         args: list[Argument] = []
         for job in jobs:
             self.check(job)
             args += (job.id, self.encode(job), pack_change(job.change))
-        return self._write("enqueue", "enqueue", args, lambda reply: [_STATUSES[letter] for letter in reply.decode()])
+        return self._write("enqueue", "enqueue", args, _read_statuses)
 
     def check(self, job: NewJob) -> None:
         change = job.change
@@ -349,10 +351,10 @@ class ForeignLayout:
     def forward(self, source: str, parcels: Sequence[Parcel]) -> Call[int]:
         self._cannot(Capability.HAND_OVER, "hand a job over")
 
-    def watch(self, id: str, seconds: float) -> Call[bool]:
+    def watch(self, id: str, seconds: float) -> Call[Sighting | None]:
         self._cannot(Capability.RESULTS, "watch a job")
 
-    def result(self, id: str) -> Call[Result | None]:
+    def remains(self, id: str) -> Call[Remains]:
         self._cannot(Capability.RESULTS, "read a result")
 
     def event_channel(self, id: str) -> str:
@@ -378,6 +380,10 @@ class ForeignLayout:
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r} ({self.name})"
+
+
+def _read_statuses(reply: bytes) -> Enqueued:
+    return Enqueued([_STATUSES[letter] for letter in reply.decode()], None)
 
 
 def _read_digits(reply: bytes) -> list[bool]:

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases changes publish_events wake place_job finish_job problems
+-- uses operations meta leases changes publish_events wake place_job finish_job problems marks
 -- One batch of an audit with repair: compares a bounded part of one key with the other keys and repairs the problems that
 -- shared/problems.lua lists. Each step is atomic, so it is safe beside live workers.
 --

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta leases publish_events
+-- uses operations meta leases publish_events marks
 -- Removes waiting jobs and, on request, cancels running ones. A cancelled running job keeps its lease, so that no worker
 -- starts the same id. It is removed however its attempt ends, and `extend` and `progress` answer 0 from now on.
 --
@@ -22,6 +22,7 @@ for i = 5, #ARGV do
   local flag = 0
   if text then
     flag = call('HDEL', BLOCKED, id)
+    if flag == 1 then leave_mark(id, BLOCKED_CANCELLED) end
     local lease = read_lease(text)
     if ARGV[4] == '1' and not lease.cancelled then
       call('HSET', LEASES, id, write_lease(1, lease.fence, lease.score, lease.holder))
@@ -39,6 +40,7 @@ for i = 5, #ARGV do
       call('HDEL', META, id)
       call('HDEL', LAST_ERRORS, id)
       publish_event(id, 'cancelled')
+      leave_mark(id, CANCELLED)
     end
   end
   flags[#flags + 1] = string.format('%d', flag)

@@ -8,7 +8,8 @@
 --          [5…] for each job: id, data and, except in mode "2", its change (see CHANGE in shared/changes.lua).
 --              Ids are distinct within one call.
 -- KEYS     after the queue's own: results of earlier jobs with these ids, which are deleted
--- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job) }
+-- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job),
+--            in mode "0", unless repeated, the server's wall clock: an older dead record is that of an earlier job }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
 local repeated = begin_op()
@@ -82,4 +83,4 @@ if #KEYS > KEYS_OF_QUEUE then call('UNLINK', unpack(KEYS, KEYS_OF_QUEUE + 1)) en
 answer = table.concat(answer)
 commit_op(answer)
 wake(made_ready)
-return { reading(), answer }
+return { reading(), answer, not fresh and wall or nil }

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- uses operations meta leases changes publish_events wake place_job finish_job problems
+-- uses operations meta leases changes publish_events wake place_job finish_job problems marks
 -- One batch of an audit without repair: compares a bounded part of one key with the other keys and reports the problems that
 -- shared/problems.lua lists. The flag `no-writes` makes the server refuse any write.
 --

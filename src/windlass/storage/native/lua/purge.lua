@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta wake place_job
+-- uses operations meta wake place_job marks
 -- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, including running jobs. Keeps schedules.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, broken, or all
@@ -21,7 +21,7 @@ if what == 'all' then
   local deleted = size[DATA] + size[BLOCKED] + size[INBOX] + size[DEAD] + size[BROKEN] + size[OUTBOX]
   local kept = {} -- the last sequences of other queues' outboxes: their jobs must not arrive twice
   for _, field in ipairs(call('HKEYS', STATE)) do
-    if string.sub(field, 1, 12) == 'caller:from:' then kept[field] = call('HGET', STATE, field) end
+    if string.sub(field, 1, 12) == 'caller:from:' or field == 'purged' then kept[field] = call('HGET', STATE, field) end
   end
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD, BROKEN, DEAD_RECORDS,
     INBOX, IDLE, PARKED, OUTBOX, WATCHED)
@@ -29,6 +29,7 @@ if what == 'all' then
   state.step, state.seq, state.fence, state.paused, state.failure_handler = state.step + 1, 0, 0, false, false
   if state.epoch == 0 then state.epoch = wall_us end
   call('HSET', STATE, 'format', VERSION, 'core', write_core(0), caller_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
+  if deleted > 0 then kept.purged = string.format('%.0f', state.step) end
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end
   return { reading(), deleted, 0 }
 end
@@ -65,6 +66,9 @@ elseif what == 'dead' or what == 'broken' then
   if #ids > 0 then
     call('ZREM', key, unpack(ids))
     call('HDEL', DEAD_RECORDS, unpack(ids))
+    for _, id in ipairs(ids) do
+      if call('HEXISTS', DATA, id) == 0 then leave_mark(id, what == 'dead' and DIED or BROKE) end
+    end
     deleted = #ids
   end
   if what == 'dead' then call('HDEL', STATE, 'dropped') end -- a purge resets the count
@@ -72,6 +76,10 @@ elseif what == 'dead' or what == 'broken' then
 else
   deleted = size[BLOCKED]
   call('UNLINK', BLOCKED)
+end
+-- Jobs that might have run leave no mark each, because a purge may be large: handles compare this step with their own.
+if deleted > 0 and what ~= 'dead' and what ~= 'broken' then
+  call('HSET', STATE, 'purged', string.format('%.0f', state.step + 1))
 end
 commit_op(string.format('%d %d', deleted, left))
 return { reading(), deleted, left }

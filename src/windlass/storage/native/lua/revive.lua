@@ -27,6 +27,7 @@ for i = 4, #ARGV do
     call('HDEL', DEAD_RECORDS, id)
     call('ZREM', DEAD, id)
     call('ZREM', BROKEN, id)
+    call('UNLINK', RESULT_PREFIX .. id)
     place(id, m, 0)
   end
 end

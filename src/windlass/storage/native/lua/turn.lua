@@ -8,9 +8,10 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] max_dead
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
---          [10] n completed jobs, then n ids, each once, then the n fences (8 bytes each, big-endian) as one string
+--          [10] n completed jobs, then n ids, each once, then the n fences (8 bytes each, big-endian) as one string, then "0",
+--              or n results: for how many ms to keep them (8 bytes each, as one string; 0 keeps none), then the n results
 --          […] m other outcomes, then for each: id, fence, verb, n, then the verb's n arguments:
---                complete   keep_ms, result. A completed job with a result to keep or jobs to hand over
+--                complete   keep_ms, result. A completed job with jobs to hand over
 --                release
 --                retry      kind of time and ms (see CHANGE), message
 --                fail       keep_ms, message
@@ -24,7 +25,7 @@
 --                keep_ms is how long to keep the result or failure for callers that ask for it; 0 keeps nothing
 --          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. It is added only if its parent's outcome was accepted.
--- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
+-- KEYS     the queue's own. The keys of results are not among them: each would cost a microsecond
 -- returns  { the clock's reading, a digit for each outcome: 0 stale (the lease was lost), 1 accepted, 2 accepted and
 --            released because the queue has max_broken broken jobs already,
 --            fence before the first lease, ids, data, META records, priorities (one if all are equal),
@@ -39,7 +40,8 @@ local FIRST_BATCH = 16 -- jobs that are read before their size is known
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
 local lease_ms, wanted, max_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local completed = tonumber(ARGV[10])
-local others_at = 12 + completed
+local results_at = 12 + completed
+local others_at = results_at + 1 + (completed > 0 and ARGV[results_at] ~= '0' and completed + 1 or 0)
 local others = tonumber(ARGV[others_at])
 
 local lost = 0
@@ -135,6 +137,20 @@ if completed > 0 then
     if size[META] > 0 then call('HDEL', META, unpack(done)) end
     if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
     if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(done)) end
+    if ARGV[results_at] ~= '0' then
+      local prefix, lifetimes = RESULT_PREFIX, ARGV[results_at + 1]
+      local packed, expires_at -- nearly always the same for all
+      for i = 1, completed do
+        local keep_ms = sub(lifetimes, 8 * i - 7, 8 * i)
+        if keep_ms ~= packed then
+          packed, expires_at = keep_ms, struct.unpack('>I8', keep_ms)
+          expires_at = expires_at > 0 and string.format('%.0f', wall + expires_at)
+        end
+        if expires_at and flags[i] == '1' then
+          call('SET', prefix .. ARGV[10 + i], 'd' .. ARGV[results_at + 1 + i], 'PXAT', expires_at)
+        end
+      end
+    end
     if size[WATCHED] > 0 then
       for _, id in ipairs(done) do publish_event(id, 'completed') end
     end
@@ -148,7 +164,7 @@ local swept = 0
 local caller_is_lost = false
 local lost_holders = size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}
 if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_holders > 0 then
-  -- uses here meta changes place_job enqueue_one finish_job
+  -- uses here marks meta changes place_job enqueue_one finish_job
 
   if size[BLOCKED] > 0 and #done > 0 then
     for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
@@ -158,15 +174,14 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
 
   if others > 0 then
     local settle = {}
-    local result_index = KEYS_OF_QUEUE -- index of the last used result key, after the queue's own keys
 
     -- Stores a result: a letter for how the job ended, then the result or message.
-    local function keep_result(letter, keep_ms, text)
-      if keep_ms ~= '0' then call('SET', KEYS[result_index], letter .. text, 'PX', keep_ms) end
+    local function keep_result(id, letter, keep_ms, text)
+      if keep_ms ~= '0' then call('SET', RESULT_PREFIX .. id, letter .. text, 'PX', keep_ms) end
     end
 
     function settle.complete(id, m, lease, keep_ms, result)
-      keep_result('d', keep_ms, result)
+      keep_result(id, 'd', keep_ms, result)
       publish_event(id, 'completed')
       remove(id)
     end
@@ -185,9 +200,9 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
 
     function settle.fail(id, m, lease, keep_ms, message)
-      keep_result('f', keep_ms, message)
       m.failures = m.failures + 1
       end_for_good(id, m, FAILED, message, max_dead)
+      keep_result(id, 'f', keep_ms, message) -- in the place of a mark
     end
 
     function settle.broken(id, m, lease, max_broken, reason)
@@ -210,8 +225,8 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       m.stalls = m.stalls + 1
       if tonumber(task_max_stalls) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(task_max_stalls) end
       if m.stalls > m.max_stalls then
-        keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
+        keep_result(id, 'c', keep_ms, message)
       else
         place_again(id, m, 0, lease.score)
         publish_event(id, 'crashed')
@@ -247,9 +262,6 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       local first = at + 5
       at = at + 4 + tonumber(ARGV[at + 4])
       local lease = owned(call('HGET', LEASES, id), fence)
-      if (verb == 'complete' or verb == 'fail' or verb == 'crash') and ARGV[first] ~= '0' then
-        result_index = result_index + 1 -- the caller passes a key for it, used or not
-      end
       accepted[i] = lease and true or false
       flags[completed + i] = lease and '1' or '0'
       if lease then
@@ -259,8 +271,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         local m = read_meta(call('HGET', META, id))
         m.priority = priority_of(lease.score)
         if lease.cancelled and verb ~= 'complete' then
-          publish_event(id, 'cancelled')
-          remove(id)
+          remove_cancelled(id)
         else
           flags[completed + i] = settle[verb](id, m, lease, unpack(ARGV, first, at)) or '1'
         end
@@ -337,8 +348,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
           m.priority = priority_of(lease.score)
           m.stalls = m.stalls + 1
           if lease.cancelled or call('HEXISTS', DATA, id) == 0 then
-            publish_event(id, 'cancelled')
-            remove(id)
+            remove_cancelled(id)
           elseif m.stalls > m.max_stalls then
             end_for_good(id, m, STALLED, m.stalls .. ' lost leases and crashes; max_stalls is ' .. m.max_stalls, max_dead)
           else
@@ -394,8 +404,9 @@ elseif not (state.paused or caller_is_lost) then
         ids[taken], scores[taken], payloads[taken] = names[i], popped[2 * i], found[i]
         if records then metas[taken] = meta end
         bytes = bytes + #found[i]
-      else
-        call('HDEL', META, names[i]) -- an index entry without a job
+      else -- an index entry without a job
+        call('HDEL', META, names[i])
+        call('SET', RESULT_PREFIX .. names[i], LOST, 'PX', MARK_TTL_MS)
       end
     end
     if #names < asked then break end
@@ -403,10 +414,14 @@ elseif not (state.paused or caller_is_lost) then
   end
 end
 if #expired > 0 then
+  -- uses here marks
   call('HDEL', DATA, unpack(expired))
   call('HDEL', META, unpack(expired))
   if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(expired)) end
-  for _, id in ipairs(expired) do publish_event(id, 'expired') end
+  for _, id in ipairs(expired) do
+    leave_mark(id, EXPIRED)
+    publish_event(id, 'expired')
+  end
 end
 if #ids > 0 then
   local leases, members = {}, {}

@@ -67,9 +67,12 @@ local function upsert(id, data, text, score, lease, meta)
   return 'a'
 end
 
--- Looks the id up, applies the enqueue and stores the data.
+-- Looks the id up, applies the enqueue and stores the data. Drops the result or mark of an earlier job.
 local function enqueue_one(id, data, text)
   local letter = upsert(id, data, text, call('ZSCORE', READY, id), call('HGET', LEASES, id), call('HGET', META, id))
-  if letter == 'a' then call('HSET', DATA, id, data) end
+  if letter == 'a' then
+    call('HSET', DATA, id, data)
+    call('UNLINK', RESULT_PREFIX .. id)
+  end
   return letter
 end

@@ -29,13 +29,19 @@ local function place_again(id, m, run_at, score)
   place(id, m, run_at, score)
 end
 
--- Removes a job. A change that was blocked behind it becomes a job.
+-- Removes a job. A change that was blocked behind it becomes a job; returns whether there was one.
 local function remove(id)
   call('HDEL', DATA, id)
   call('HDEL', META, id)
   call('HDEL', LAST_ERRORS, id)
   local text = call('HGET', BLOCKED, id)
   if text then start_blocked_job(id, text) end
+  return text and true
+end
+
+local function remove_cancelled(id)
+  publish_event(id, 'cancelled')
+  if not remove(id) then leave_mark(id, CANCELLED) end
 end
 
 local deaths = 0 -- dead and broken jobs of this call: added to the time, so that they keep their order
@@ -47,8 +53,8 @@ local function add_dead_record(key, id, dead_record)
   call('HSET', DEAD_RECORDS, id, dead_record)
 end
 
--- Adds a job to `dead`. Drops and counts the oldest ones if there are more than `max_dead`. The script that uses this part
--- declares `dropped`.
+-- Adds a job to `dead`. Drops and counts the oldest ones if there are more than `max_dead`. A dropped job leaves a mark,
+-- unless a job with its id is on the queue again. The script that uses this part declares `dropped`.
 local function add_dead(id, dead_record, max_dead)
   local excess = 1
   if max_dead > 0 then
@@ -59,6 +65,9 @@ local function add_dead(id, dead_record, max_dead)
     excess = #oldest
     call('HDEL', DEAD_RECORDS, unpack(oldest))
     call('ZREM', DEAD, unpack(oldest))
+    for _, dropped_id in ipairs(oldest) do
+      if call('HEXISTS', DATA, dropped_id) == 0 then leave_mark(dropped_id, DIED) end
+    end
   end
   dropped = dropped + excess
   local before = tonumber(call('HGET', STATE, 'dropped') or 0) or 0
@@ -90,7 +99,14 @@ local function end_for_good(id, m, reason, message, limit)
     if why then event = 'dead ' .. why .. ' ' .. message end
   end
   publish_event(id, event)
-  remove(id)
+  local goes_on = remove(id)
+  if goes_on then
+    leave_mark(id, GOES_ON)
+  elseif call('HEXISTS', DEAD_RECORDS, id) == 1 then
+    drop_mark(id) -- or an older result: the dead record tells more
+  else
+    leave_mark(id, DIED)
+  end
 end
 
 -- Ends a failure job that no handler takes: the job that failed goes to `dead`.
