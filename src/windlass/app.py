@@ -103,7 +103,7 @@ class Windlass:
                       payload up to 512 MiB.
       max_dead        how many dead jobs a queue keeps, 1,000 by default; then it drops the oldest.
       max_broken      how many broken jobs (with a payload that cannot be decoded) a queue keeps, 1,000 by default.
-                      None is ever dropped: at this limit workers stop leasing from the queue.
+                      None is ever dropped: at this limit workers lease only one job at a time, to try.
       queue_options   defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`.
       on_exception    what to do when a job raises: "retry" (the default), or "fail" to let it die at once. `Retry` and
                       `Failure` decide for themselves. A task can override this.
@@ -280,6 +280,7 @@ class Windlass:
           min_backoff, max_backoff
                         the wait after the first failure, 2 s; it doubles up to 5 min.
           priority      0 (first) to 9 (last); 5.
+          tags, expires as in `Queue.enqueue`.
           keep_result   how long to keep the return value: "1h". By default it is not kept.
           on_exception  "retry" or "fail"; the app's `on_exception`.
 

@@ -247,7 +247,7 @@ class NativeLayout:
     def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
             return self._call(scripts.INSPECT, "audit", [part, cursor], AuditBatch.read)
-        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
+        return self._write(scripts.AUDIT, "audit", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
 
     def unregister_waiter(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)

@@ -86,7 +86,7 @@ def _describe(outcome: Outcome) -> tuple[int, str]:
         case UnknownTask(task=task):
             return logging.WARNING, f"this worker has no task {task!r}; left for a worker that has it"
         case Released():
-            return logging.INFO, "returned to the queue"
+            return logging.INFO, "released"
         case NoFailureHandler():
             return logging.DEBUG, "has no failure handler; moved to dead"
         case Completed():

@@ -256,7 +256,7 @@ class ForeignLayout:
     def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
             return self._read("inspect", "audit", [part, cursor], AuditBatch.read)
-        return self._write("audit", "clean", [part, cursor], AuditBatch.read)
+        return self._write("audit", "audit", [part, cursor], AuditBatch.read)
 
     # -- questions -------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 -- Makes dead or broken jobs ready again, with all counts at zero. Has no `allow-oom`: they need memory like new jobs.
 --
 -- ARGV     [4…] ids
--- returns  { the clock's reading, a digit for each id: 1 revived, 0 no such dead job, or its id is in use }
+-- returns  { the clock's reading, a digit for each id: 1 revived, 0 no dead or broken job with this id, or its id is in use }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
 local repeated = begin_op()

@@ -4,7 +4,7 @@
 -- holders, lease the next jobs. Each part may be empty.
 --
 -- ARGV     [1] to [3]: see shared/keys.lua
---          [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+--          [4] holder: the name of a runner, or of a program's own holder, or "" for a raw lease (a holder of its own is made for it)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] max_dead
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again

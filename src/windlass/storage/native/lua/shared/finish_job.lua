@@ -85,7 +85,7 @@ local function end_for_good(id, m, reason, message, limit)
     -- The data of a failure job: length of the id, id, then the dead record.
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. dead_record)
     place(name, f, 0)
-    -- A caller that waits for this job will not find it in `dead`, and a crash keeps no result, so the event says why.
+    -- A caller that waits for this job will not find it in `dead`, and a lost lease keeps no result, so the event says why.
     local why = reason == CRASHED and 'crashed' or reason == STALLED and 'stalled'
     if why then event = 'dead ' .. why .. ' ' .. message end
   end
