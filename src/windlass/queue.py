@@ -313,10 +313,8 @@ class Queue:
         If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """
         found = yield from session.perform(self._layout.turn((), request))
-        while found.expired and not (found.leases or found.undecodable):
-            found = yield from session.perform(
-                self._layout.turn((), request)
-            )  # one call drops a bounded number of them
+        while found.more and not (found.leases or found.undecodable):
+            found = yield from session.perform(self._layout.turn((), request))
         guard = DecodeGuard()
         while found.undecodable and not found.leases:
             if found.broken_over_limit:
@@ -629,7 +627,7 @@ class Queue:
         while True:
             turn = yield from session.perform(self._layout.turn())
             recovered += turn.swept
-            if not turn.swept:
+            if not (turn.swept or turn.more):
                 return recovered
 
     def audit(self, *, repair: bool = False) -> Audit:

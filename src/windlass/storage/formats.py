@@ -92,6 +92,7 @@ class ChangeFlag(IntEnum):
     MUST_EXIST = 1024
     LIMITS_GIVEN = 2048
     REPLACE_EXTRAS = 4096  # the job's extras are those of this enqueue; else only the given ones change
+    KEEP_EXTRAS = 8192  # the extras of this enqueue are for a new job only
 
 
 class RunAtMode(IntEnum):
@@ -210,6 +211,7 @@ def _flags(change: Change) -> int:
         | change.must_exist * ChangeFlag.MUST_EXIST
         | change.limits_given * ChangeFlag.LIMITS_GIVEN
         | change.replace_extras * ChangeFlag.REPLACE_EXTRAS
+        | change.keep_extras * ChangeFlag.KEEP_EXTRAS
     )
 
 

@@ -114,7 +114,7 @@ class Turn(Struct, frozen=True):
     they must not run, and are settled as they are. `broken_over_limit` counts the broken jobs that were released
     because the queue already has `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there
     were more than `max_dead`. `expired` has the ids of the jobs that were dropped because they expired before their
-    first attempt.
+    first attempt. `more`: the turn stopped at one of its limits, so the next one may find jobs at once.
     """
 
     settled: tuple[bool, ...]
@@ -129,6 +129,7 @@ class Turn(Struct, frozen=True):
     broken_over_limit: int = 0
     dropped: int = 0
     expired: tuple[str, ...] = ()
+    more: bool = False
 
 
 class Beat(Struct, frozen=True):

@@ -77,6 +77,7 @@ class Extras(Struct, frozen=True, omit_defaults=True):
 
     tags: tuple[str, ...] = ()
     expires: int = 0  # ms since 1970; 0 is never
+    lasts: int = 0  # ms from the run time to `expires`, if it was given as a duration: it moves with the run time
 
 
 NO_EXTRAS = Extras()
@@ -85,7 +86,8 @@ NO_EXTRAS = Extras()
 class Change(Struct, frozen=True):
     """The options of a job, and how to treat an existing job of the same id. Times are in milliseconds.
 
-    `extras` has the given fields of `Extras`; with `replace_extras` they replace those of an existing job.
+    `extras` has the given fields of `Extras`; with `replace_extras` they replace those of an existing job, with
+    `keep_extras` they are for a new job only.
     `when` is `None` (now), ("at", ms since 1970) or ("in", ms from the server's now). `update_run_at` is "never",
     "always", "later" or "earlier". With `limits_given` the job's limits override those of its task, even if they equal
     the defaults.
@@ -99,6 +101,7 @@ class Change(Struct, frozen=True):
     max_backoff: int = defaults.MAX_BACKOFF_MS
     extras: dict[str, Any] = {}
     replace_extras: bool = True
+    keep_extras: bool = False
     update_data: bool = True
     update_run_at: str = "always"
     update_priority: bool = True

@@ -105,6 +105,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
     check_known(options, JobOptions, "enqueue")
     given_id = options.get("id")
     update_data = _flag(options, "update_data", True)
+    extras = {name: value for name, value in given_extras(options).items() if value}
     change = Change(
         when=run_time(options.get("run_at"), options.get("delay")),
         **check_numbers(options),
@@ -116,8 +117,9 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         update_min_backoff=_flag(options, "update_min_backoff", True),
         update_max_backoff=_flag(options, "update_max_backoff", True),
         reset_counts=_flag(options, "reset_counts", update_data),
-        extras={name: value for name, value in given_extras(options).items() if value},
+        extras=extras,
         replace_extras=update_data,
+        keep_extras=not (update_data or extras),
         keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         limits_given=_gives_limits(options),
     )
@@ -143,6 +145,7 @@ def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
     if "when" in changes and not timed:
         raise InvalidOption("when= needs a run time: pass run_at or delay with it")
     data = check_payload(changes["data"], max_payload) if "data" in changes else b""
+    extras = given_extras(changes)
     change = Change(
         when=run_time(changes.get("run_at"), changes.get("delay")),
         **check_numbers(changes),
@@ -155,10 +158,12 @@ def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
         update_max_backoff="max_backoff" in changes,
         reset_counts=_flag(changes, "reset_counts", False),
         must_exist=True,
-        extras=given_extras(changes),
+        extras=extras,
         replace_extras=False,
+        keep_extras=not extras,
         limits_given=_gives_limits(changes),
     )
+    _check_expiry(change)
     return NewJob(check_id(id), data, change)
 
 
@@ -187,7 +192,7 @@ def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_expiry(change: Change) -> None:
-    kind, expires = change.extras.get("expires", ("in", 0))
+    kind, expires = change.extras.get("expires") or ("in", 0)
     if kind == "at" and change.when is not None and change.when[0] == "at" and expires <= change.when[1]:
         raise InvalidTime("the job expires before it may run: expires must be later than run_at")
 

@@ -331,6 +331,7 @@ class NativeLayout:
         _, flags, base, ids, data, metas, priorities, wait, swept, outbox, tick, lost, waiting, *rare = reply
         dropped = rare[0] if rare else 0
         expired = rare[1] if len(rare) > 1 else ()
+        more = len(rare) > 2
         leases: list[Lease] = []
         undecodable: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -366,6 +367,7 @@ class NativeLayout:
             flags.count(_RELEASED_BROKEN),
             dropped,
             tuple(str(id, "utf-8", "replace") for id in expired),
+            more,
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:

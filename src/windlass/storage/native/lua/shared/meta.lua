@@ -1,7 +1,7 @@
 -- META records: the options, counters and marks of a job (see storage/formats.py). Absent while all are as implied.
 -- record META
 
--- Extras are the options that few jobs have: { tags = { … }, expires = ms }. Nil without any.
+-- Extras are the options that few jobs have: { tags = { … }, expires = ms, lasts = ms }. Nil without any.
 local function read_extras(packed)
   if packed == '' then return nil end
   local fine, extras = pcall(cmsgpack.unpack, packed)
@@ -10,6 +10,10 @@ end
 
 local function pack_extras(extras)
   return extras and next(extras) and cmsgpack.pack(extras) or ''
+end
+
+local function remove_expiry(m)
+  if m.extras then m.extras.expires, m.extras.lasts = nil, nil end
 end
 
 -- The length of the META record at a position of a text; nil if there is no whole record.
@@ -53,4 +57,10 @@ end
 
 local function set_mark(m, mark, on)
   if marked(m, mark) ~= on then m.marks = (m.marks or 0) + (on and mark or -mark) end
+end
+
+-- Whether a job or a blocked change has an expiry (0 removes one) that has passed.
+local function is_past_expiry(m)
+  local expires = m.extras and tonumber(m.extras.expires) or 0
+  return expires > 0 and expires <= due
 end
