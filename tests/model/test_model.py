@@ -124,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data, priority, self._run_at(after), limits, update_data, mode, update_priority, update_limits,
             update_data if reset is None else reset, keep,
-            expires=self.model.now + after + lasts if lasts else None, replace_extras=update_data,
+            lasts=lasts or None, replace_extras=update_data,
         )  # fmt: skip
         assert receipt.status == self.model.enqueue(id, change)
 
@@ -175,7 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data or b"", priority or 5, self._run_at(after), DEFAULT_LIMITS, data is not None, mode,
             priority is not None, False, False, must_exist=True,
-            expires=None if expires is None else self.model.now + after + lasts if lasts else 0, replace_extras=False,
+            lasts=None if expires is None else lasts, replace_extras=False,
         )  # fmt: skip
         assert self.queue.update(id, **changes) == (self.model.enqueue(id, change) is not None)
 
