@@ -235,6 +235,10 @@ def test_one_damaged_queue_does_not_hide_the_others(run: Run, queue: Queue, clie
     assert (good["ready"], good["error"]) == (1, None)
     assert "has a wrong type" in bad["error"]
     client.delete(keys.queue_key("damaged", "state"))
+    client.set(keys.queue_key(NAME, "meta"), "foreign")
+    (bad,) = told(run("status", NAME, "--json"))["queues"]
+    assert (bad["ready"], "has a wrong type" in bad["error"]) == (1, True)
+    client.delete(keys.queue_key(NAME, "meta"))
 
 
 def test_a_reader_of_one_queue_sees_that_one(run: Run, server: Server, queue: Queue) -> None:

@@ -99,11 +99,13 @@ def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) 
 
 
 def _tags(app: Windlass, name: str) -> dict[str, Any]:
-    """How many waiting and running jobs have each tag; nothing where a layout has no tags."""
+    """How many waiting and running jobs have each tag; nothing where a layout has no tags. Or why they are not known."""
     try:
         tags = app.queue(name).tags()
     except UnsupportedByLayout:
         return {}
+    except KeyConflict as error:
+        return {"error": str(error)}
     return {"tags": tags.jobs, "tags_complete": tags.complete}
 
 

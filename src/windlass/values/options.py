@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
@@ -43,7 +43,7 @@ class CommonJobOptions(LimitOptions, total=False):
     """The options that a task, or a queue's defaults, can give to its jobs."""
 
     priority: int
-    tags: Iterable[str]
+    tags: Collection[str]
     expires: Duration | datetime | None
 
 
@@ -199,7 +199,7 @@ def _check_expiry(change: Change) -> None:
 
 def check_tags(tags: object) -> tuple[str, ...]:
     """Check the tags of a job: a few short strings. Repeated ones count once."""
-    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+    if isinstance(tags, str | bytes) or not isinstance(tags, Collection):  # an iterator can be read only once
         raise InvalidOption(f'tags must be a list of strings, like ["invoice", "eu"], not {tags!r}')
     found = tuple(dict.fromkeys(check_tag(tag) for tag in tags))
     if len(found) > MAX_TAGS:

@@ -248,7 +248,7 @@ end
 -- The limits of failure jobs; without a registered handler those of a handler without options (declaration.py).
 local function failure_limits()
   local text = call('HGET', STATE, 'failure_handler')
-  if not text then return 100, 3, 2000, 3600000 end
+  if not text or #text < META_SIZE then return 100, 3, 2000, 3600000 end -- or written by another version
   local m = unpack_meta(text)
   return m.max_failures, m.max_stalls, m.min_backoff, m.max_backoff
 end

@@ -12,6 +12,11 @@ local function pack_extras(extras)
   return extras and next(extras) and cmsgpack.pack(extras) or ''
 end
 
+-- The tags among the extras; none if Windlass did not write them.
+local function tags_of(extras)
+  return extras and type(extras.tags) == 'table' and extras.tags or {}
+end
+
 local function remove_expiry(m)
   if m.extras then m.extras.expires, m.extras.lasts = nil, nil end
 end
