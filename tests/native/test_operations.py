@@ -20,9 +20,11 @@ from tests.support.lost_replies import (
     queue_behind,
 )
 from tests.support.proxy import DROP_REPLY, FaultProxy, nth
+from tests.support.queue_clock import pass_time
 from tests.support.repairing import repaired
-from windlass import Lease, Queue, Receipt, State, Status, Windlass
+from windlass import Lease, Queue, RawJob, Receipt, State, Status, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
+from windlass.storage.formats import MAX_ITEMS
 from windlass.storage.native import scripts
 from windlass.storage.native.keys import queue_keys
 
@@ -161,3 +163,16 @@ def test_thousands_of_operations_with_lost_replies_have_no_double_effect(
         both: Any = face(queue)
         live_with_losses(both, proxy, OPERATIONS, SEED)
         both.close()
+
+
+def test_a_lease_whose_reply_was_lost_goes_on_past_the_expired_jobs_that_it_dropped(
+    queue: Queue, proxy: FaultProxy, client: redis.Redis
+) -> None:
+    queue.enqueue_many([RawJob(b"", expires="1s") for _ in range(MAX_ITEMS)])
+    queue.enqueue(b"", id="last")
+    pass_time(client, queue.name, 2)
+    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+    lease = queue.lease(60)
+    assert proxy.counts["drop_reply"] == 1
+    assert lease is not None
+    assert lease.id == "last"
