@@ -98,7 +98,7 @@ class Windlass:
     Options:
       home            data folder of the embedded server; `WINDLASS_HOME` sets the default.
       retry_for       how long a call is retried while the server cannot be used, 10 s by default; then it raises.
-      call_timeout    how long one attempt of a call waits for its reply, 10 s by default.
+      call_timeout    how long one try of a call waits for its reply, 10 s by default.
       max_payload     the largest payload that is enqueued, 1 MiB by default and 512 MiB at most. Workers run every
                       payload up to 512 MiB.
       max_dead        how many dead jobs a queue keeps, 1,000 by default; then it drops the oldest.
@@ -568,7 +568,7 @@ class Windlass:
     async def aclose(self) -> None:
         """Awaitable `close`."""
         await asyncio.to_thread(self.close)
-        await asyncio.sleep(0)  # one loop turn, in which this loop's sockets are closed
+        await asyncio.sleep(0)  # one iteration of the loop, in which this loop's sockets are closed
 
     def _unregister(self, sessions: list[Session]) -> None:
         """Tell the server to forget this program's callers.

@@ -163,7 +163,7 @@ class Queue:
         batches = list(_batches(jobs))
         if len(batches) == 1:
             return lambda session: self._send(session, batches[0])
-        return lambda session: self._send_in_turn(session, batches)
+        return lambda session: self._send_one_by_one(session, batches)
 
     def _send(self, session: Session, batch: list[NewJob]) -> Flow[list[Receipt]]:
         receipts, short = yield from self._deliver(session, batch, self._layout.enqueue(batch))
@@ -174,7 +174,7 @@ class Queue:
     def _send_awaited(self, batch: list[NewJob]) -> Awaitable[list[Receipt]]:
         return self._flow_runner.arun(lambda session: self._send(session, batch))
 
-    def _send_in_turn(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
+    def _send_one_by_one(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
         """Send one call for each batch."""
         receipts: list[Receipt] = []
         shortest: Shortfall | None = None

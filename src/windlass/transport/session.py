@@ -31,7 +31,7 @@ from windlass.values.ids import random_id
 __all__ = ["Caller", "Session", "SessionOptions"]
 
 T = TypeVar("T")
-_MAX_IMMEDIATE_RETRIES = 10  # after redirections and script loads; then each retry waits
+_MAX_IMMEDIATE_RETRIES = 10  # after redirects and script loads; then each retry waits
 
 
 @dataclass(slots=True, eq=False)  # comparing fields would run Python code, so deque.remove would not be atomic
@@ -281,7 +281,7 @@ class _CallRetrier:
         self._backoff = Backoff(retry_for)
         self._in_doubt = False  # a reply was lost, so the call may have been applied
         self._ask_node: Address | None = None  # the node for the next try only, after ASK
-        self._immediate = 0  # retries made without a pause, after a redirection or a script load
+        self._immediate = 0  # retries made without a pause, after a redirect or a script load
 
     def until_answered(self) -> Flow[tuple[Any, Durability]]:
         """Send until there is a reply. Once a reply was lost, a later failure raises `OutcomeUnknown`."""
@@ -364,7 +364,7 @@ class _CallRetrier:
         if self._in_doubt:
             raise errors.OutcomeUnknown(
                 f"{self._call.about}: the request was sent and its reply was lost, so it may have been applied or not. "
-                "Look up the job, or repeat the call: with the same id or lease that is safe. The last attempt failed "
+                "Look up the job, or repeat the call: with the same id or lease that is safe. The last try failed "
                 f"with: {problem}"
             ) from problem
         raise problem
