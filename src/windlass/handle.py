@@ -56,6 +56,7 @@ class EventKind(StrEnum):
     PROGRESS = "progress"
     RELEASED = "released"
     RETRIED = "retried"
+    SNOOZED = "snoozed"
     CRASHED = "crashed"
     STALLED = "stalled"
     COMPLETED = "completed"
