@@ -770,7 +770,7 @@ MUTANTS = (
     Mutant(
         "the supervisor judges by the defaults and not by the limits of the task",
         "worker/supervisor/runner_death.py",
-        "limits=group.facts.limits_of(lease, envelope and envelope.task)",
+        "limits=group.facts.limits_of(lease, task)",
         "limits=lease.limits",
         ("tests/worker/test_kills.py::test_a_crash_is_judged_by_the_limits_of_the_task",),
     ),

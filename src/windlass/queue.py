@@ -238,8 +238,8 @@ class Queue:
         """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
 
         Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`,
-        `max_backoff`, `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With `when="later"` or
-        `"earlier"` the run time changes only in that direction.
+        `max_backoff`, `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With
+        `when="later"` or `"earlier"` the run time changes only in that direction.
         """
         return self._flow_runner.run(self._update(id, changes))
 

@@ -182,7 +182,8 @@ class Task(Declaration[P, R], Generic[P, R, V]):
 
         Options: `queue`, `keep_result` (as in `app.task`), and all of `Queue.enqueue`: `id`, `delay` or `run_at`,
         `priority`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`, `max_backoff`, `if_exists`, `update_…`,
-        `reset_counts`, `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the queue's layout lacks an option.
+        `reset_counts`, `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the queue's layout lacks an
+        option.
         """
         return Sender(self, options)
 

@@ -24,8 +24,8 @@ def judge(group: RunnerGroup, ending: Ending) -> Decide:
 
     def decide(lease: Lease, record: JobRecord) -> Outcome:
         envelope = _envelope(record) if group.facts.of(record.queue).tasks else None
-        keep_ms = round(envelope.keep * 1000) if envelope else 0
-        lease = msgspec.structs.replace(lease, limits=group.facts.limits_of(lease, envelope and envelope.task))
+        task, keep_ms = (envelope.task, round(envelope.keep * 1000)) if envelope else (None, 0)
+        lease = msgspec.structs.replace(lease, limits=group.facts.limits_of(lease, task))
         if lease.fence in group.overdue:
             outcome = after_failure(lease, None, "it did not stop after its timeout; its runner was killed")
             return msgspec.structs.replace(outcome, keep_ms=keep_ms) if isinstance(outcome, Failed) else outcome
