@@ -115,12 +115,12 @@ class Moves:
         if asked.has(LIMITS_GIVEN):
             job.marks |= LIMITED
         if asked.has(RESET):
-            job.failures = job.stalls = 0
+            job.failures = job.stalls = job.snoozes = 0
             job.marks &= ~SUSPECT
 
     def _place_again(self, job: Job, when: When, keep_order: bool) -> None:
         job.when, job.holder, job.fence, job.cancelled = when, "", 0, False
-        if job.failures + job.stalls or job.marks & SUSPECT:
+        if job.failures + job.stalls + job.snoozes or job.marks & SUSPECT:
             job.expires = 0  # it has started once
         asked = self.blocked.pop(job.id, None)
         if asked is not None:

@@ -111,8 +111,9 @@ class Queue:
           priority      0 (first) to 9 (last); 5.
           max_failures  how many failed attempts are retried, 10.
           max_stalls    how many lost leases and crashes are retried, 3.
+          max_snoozes   how often the job may put itself off with `Snooze`, 1,000.
           min_backoff, max_backoff
-                        the wait after the first failure, 2 s; it doubles up to 5 min.
+                        the wait after the first failure, 2 s; it doubles up to 5 min. After a crash it is shorter.
           tags          up to 10 short strings to find the job by: see `jobs`.
           expires       drop the job if its first attempt has not started by then: a time with a zone (datetime), or a
                         duration ("10m"), counted from the run time.
@@ -120,7 +121,7 @@ class Queue:
           update_data, update_priority, update_max_failures, update_max_stalls, update_min_backoff, update_max_backoff
                         False keeps this part of an existing job.
           update_run_at False, or "later" or "earlier" to change the run time only in that direction.
-          reset_counts  set the failures and stalls of an existing job to 0; by default if its data is updated.
+          reset_counts  set the failures, stalls and snoozes of an existing job to 0; by default if its data is updated.
           durability    the level that the job must reach before this returns: "memory", "everysec", "fsync" or
                         "replicated(2)"; the queue's. The receipt states the level reached.
 
@@ -236,9 +237,9 @@ class Queue:
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
         """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
 
-        Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`,
-        `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With `when="later"` or
-        `"earlier"` the run time changes only in that direction.
+        Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`,
+        `max_backoff`, `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With
+        `when="later"` or `"earlier"` the run time changes only in that direction.
         """
         return self._flow_runner.run(self._update(id, changes))
 

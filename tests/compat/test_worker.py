@@ -80,6 +80,18 @@ def test_what_fails_or_takes_too_long_is_tried_again(shop: Workshop) -> None:
     shop.wait_empty(*QUEUES)
 
 
+def test_a_job_that_snoozes_runs_again_later_and_is_not_charged(shop: Workshop) -> None:
+    worker = start(shop)
+    shop.send("loop_snooze", 1, queue="loops")
+    (end,) = shop.journal.wait(1, "end")
+    first, again = shop.journal.all("start")
+    assert again.at - first.at >= 0.3
+    assert end.more["failures"] == 0
+    assert "snoozed: rate limit" in worker.log
+    assert "failed" not in worker.log
+    shop.wait_empty("loops")
+
+
 @pytest.mark.speaks("worqr", "W12", "W9")
 def test_a_worker_that_stops_gives_back_what_it_had(shop: Workshop) -> None:
     worker = shop.start("spoken", lease=2.0, grace=0.5, processes=1, threads=1, concurrency=2)
@@ -105,6 +117,12 @@ def test_a_layout_without_tags_and_expiry_refuses_them_wherever_they_are_used(la
             queue.enqueue(b"1", expires="1h")
         with pytest.raises(UnsupportedByLayout, match=f"{layout}.*expiring jobs"):
             app.task(queue="loops", expires="1h", name="short")(lambda: None)
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*(counting snoozes|limits)"):
+            queue.enqueue(b"1", max_snoozes=3)
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*(counting snoozes|limits)"):
+            app.task(queue="loops", max_snoozes=3, name="bound")(lambda: None)
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*(counting snoozes|limits)"):
+            app.handler("raw", max_snoozes=3)(lambda data: None)
         for use in (
             lambda: queue.enqueue(b"1", tags=["eu"]),
             lambda: queue.jobs("ready", tag="eu"),

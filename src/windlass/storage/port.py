@@ -81,6 +81,7 @@ class Capability(StrEnum):
     RESULTS = "results and events"
     TAGS = "tags"
     EXPIRES = "expiring jobs"
+    MAX_SNOOZES = "counting snoozes"
     HAND_OVER = "jobs handed over on completion"
     SCHEDULES = "schedules"
     PAUSE = "pausing"

@@ -37,6 +37,7 @@ class LimitOptions(TypedDict, total=False):
     max_stalls: int
     min_backoff: Duration
     max_backoff: Duration
+    max_snoozes: int
 
 
 class CommonJobOptions(LimitOptions, total=False):
@@ -116,7 +117,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         update_min_backoff=_flag(options, "update_min_backoff", True),
         update_max_backoff=_flag(options, "update_max_backoff", True),
         reset_counts=_flag(options, "reset_counts", update_data),
-        extras={name: value for name, value in given_extras(options).items() if value},
+        extras={name: value for name, value in given_extras(options).items() if value or name == "max_snoozes"},
         replace_extras=update_data,
         keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         limits_given=_gives_limits(options),
@@ -183,7 +184,14 @@ def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
         extras["tags"] = check_tags(options["tags"])
     if "expires" in options:
         extras["expires"] = 0 if options["expires"] is None else expiry(options["expires"])
+    if "max_snoozes" in options:
+        extras["max_snoozes"] = check_max_snoozes(options["max_snoozes"])
     return extras
+
+
+def check_max_snoozes(number: object) -> int:
+    """Check how often a job may snooze."""
+    return check_whole(number, "max_snoozes", 0, MAX_COUNT)
 
 
 def _check_expiry(change: Change) -> None:

@@ -47,6 +47,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
 )
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
@@ -445,10 +446,12 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "release", 0)
         case Retried(when=when, message=message):
             return (*name, "retry", 3, *pack_when(when), message)
+        case Snoozed(when=when, message=message):
+            return (*name, "snooze", 3, *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
             return (*name, "fail", 2, ms, message)
-        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms):
-            return (*name, "crash", 3, ms, task_max_stalls, message)
+        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms, delay_ms=delay_ms):
+            return (*name, "crash", 4, ms, task_max_stalls, delay_ms, message)
         case Crashed(message=message):
             return (*name, "suspect", 1, message)
         case Broken(message=message):

@@ -39,6 +39,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
 )
 from windlass.values.validation import MAX_DEAD
@@ -177,10 +178,16 @@ class ForeignLayout:
                 if when is not None and when != ("in", 0):
                     self._need(Capability.RUN_TIME, "retry at a time")
                 return ("retry", *pack_when(when), message)
+            case Snoozed(when=when, message=message):
+                if Capability.RUN_TIME not in self.can:  # such a layout counts no failures: a retry is not charged
+                    return ("retry", 0, 0, message)
+                return ("snooze", *pack_when(when), message)
             case Failed(message=message):
                 return ("fail", 0, 0, message)
-            case Crashed(message=message, is_cause=is_cause, task_max_stalls=task_max_stalls):
-                return ("crash", int(is_cause), task_max_stalls, message)
+            case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, delay_ms=delay_ms):
+                return ("crash", task_max_stalls, delay_ms, message)
+            case Crashed(message=message):
+                return ("suspect", 0, 0, message)
             case Broken(message=message):
                 return ("broken", 0, 0, message)
             case UnknownTask(task=task):
@@ -307,6 +314,7 @@ class ForeignLayout:
             message=message.decode(errors="replace") if message else None,
             reason=("broken" if state == b"broken" else "failed") if dead else None,
             died_at=float(died_at) / 1000 if died_at else None,
+            marks=marks,
         )
 
     # -- waiters, holders and callers ------------------------------------------------------------

@@ -7,8 +7,10 @@
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
 -- layout   holds(run): the run still has its job · describe(run) → id, data, meta
 --          take(holder, until) → token · stall(run) · sweep(asked) → number of jobs taken back
---          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text);
---          crash is called only for the certain culprit: a is 1, b the crashes that its task allows, or -1
+--          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text), and snooze
+--          if the layout has run times. retry and snooze: a and b are the kind of time and ms (see CHANGE);
+--          crash: a is the stalls that the job's task allows, or -1, b the ms until its next attempt.
+--          The verb suspect (one of several jobs whose process crashed) is a release
 --          due() → ms until the next run time, or nil
 --          settings: sweep_every in ms; returns_to_back: whether stall(run) puts a job to the back
 -- returns  { a digit for each outcome: 1 accepted, 0 stale (the lease was lost), fence before the first lease, ids, data,
@@ -45,13 +47,12 @@ for at = 9, #ARGV, 5 do
     forget(run)
     if is_raw(run.holder) then dismiss(run.holder) end
     local verb = ARGV[at + 1]
-    local crashed = verb == 'crash'
-    if crashed then
+    if verb == 'crash' or verb == 'suspect' then
       call('HSET', RUNS, suspect_field(run), whole(now + SUSPECT_TTL_MS))
     elseif verb ~= 'release' then
       call('HDEL', RUNS, suspect_field(run)) -- the attempt ended without killing its process
     end
-    if verb == 'release' or (crashed and ARGV[at + 2] == '0') then -- one of several suspects is charged nothing
+    if verb == 'release' or verb == 'suspect' then
       run.at = at
       releases[#releases + 1] = run
     else

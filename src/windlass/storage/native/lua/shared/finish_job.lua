@@ -10,14 +10,14 @@ local function start_blocked_job(id, text)
   place(id, c, c.run_at)
 end
 
--- A charged attempt, or one that made the job a suspect, ends its expiry: it may have done a part of the work.
+-- An attempt that was charged, snoozed, or made the job a suspect, ends its expiry: it may have done a part of the work.
 local function clear_job_expiry(m)
   if m.extras then m.extras.expires = nil end
 end
 
 -- Places a job whose lease has ended in `ready` or `scheduled` again, merged with the change that is blocked behind it.
 local function place_again(id, m, run_at, score)
-  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end
+  if m.failures + m.stalls + snoozes_of(m) > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end
   local text = call('HGET', BLOCKED, id)
   if text then
     local c = read_blocked(text)
