@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.layouts import LAYOUTS
 from tests.support.server import Server
-from tests.support.workers import Worker, Workshop
+from tests.support.workers import Worker, Workshop, keys_left
 from windlass import Windlass
 from windlass.errors import UnsupportedByLayout
 
@@ -88,6 +88,17 @@ def test_a_worker_that_stops_gives_back_what_it_had(shop: Workshop) -> None:
     assert worker.stop() == 0
     counts = [shop.queue(name).counts() for name in QUEUES]
     assert [(count.ready + count.scheduled, count.running) for count in counts] == [(4, 0)] * 3, worker.log
+
+
+def test_a_worker_that_stops_leaves_no_key(shop: Workshop, server: Server) -> None:
+    worker = start(shop)
+    send(shop, 2, 0.01)
+    shop.wait(lambda: len(numbers(shop, "end")) == 6, "all of them to end")
+    shop.wait_empty(*QUEUES)
+    assert worker.stop() == 0
+    shop.app.close()
+    ours = [key for key in keys_left(server) if key.startswith("windlass:")]
+    assert ours == [], "the other keys are finished jobs of Processor Job Queue"
 
 
 @pytest.mark.speaks("queasy", "Q12")

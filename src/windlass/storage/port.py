@@ -56,6 +56,7 @@ class Call(Redacted, Generic[T], frozen=True):
     undo: Callable[[T], Call[Any] | None] | None = None
     operation: tuple[str, int] | None = None  # caller and number, if they are not those of the connection
     when_repeated: tuple[Argument, ...] = ()  # appended to the arguments of every try but the first
+    when_in_order: tuple[Argument, ...] = ()  # appended if no earlier request of the caller may still arrive
     meanwhile: Callable[[], object] | None = None  # runs at each try while the server executes the script
 
 

@@ -160,7 +160,9 @@ class ForeignLayout:
         for outcome in outcomes:
             args += (outcome.lease.fence, *self._pack_outcome(outcome))
         call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))
-        return structs.replace(call, undo=self._release) if want else call
+        if not want:
+            return call
+        return structs.replace(call, undo=self._release, when_in_order=() if outcomes else ("1",))
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """Pack the verb and its three arguments."""
