@@ -72,7 +72,9 @@ def test_a_program_that_ends_takes_the_last_key(queue: Queue, server: Server, ou
     assert ours() == []
 
 
-def test_an_answer_stays_while_its_request_may_still_arrive(queue: Queue, proxy: FaultProxy, client: redis.Redis) -> None:
+def test_an_answer_stays_while_its_request_may_still_arrive(
+    queue: Queue, proxy: FaultProxy, client: redis.Redis
+) -> None:
     """The request of this enqueue is late, and was repeated: when it arrives, its job is done."""
     with Windlass(proxy.url, retry_for=10) as other:
         again = queue_on(other, queue.layout, NAME)

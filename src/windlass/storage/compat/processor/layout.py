@@ -55,6 +55,10 @@ TICK_S = 3.0  # seconds
 LOST_AFTER_S = 3 * TICK_S
 Listing = Literal["queued", "dispatched", "processing", "workers"]
 
+# One pattern finds the keys of lists and workers, and few others.
+ANY_QUEUE = "[jw]o[br]*s_*:*"
+_UNFINISHED = re.compile(r"(?:jobs_dispatched|jobs_processing|workers_last_seen):(.+)", re.DOTALL)
+
 # The valid positions of a cursor; see page.lua.
 _POSITIONS = {
     State.READY: re.compile(rb"(?:[1-9]|10) .+", re.DOTALL),
@@ -201,6 +205,12 @@ class ProcessorLayout(ForeignLayout):
     def look(self, what: Listing) -> Call[tuple[int, list[list[Any]]]]:
         """List jobs or workers: the total, and the first entries; see list.lua."""
         return self._read("list", "list", [what], lambda reply: (int(reply[0]), reply[1]))
+
+
+def unfinished_queue(key: bytes) -> str | None:
+    """The queue of a key found by `ANY_QUEUE`, if the key holds assigned or running jobs, or workers; else None."""
+    found = _UNFINISHED.fullmatch(key.decode(errors="replace"))
+    return found[1] if found else None
 
 
 def _write_cursor(state: State, position: bytes) -> str:
