@@ -85,6 +85,7 @@ class Capability(StrEnum):
     HAND_OVER = "jobs handed over on completion"
     SCHEDULES = "schedules"
     PAUSE = "pausing"
+    PIPELINE = "adding a job with the commands of a program's own pipeline"
     CLUSTER = "Redis Cluster"
 
 
@@ -242,6 +243,10 @@ class Layout(Protocol):
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         """Put jobs on the queue. Returns a status for each, `None` for a job that must exist but does not."""
+        ...
+
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        """The plain commands that add a job, for a pipeline that a program sends itself."""
         ...
 
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:

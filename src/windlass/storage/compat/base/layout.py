@@ -126,6 +126,9 @@ class ForeignLayout:
             args += (job.id, self.encode(job), pack_change(job.change))
         return self._write("enqueue", "enqueue", args, lambda reply: [_STATUSES[letter] for letter in reply.decode()])
 
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        self._cannot(Capability.PIPELINE, "enqueue in a pipeline")
+
     def check(self, job: NewJob) -> None:
         change = job.change
         if change.must_exist:
