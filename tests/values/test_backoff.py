@@ -12,6 +12,12 @@ from windlass.values.outcome import Failed, Retried
 LEASE = Lease(queue="q", id="a", data=b"", fence=1, limits=Limits(max_failures=2, min_backoff=4, max_backoff=60))
 
 
+@pytest.mark.serves("Q2", "Q4")
+def test_the_default_limits_are_those_of_queasys_document() -> None:
+    assert Limits() == Limits(max_failures=10, max_stalls=3, min_backoff=2, max_backoff=300)
+
+
+@pytest.mark.serves("Q2")
 @pytest.mark.parametrize(("failures", "wait"), [(1, 2), (2, 4), (3, 8), (8, 256), (9, 300), (10, 300), (10_000, 300)])
 def test_the_wait_doubles_up_to_the_maximum(failures: int, wait: float) -> None:
     assert backoff(failures, 2, 300, spread=0) == wait
