@@ -27,6 +27,8 @@ Decisions where the document is open:
   crossed.
 * The published service replaces `json` by the text of `job_accepted`. Windlass keeps the original, because the job may
   have to be dispatched again; only `job_finished` replaces it.
+* A job that ended after it was dispatched is finished, even if a peer that heard late of its acceptance lists it as
+  processing. It is not queued again.
 * Finished jobs are kept for a day, in case peers read them: the last `max_dead` and up to a tenth more. With 0
   none are kept. A job that a peer adds again is not finished any more.
 * There is no place for failed jobs: `fail` finishes the job, and the worker logs the error.
