@@ -436,9 +436,9 @@ MUTANTS = (
     Mutant(
         "a repeated call gets a new operation number",
         "transport/session.py",
-        "        if call.when_repeated:\n",
+        "        if call.when_repeated or call.when_in_order:\n",
         "        self._command = self._command.replace(caller.name.encode(), random_id().encode())\n"
-        "        if call.when_repeated:\n",
+        "        if call.when_repeated or call.when_in_order:\n",
     ),
     Mutant(
         "a call in doubt is reported as not applied",
@@ -808,5 +808,62 @@ MUTANTS = (
         "m.failures + m.stalls + snoozes_of(m) > 0",
         "m.failures + m.stalls > 0",
         ("simulation", "tests/contract/test_snooze.py"),
+    ),
+    # -- beside other systems ------------------------------------------------------------------------------
+    Mutant(
+        "an idle queue of another system keeps the ledger",
+        "storage/compat/base/lua/turn.lua",
+        "local is_gone = is_empty and is_idle() and",
+        "local is_gone = false and",
+        ("tests/compat/test_idle.py",),
+    ),
+    Mutant(
+        "notes about a peer's abandoned jobs are deleted with the ledger of an idle queue",
+        "storage/compat/base/lua/ledger.lua",
+        "    if not is_caller and not DISPENSABLE[fields[i]] then return false end\n",
+        "",
+        ("tests/compat/workqueue/test_cleaning.py::test_what_a_dead_cleaner_had_comes_back_to_an_idle_queue",),
+    ),
+    Mutant(
+        "an answer is forgotten while its request may still arrive",
+        "transport/session.py",
+        "    if not caller.may_arrive_late:\n",
+        "    if True:\n",
+        ("tests/compat/test_idle.py::test_an_answer_stays_while_its_request_may_still_arrive",),
+    ),
+    Mutant(
+        "a late message queues a finished job again",
+        "storage/compat/processor/processor.lua",
+        "return finished and dispatched and dispatched <= finished",
+        "return false",
+        ("tests/compat/processor/test_peers.py::test_a_finished_job_stays_finished_whatever_the_order_of_lines",),
+    ),
+    Mutant(
+        "a job that is added again after its end stays finished",
+        "storage/compat/processor/processor.lua",
+        "return finished and dispatched and dispatched <= finished",
+        "return finished and dispatched",
+        ("tests/compat/processor/test_peers.py::test_a_job_that_was_added_again_after_its_end_is_not_finished",),
+    ),
+    Mutant(
+        "a stdio service forgets the queues of one that died",
+        "stdio/service.py",
+        "for queue in await self._dispatcher.find_queues():",
+        "for queue in list[str]():",
+        ("tests/stdio/test_protocol.py::test_a_service_finds_the_queues_of_one_that_died",),
+    ),
+    Mutant(
+        "a job is sent at once by a pipeline that still watches",
+        "transport/pipelines.py",
+        'if getattr(pipeline, "watching", False) and',
+        "if False and",
+        ("tests/compat/workqueue/test_semantics.py::test_an_item_can_be_added_in_a_callers_own_transaction",),
+    ),
+    Mutant(
+        "a finished Worqr task is announced with a result that it does not have",
+        "storage/compat/worqr/worqr.lua",
+        "as_json(task) .. '}'",
+        """as_json(task) .. ',"result":null}'""",
+        ("tests/compat/worqr/test_golden.py",),
     ),
 )

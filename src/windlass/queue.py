@@ -24,6 +24,7 @@ from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.io_steps import Flow, Sleep
 from windlass.transport.listeners import Listener
+from windlass.transport.pipelines import CommandPipeline, append
 from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
 from windlass.values.audit import EXAMPLES, Audit, DamagedPart, Problem
@@ -233,6 +234,22 @@ class Queue:
     def new_job(self, data: bytes, options: JobOptions) -> NewJob:
         """Check data and options and return a job with an id, without sending it."""
         return new_job(data, options, self._max_payload)
+
+    def enqueue_in(self, pipeline: CommandPipeline, data: bytes, *, id: str | None = None) -> str | None:
+        """Add a job with the commands of your own redis-py pipeline, blocking or asyncio. You execute it.
+
+        In a transaction, the job is added together with your own writes, or not at all. Nobody looks whether a job of
+        this id exists. Only for the layouts native and workqueue. Returns the id; None on native queues, which choose
+        one later and take none. An idle worker finds the job within a second.
+        """
+        job = self.new_job(data, {} if id is None else {"id": id})
+        if id is not None and self.layout == "native":
+            raise InvalidOption(
+                f"enqueue_in: native queue {self.name!r} gives the job its id when a worker first sees it. "
+                "Leave out id, or use enqueue"
+            )
+        append(pipeline, self._layout.push(job))
+        return None if self.layout == "native" else job.id
 
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
         """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.

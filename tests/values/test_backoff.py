@@ -13,6 +13,14 @@ from windlass.values.outcome import Crashed, Failed, Retried, Snoozed
 LEASE = Lease(queue="q", id="a", data=b"", fence=1, limits=Limits(max_failures=2, min_backoff=4, max_backoff=60))
 
 
+@pytest.mark.serves("Q2", "Q4")
+def test_the_default_limits_are_those_of_queasys_document() -> None:
+    limits = Limits()
+    assert (limits.max_failures, limits.max_stalls) == (10, 3)
+    assert (limits.min_backoff, limits.max_backoff) == (2, 300)
+
+
+@pytest.mark.serves("Q2")
 @pytest.mark.parametrize(("failures", "wait"), [(1, 2), (2, 4), (3, 8), (7, 128), (8, 240), (9, 240), (10_000, 240)])
 def test_the_wait_doubles_up_to_the_maximum(failures: int, wait: float) -> None:
     assert backoff(failures, 2, 300, spread=0) == wait

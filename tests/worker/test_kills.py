@@ -137,7 +137,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_a_peer_goes_on(shop: W
     assert second.stop() == 0
 
 
-@pytest.mark.serves("W14", "W3", "W1")
+@pytest.mark.serves("W14", "W3", "W1", "R9")
 def test_jobs_of_a_vanished_worker_come_back_after_the_lease(shop: Workshop) -> None:
     first = shop.start("running", lease=LOST_LEASE, environment=LONG)
     ids = [send(shop, way, 0.3) for way in WAYS for _ in range(2)]

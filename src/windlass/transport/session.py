@@ -331,7 +331,7 @@ class _CallRetrier:
         caller, call = self._caller, self._call
         caller.may_arrive_late = caller.may_arrive_late or call.writes
         self._in_doubt = self._in_doubt or call.writes
-        if call.when_repeated:
+        if call.when_repeated or call.when_in_order:
             self._command = _command(caller, call, repeated=True)
         return errors.ServerUnreachable(
             f"{call.about}: the connection to {address or self._routing.endpoint} was lost ({error})"
@@ -373,6 +373,8 @@ class _CallRetrier:
 def _command(caller: Caller, call: Call[Any], *, repeated: bool = False) -> bytes:
     operation = (call.operation or (caller.name, caller.number)) if call.writes else ()
     more = call.when_repeated if repeated else ()
+    if not caller.may_arrive_late:
+        more += call.when_in_order
     return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args, *more)
 
 

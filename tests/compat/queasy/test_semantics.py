@@ -148,6 +148,17 @@ def test_a_snoozed_job_waits_and_is_not_charged(emails: Queue, later: Later) -> 
 
 
 @pytest.mark.speaks("queasy", "Q4")
+def test_by_default_three_stalls_are_forgiven(emails: Queue, later: Later) -> None:
+    emails.enqueue(b"1", id="a")
+    for stalls in range(4):
+        lease = take(emails, seconds=10)
+        assert (lease.stalls, lease.limits.max_stalls) == (stalls, 3)
+        later(11)
+        assert emails.clean().recovered == 1
+    assert emails.get("a") is None
+
+
+@pytest.mark.speaks("queasy", "Q4")
 def test_a_heartbeat_keeps_all_that_a_worker_has(emails: Queue, later: Later) -> None:
     emails.enqueue_many([b"1"] * 3)
     kept = emails.lease_many(2, 10, holder="worker-1")

@@ -126,6 +126,9 @@ class NativeLayout:
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
         return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
 
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        return [("LPUSH", keys.queue_key(self.queue, "inbox"), job.data)]
+
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
         holder, waiter = request.holder, request.waiter
         if holder:

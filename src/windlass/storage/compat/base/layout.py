@@ -127,6 +127,9 @@ class ForeignLayout:
             args += (job.id, self.encode(job), pack_change(job.change))
         return self._write("enqueue", "enqueue", args, lambda reply: [_STATUSES[letter] for letter in reply.decode()])
 
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        self._cannot(Capability.PIPELINE, "enqueue in a pipeline")
+
     def check(self, job: NewJob) -> None:
         change = job.change
         if change.must_exist:
@@ -161,7 +164,9 @@ class ForeignLayout:
         for outcome in outcomes:
             args += (outcome.lease.fence, *self._pack_outcome(outcome))
         call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))
-        return structs.replace(call, undo=self._release) if want else call
+        if not want:
+            return call
+        return structs.replace(call, undo=self._release, when_in_order=() if outcomes else ("1",))
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """Pack the verb and its three arguments."""

@@ -5,6 +5,7 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
 --          [8] "1": sweep now, even if the last sweep was recent
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
+--          the last, of a turn that only leases: "1" if no earlier call of this caller may still arrive
 -- layout   holds(run): the run still has its job · describe(run) → id, data, meta
 --          take(holder, until) → token · stall(run) · sweep(asked) → number of jobs taken back
 --          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text), and snooze
@@ -40,7 +41,7 @@ end
 
 local flags = {}
 local releases = {}
-for at = 9, #ARGV, 5 do
+for at = 9, #ARGV - 4, 5 do
   local run = run_of(ARGV[at])
   flags[#flags + 1] = run and '1' or '0'
   if run then
@@ -88,15 +89,14 @@ if #lost > 0 then
   end
 end
 local swept = tonumber(call('HGET', STATE, 'swept') or 0)
-if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
+local sweeps = ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now
+if sweeps then
   taken_back = taken_back + layout.sweep(ARGV[8] == '1')
-  call('HSET', STATE, 'swept', whole(now))
   -- Drop expired suspect fields, from a bounded sample: their jobs were cancelled or ended by other programs.
   local some = call('HRANDFIELD', RUNS, 20, 'WITHVALUES')
   for i = 1, #some, 2 do
     if string.sub(some[i], 1, 1) == '?' and tonumber(some[i + 1]) <= now then call('HDEL', RUNS, some[i]) end
   end
-  keep_for(DAY_MS) -- commit_op does this only for turns that change something
 end
 
 local ids, data, metas = {}, {}, {}
@@ -128,7 +128,13 @@ if first then
 end
 
 -- An empty turn changes nothing, so a retry needs no recorded answer.
-if #flags > 0 or #ids > 0 or taken_back > 0 then
+local is_empty = #flags == 0 and #ids == 0 and taken_back == 0
+local is_gone = is_empty and is_idle() and delete_ledger(#ARGV == 9 and ARGV[1] or nil)
+if sweeps and not is_gone then
+  call('HSET', STATE, 'swept', whole(now))
+  keep_for(DAY_MS) -- commit_op does this only for turns that change something
+end
+if not is_empty then
   commit_op(table.concat(flags) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
   if #ids > 0 then keep_for(2 * lease_ms) end
 end
