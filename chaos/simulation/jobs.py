@@ -82,6 +82,7 @@ class Job:
     order: int = 0
     failures: int = 0
     stalls: int = 0
+    snoozes: int = 0
     marks: int = 0
     fence: int = 0
     holder: str = ""

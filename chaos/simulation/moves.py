@@ -115,12 +115,12 @@ class Moves:
         if asked.has(LIMITS_GIVEN):
             job.marks |= LIMITED
         if asked.has(RESET):
-            job.failures = job.stalls = 0
+            job.failures = job.stalls = job.snoozes = 0
             job.marks &= ~SUSPECT
         self._end_expiry_if_started(job)
 
     def _end_expiry_if_started(self, job: Job) -> None:
-        if job.failures + job.stalls or job.marks & SUSPECT:
+        if job.failures + job.stalls + job.snoozes or job.marks & SUSPECT:
             job.expires = job.lasts = 0
 
     def _set_expiry(self, job: Job | Asked, moved: bool) -> None:

@@ -160,7 +160,7 @@ class Orders(Moves):
             job = None if here else self.dead.pop(id, None) or self.broken.pop(id, None)
             flags += "1" if job else "0"
             if job:
-                job.failures = job.stalls = 0
+                job.failures = job.stalls = job.snoozes = 0
                 job.marks &= ~SUSPECT
                 job.when = NOW
                 self._place(job)

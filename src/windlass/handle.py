@@ -57,6 +57,7 @@ class EventKind(StrEnum):
     PROGRESS = "progress"
     RELEASED = "released"
     RETRIED = "retried"
+    SNOOZED = "snoozed"
     CRASHED = "crashed"
     STALLED = "stalled"
     COMPLETED = "completed"

@@ -19,14 +19,14 @@ import redis
 import rich_click as click
 from click.testing import CliRunner, Result
 
-from tests.support.internals import layout_of, perform_call
+from tests.support.internals import layout_of, perform_call, settle
 from tests.support.server import Server
 from windlass import Limits, Queue, Windlass
 from windlass.cli import SUMMARIES, main
 from windlass.cli.output import first_line, format_duration, format_relative, format_size, printable
 from windlass.storage.native import keys
 from windlass.transport import presence
-from windlass.values.outcome import Broken, UnknownTask
+from windlass.values.outcome import Broken, Snoozed, UnknownTask
 from windlass.values.worker_record import WorkerRecord
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -629,4 +629,17 @@ def test_a_job_with_an_expiry_is_enqueued_and_shown(run: Run, queue: Queue) -> N
     refused(run("enqueue", "--raw", NAME, "data", "--expires", "soon"), 2, "--expires")
     queue.enqueue(b"data", id="b")
     assert told(run("jobs", NAME, "b", "--json"))["expires_at"] is None
+
+
+def test_snoozes_are_shown_where_there_are_any(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"1", id="a", max_snoozes=7)
+    queue.enqueue(b"2", id="b")
+    assert "snoozes" not in run("jobs", NAME).stdout
+    first, _ = queue.lease_many(2)
+    assert settle(queue, Snoozed(first, ("in", 3_600_000), "rate limit")) == (True,)
+    assert lines(run("jobs", NAME))[0][-1] == "snoozes"
+    assert "1 (max_snoozes 7)" in run("jobs", NAME, "a").stdout
+    assert "snoozes" not in run("jobs", NAME, "b").stdout
+    facts = told(run("jobs", NAME, "a", "--json"))
+    assert (facts["snoozes"], facts["limits"]["max_snoozes"], facts["message"]) == (1, 7, "rate limit")
     assert "expires" not in run("jobs", NAME, "b").stdout

@@ -94,6 +94,7 @@ def test_a_crash_is_caught(catching: Queue) -> None:
     assert (record.id, record.reason, record.message, record.stalls) == ("a", "crashed", "killed by signal 11", 1)
 
 
+@pytest.mark.serves("Q5")
 def test_a_stall_is_caught_by_whoever_sweeps(catching: Queue, later: Later) -> None:
     catching.enqueue(b"data", id="a", max_stalls=0, priority=1)
     take(catching, seconds=10)

@@ -46,6 +46,7 @@ class Entry:
     turn: int = 0
     failures: int = 0
     stalls: int = 0
+    snoozes: int = 0
     fence: int = 0
     holder: str = ""
     cancelled: bool = False
@@ -111,7 +112,7 @@ class QueueModel:
         if change.update_priority:
             job.priority = change.priority
         if change.reset_counts:
-            job.failures = job.stalls = 0
+            job.failures = job.stalls = job.snoozes = 0
             job.suspect = False
         if change.replace_extras or change.lasts is not None:
             job.lasts, job.expires = change.lasts or 0, change.expires
@@ -257,7 +258,12 @@ class QueueModel:
             job.suspect = True
             self._place_again(job, keep_turn=True)
         elif verb == "crash":
-            self._crash(job)
+            self._crash(job, run_at)
+        elif verb == "snooze":
+            job.snoozes += 1
+            job.suspect = False
+            job.run_at = run_at
+            self._place_again(job, keep_turn=False)
         elif verb == "break":
             self._bury(job, broken=True)
         elif verb == "put aside":
@@ -278,11 +284,12 @@ class QueueModel:
     def _no_room_for(self, id: str) -> bool:
         return len(self.broken) >= self.max_broken and id not in self.broken
 
-    def _crash(self, job: Entry) -> None:
+    def _crash(self, job: Entry, run_at: float) -> None:
         job.stalls += 1
         if job.stalls > job.limits[1]:
             self._bury(job)
         else:
+            job.run_at = run_at
             self._place_again(job, keep_turn=True)
 
     def unpark(self, task: str) -> int:
@@ -385,7 +392,7 @@ def _new_entry(id: str, change: Change) -> Entry:
 
 
 def _end_expiry_if_started(job: Entry) -> None:
-    if job.failures + job.stalls or job.suspect:
+    if job.failures + job.stalls + job.snoozes or job.suspect:
         job.lasts = job.expires = 0
 
 

@@ -99,7 +99,7 @@ def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) 
 
 
 def _tags(app: Windlass, name: str) -> dict[str, Any]:
-    """How many waiting and running jobs have each tag; nothing where a layout has no tags. Or why they are not known."""
+    """How many waiting and running jobs have each tag, or why that is not known. Nothing where a layout has no tags."""
     try:
         tags = app.queue(name).tags()
     except UnsupportedByLayout:

@@ -130,6 +130,9 @@ class NativeDispatcher:
         self._pending.pop((queue, uuid), None)
         return await self._queue(queue).acomplete(_lease(record))
 
+    async def find_queues(self) -> list[str]:
+        return []  # whoever next leases from a native queue takes its lost jobs back
+
     async def tick(self, queue: str) -> int:
         back = 0
         for key, pending in list(self._pending.items()):

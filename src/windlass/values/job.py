@@ -78,6 +78,8 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     expires: int = 0  # ms since 1970; 0 is never
     lasts: int = 0  # ms from the run time to `expires`, if it was given as a duration: it moves with the run time
+    snoozes: int = 0  # attempts that put the job off; only the server writes it
+    max_snoozes: int | None = None
 
 
 NO_EXTRAS = Extras()
@@ -141,12 +143,13 @@ class Receipt(Struct, frozen=True, gc=False):
 
 
 class Limits(Struct, frozen=True):
-    """How often a job may fail or stall, and how long it waits between attempts (seconds)."""
+    """How often a job may fail, stall or snooze, and how long it waits between attempts (seconds)."""
 
     max_failures: int = defaults.MAX_FAILURES
     max_stalls: int = defaults.MAX_STALLS
     min_backoff: float = defaults.MIN_BACKOFF_MS / 1000
     max_backoff: float = defaults.MAX_BACKOFF_MS / 1000
+    max_snoozes: int = defaults.MAX_SNOOZES
 
 
 class Lease(Redacted, frozen=True, gc=False):
@@ -178,6 +181,11 @@ class Lease(Redacted, frozen=True, gc=False):
         return self.extras.tags
 
     @property
+    def snoozes(self) -> int:
+        """How many attempts have put the job off with `Snooze`."""
+        return self.extras.snoozes
+
+    @property
     def suspect(self) -> bool:
         """Whether the job ran in a process that died, and may have killed it: it is run alone."""
         return bool(self.marks & SUSPECT)
@@ -194,7 +202,7 @@ class Lease(Redacted, frozen=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1."""
+        """The number of this attempt, from 1. Attempts that were snoozed or released do not count."""
         return self.failures + self.stalls + 1
 
 
@@ -219,11 +227,17 @@ class JobRecord(Redacted, frozen=True):
     message: str | None = None
     died_at: float | None = None
     failed: JobRecord | None = None
+    marks: int = 0
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The job's tags."""
         return self.extras.tags
+
+    @property
+    def snoozes(self) -> int:
+        """How many attempts have put the job off with `Snooze`."""
+        return self.extras.snoozes
 
     @property
     def expires_at(self) -> float | None:

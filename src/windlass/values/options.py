@@ -37,6 +37,7 @@ class LimitOptions(TypedDict, total=False):
     max_stalls: int
     min_backoff: Duration
     max_backoff: Duration
+    max_snoozes: int
 
 
 class CommonJobOptions(LimitOptions, total=False):
@@ -105,7 +106,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
     check_known(options, JobOptions, "enqueue")
     given_id = options.get("id")
     update_data = _flag(options, "update_data", True)
-    extras = {name: value for name, value in given_extras(options).items() if value}
+    extras = nonempty(given_extras(options))
     change = Change(
         when=run_time(options.get("run_at"), options.get("delay")),
         **check_numbers(options),
@@ -188,7 +189,19 @@ def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
         extras["tags"] = check_tags(options["tags"])
     if "expires" in options:
         extras["expires"] = 0 if options["expires"] is None else expiry(options["expires"])
+    if "max_snoozes" in options:
+        extras["max_snoozes"] = check_max_snoozes(options["max_snoozes"])
     return extras
+
+
+def nonempty(extras: dict[str, Any]) -> dict[str, Any]:
+    """These extras without those that remove one: a new job has none to remove."""
+    return {name: value for name, value in extras.items() if value or name == "max_snoozes"}
+
+
+def check_max_snoozes(number: object) -> int:
+    """Check how often a job may snooze."""
+    return check_whole(number, "max_snoozes", 0, MAX_COUNT)
 
 
 def _check_expiry(change: Change) -> None:

@@ -134,6 +134,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         cancelled=cancelled,
         message=_join_messages(None if note is None else note.decode(errors="replace"), damage),
         failed=_failed_job(queue, marks, data),
+        marks=marks,
     )
 
 

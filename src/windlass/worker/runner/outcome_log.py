@@ -15,6 +15,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
     name_of,
 )
@@ -77,6 +78,8 @@ def _describe(outcome: Outcome) -> tuple[int, str]:
     match outcome:
         case Retried(message=message):
             return logging.WARNING, f"failed (attempt {outcome.lease.attempt}), will be retried: {message}"
+        case Snoozed(message=message):
+            return logging.INFO, f"snoozed: {message}" if message else "snoozed"
         case Failed(message=message):
             return logging.ERROR, f"failed for good: {message}"
         case Crashed(message=message):

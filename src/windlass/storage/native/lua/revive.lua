@@ -22,6 +22,7 @@ for i = 4, #ARGV do
   flags[#flags + 1] = m and '1' or '0'
   if m then
     m.failures, m.stalls = 0, 0
+    if m.extras then m.extras.snoozes = nil end
     set_mark(m, SUSPECT, false)
     call('HSET', DATA, id, string.sub(dead_record, data_at))
     call('HDEL', DEAD_RECORDS, id)

@@ -13,9 +13,10 @@
 --                complete   keep_ms, result. A completed job with a result to keep or jobs to hand over
 --                release
 --                retry      kind of time and ms (see CHANGE), message
+--                snooze     kind of time and ms (see CHANGE), message. The job puts itself off: not a failure
 --                fail       keep_ms, message
---                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), message.
---                           Certainly this job crashed its process
+--                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), ms until its next
+--                           attempt, message. Certainly this job crashed its process
 --                suspect    message. One of several jobs whose process crashed
 --                unknown    task. The worker does not know this task
 --                broken     max_broken of the queue, reason. The job cannot be decoded. A queue with max_broken broken jobs
@@ -178,12 +179,24 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'released')
     end
 
-    function settle.retry(id, m, lease, kind, ms, message)
-      m.failures = m.failures + 1
-      set_mark(m, SUSPECT, false) -- the attempt ended without killing its process
+    -- The job runs again at a time. The attempt ended without killing its process.
+    local function postpone(id, m, kind, ms, message)
+      set_mark(m, SUSPECT, false)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       place_again(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))
+    end
+
+    function settle.retry(id, m, lease, kind, ms, message)
+      m.failures = m.failures + 1
+      postpone(id, m, kind, ms, message)
       publish_event(id, 'retried')
+    end
+
+    function settle.snooze(id, m, lease, kind, ms, message)
+      m.extras = m.extras or {}
+      m.extras.snoozes = snoozes_of(m) + 1
+      postpone(id, m, kind, ms, message)
+      publish_event(id, 'snoozed')
     end
 
     function settle.fail(id, m, lease, keep_ms, message)
@@ -207,7 +220,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'crashed')
     end
 
-    function settle.crash(id, m, lease, keep_ms, task_max_stalls, message)
+    function settle.crash(id, m, lease, keep_ms, task_max_stalls, delay_ms, message)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       m.stalls = m.stalls + 1
       if tonumber(task_max_stalls) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(task_max_stalls) end
@@ -215,7 +228,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
       else
-        place_again(id, m, 0, lease.score)
+        place_again(id, m, delay_ms == '0' and 0 or from_now(tonumber(delay_ms)), lease.score)
         publish_event(id, 'crashed')
       end
     end

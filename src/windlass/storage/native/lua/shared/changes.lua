@@ -56,19 +56,22 @@ local function change_run_at(old, new, mode)
 end
 
 -- Replaces the extras of a job, or only the given ones. An empty one stays here, so that it still removes the job's own
--- when a blocked change is applied; drop_empty_extras drops it.
+-- when a blocked change is applied; drop_empty_extras drops it. The count of snoozes is a counter, not an option.
 local function merge_extras(m, c)
+  local snoozes = not has(c.flags, RESET_COUNTS) and m.extras and m.extras.snoozes or nil
   if has(c.flags, REPLACE_EXTRAS) then
     m.extras = c.extras
   elseif c.extras and not has(c.flags, KEEP_EXTRAS) then
     m.extras = m.extras or {}
     for name, value in pairs(c.extras) do m.extras[name] = value end
   end
+  if snoozes then m.extras = m.extras or {} end
+  if m.extras then m.extras.snoozes = snoozes end
 end
 
 local function drop_empty_extras(m)
   for name, value in pairs(m.extras or {}) do
-    if value == 0 or (type(value) == 'table' and not next(value)) then m.extras[name] = nil end
+    if (value == 0 and name ~= 'max_snoozes') or (type(value) == 'table' and not next(value)) then m.extras[name] = nil end
   end
 end
 

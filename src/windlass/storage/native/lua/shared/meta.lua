@@ -1,7 +1,8 @@
 -- META records: the options, counters and marks of a job (see storage/formats.py). Absent while all are as implied.
 -- record META
 
--- Extras are the options that few jobs have: { tags = { … }, expires = ms, lasts = ms }. Nil without any.
+-- Extras are what few jobs have: { tags = { … }, expires = ms, lasts = ms, snoozes = count, max_snoozes = count }. Nil
+-- without any.
 local function read_extras(packed)
   if packed == '' then return nil end
   local fine, extras = pcall(cmsgpack.unpack, packed)
@@ -50,6 +51,10 @@ local function is_plain(m)
   return m.marks == 0 and m.max_failures == IMPLIED_MAX_FAILURES and m.max_stalls == IMPLIED_MAX_STALLS and m.failures == 0
     and m.stalls == 0 and m.min_backoff == IMPLIED_MIN_BACKOFF and m.max_backoff == IMPLIED_MAX_BACKOFF
     and not (m.extras and next(m.extras))
+end
+
+local function snoozes_of(m)
+  return m.extras and tonumber(m.extras.snoozes) or 0
 end
 
 local function scheduled_member(seq, id)

@@ -3,9 +3,9 @@
 -- Run times are whole ms. This fraction marks a parked job: the queue set its run time because no worker knew the task.
 local PARKED_FRACTION = 0.5
 
--- A charged attempt, or one that made the job a suspect, ends its expiry: it may have done a part of the work.
+-- An attempt that was charged, snoozed, or made the job a suspect, ends its expiry: it may have done a part of the work.
 local function end_expiry_if_started(m)
-  if m.extras and (m.failures + m.stalls > 0 or marked(m, SUSPECT)) then remove_expiry(m) end
+  if m.extras and (m.failures + m.stalls + snoozes_of(m) > 0 or marked(m, SUSPECT)) then remove_expiry(m) end
 end
 
 -- Writes the META record of a job, or deletes it if it is not `needed` and all its values are as implied.
