@@ -117,7 +117,8 @@ class Queue:
                         the wait after the first failure, 2 s; it doubles up to 5 min. After a crash it is shorter.
           tags          up to 10 short strings to find the job by: see `jobs`.
           expires       drop the job if its first attempt has not started by then: a time with a zone (datetime), or a
-                        duration ("10m"), counted from the run time.
+                        duration ("10m"), counted from the run time. An expired job that still waits does not count as
+                        an existing job.
           if_exists     "keep" leaves an existing job of this id as it is; "update" is the default.
           update_data, update_priority, update_max_failures, update_max_stalls, update_min_backoff, update_max_backoff
                         False keeps this part of an existing job.
@@ -252,11 +253,12 @@ class Queue:
         return None if self.layout == "native" else job.id
 
     def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
-        """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
+        """Change a waiting job (ready, scheduled or blocked). False if there is none with this id, or it has expired.
 
         Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`,
         `max_backoff`, `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With
-        `when="later"` or `"earlier"` the run time changes only in that direction.
+        `when="later"` or `"earlier"` the run time changes only in that direction. An expiry that was given as a
+        duration moves with it.
         """
         return self._flow_runner.run(self._update(id, changes))
 
