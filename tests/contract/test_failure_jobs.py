@@ -11,6 +11,7 @@ from tests.contract.leasing import drain, take
 from tests.support.internals import keep_at_most, layout_of, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
+from windlass.values.job import LIMITED
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, NoFailureHandler, Outcome
 
 pytestmark = pytest.mark.needs("FAILURE_HANDLERS", "DEAD")
@@ -71,6 +72,7 @@ def test_a_failed_job_becomes_a_job_for_the_handler(catching: Queue) -> None:
         3,
         failures=2,
         limits=Limits(4, 1, 7.0, 300.0),
+        marks=LIMITED,
         reason="failed",
         message="user deleted — für immer",
         died_at=record.died_at,
