@@ -184,7 +184,7 @@ def test_a_retry_backs_off_twice_as_long_each_time(queue: Queue, later: Later) -
         job = queue.get("a")
         assert job is not None
         assert job.run_at is not None
-        # Up to a quarter is added, so that jobs that failed together do not come back together. 48 and a quarter are 60.
+        # Up to a quarter is added, so that jobs that failed together do not come back together: 48 may become 60.
         # While a jump of the clock is doubted (time is moved here by one), two seconds more.
         assert least <= job.run_at - now + 0.01 <= min(least * 1.25, 60) + 3
         later(100)
