@@ -67,10 +67,12 @@ class Orders(Moves):
         elif kind == 2:
             when = self._from_now(ms)
         given = msgspec.msgpack.decode(text[-extras:]).get("expires") if extras else None
-        kind, expires = given or ("at", given)
-        if kind == "in":
-            return Asked(data, when, priority, tuple(limits), flags, lasts=expires)
-        return Asked(data, when, priority, tuple(limits), flags, expires)
+        asked = Asked(data, when, priority, tuple(limits), flags)
+        if given and given[0] == "in":
+            asked.lasts = given[1]
+        elif given is not None:
+            asked.expires = given[1] if given else 0
+        return asked
 
     def _put(self, id: str, asked: Asked) -> str:
         waiting, running = self.ready.get(id) or self.scheduled.get(id), self.leased.get(id)

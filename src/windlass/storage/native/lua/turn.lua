@@ -101,7 +101,7 @@ if repeated then
     data = call('HMGET', DATA, unpack(ids))
   end
   local metas = count > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
-  return turn_reply(flags, base, ids, data, metas, scores, -1, tonumber(swept))
+  return turn_reply(flags, base, ids, data, metas, scores, more and 0 or -1, tonumber(swept))
 end
 
 local changed = false
