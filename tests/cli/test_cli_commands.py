@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 from tests.support.internals import layout_of, perform_call, settle
 from tests.support.server import Server
+from tests.support.waiting import LIMIT_S
 from windlass import Limits, Queue, Windlass
 from windlass.cli import SUMMARIES, main
 from windlass.cli.output import first_line, format_duration, format_relative, format_size, printable
@@ -264,7 +265,7 @@ def test_status_watched_by_a_program(server: Server, queue: Queue) -> None:
     queue.enqueue(b"y")
     assert json.loads(process.stdout.readline())["queues"][0]["ready"] == 2
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, errors) == (0, "")
 
 

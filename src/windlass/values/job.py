@@ -207,7 +207,10 @@ class Lease(Redacted, frozen=True, gc=False):
 
 
 class JobRecord(Redacted, frozen=True):
-    """Everything the server knows about one job. In a failure job, `failed` is the job that failed."""
+    """Everything the server knows about one job. In a failure job, `failed` is the job that failed.
+
+    `marks` are bits, as in `Lease`.
+    """
 
     queue: str
     id: str

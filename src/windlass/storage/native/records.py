@@ -217,6 +217,7 @@ def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, 
         message=_join_messages(dead_record[at : at + length].decode(errors="replace"), damage),
         died_at=died_at / 1000,
         failed=_failed_job(queue, marks, data) if stored else None,
+        marks=marks,
     )
 
 
