@@ -175,6 +175,16 @@ def test_an_expired_job_does_not_swallow_a_new_one(
     assert (drain(queue), queue.counts().waiting) == (["x"], 0)
 
 
+def test_a_new_job_leaves_no_entry_of_the_expired_one(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"1", id="was ready", expires="10s")
+    queue.enqueue(b"1", id="was scheduled", delay=60, expires=datetime.now(UTC) + timedelta(seconds=10))
+    later(11)
+    assert queue.enqueue(b"2", id="was ready", delay=60).status is Status.ADDED
+    assert queue.enqueue(b"2", id="was scheduled").status is Status.ADDED
+    assert (queue.audit().problems, queue.counts().ready, queue.counts().scheduled) == (0, 1, 1)
+    assert drain(queue) == ["was scheduled"]
+
+
 def test_an_expired_job_behind_a_running_one_does_not_swallow_a_new_one(queue: Queue, later: Later) -> None:
     queue.enqueue(b"1", id="x")
     running = take(queue, seconds=60)

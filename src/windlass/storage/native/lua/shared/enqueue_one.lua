@@ -8,8 +8,7 @@ local function merge_now(m, run_at, c)
 end
 
 -- Changes a waiting job in place.
-local function update(id, data, c, score, meta_text)
-  local m = read_meta(meta_text)
+local function update(id, data, c, score, m)
   if score then m.priority = math.floor(score / PRIORITY_STEP) end
   local member = m.seq > 0 and scheduled_member(m.seq, id)
   local run_at = member and tonumber(call('ZSCORE', SCHEDULED, member)) or 0
@@ -75,7 +74,7 @@ local function upsert(id, data, text, score, lease, meta)
   if (here or lease) and has(c.flags, KEEP) then return 'k' end
   if lease then return block(id, data, c) end
   if here then
-    update(id, data, c, score and tonumber(score), meta)
+    update(id, data, c, score and tonumber(score), m or read_meta())
     return 'u'
   end
   if has(c.flags, MUST_EXIST) then return 'm' end
