@@ -37,6 +37,7 @@ from windlass.tasks.declaration import (
     check_queue_options,
     declaring,
 )
+from windlass.tasks.names import default_name
 from windlass.tasks.registry import Registry
 from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
 from windlass.transport.errors import ConnectFailed, WireLost, public_error
@@ -271,7 +272,7 @@ class Windlass:
 
         Options:
           queue         where its jobs go; "default".
-          name          the task's name in the payload; the function's name.
+          name          the task's name in the payload; its module and function, "shop.jobs.send_mail".
           run           "loop" for `async def`, "thread" for `def`, or "process", which can be killed.
           timeout       time limit of one attempt; not with run="thread", because a thread cannot be killed.
           max_failures  how many failed attempts are retried, 10. The next failure makes the job dead.
@@ -290,7 +291,7 @@ class Windlass:
         return cast(TaskMaker, lambda function: self._declare(function, options))
 
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any, Any]:
-        name = options.get("name", getattr(function, "__name__", repr(function)))
+        name = options["name"] if "name" in options else default_name(function)
         with declaring(f"task {name!r}"):
             task: Task[..., Any, Any] = Task(self, function, name, options)
             self._registry.add_task(task)
@@ -327,8 +328,13 @@ class Windlass:
         return self._registry.handlers
 
     def find_task(self, name: str) -> Task[..., Any, Any] | None:
-        """The task of this name, or `None`."""
-        return self._registry.tasks.get(name)
+        """The task of this name, or `None`. The function's name alone is enough if one task of the app has it."""
+        return self._registry.find_task(name)
+
+    @property
+    def task_names(self) -> list[str]:
+        """All names that `find_task` finds a task for."""
+        return self._registry.task_names()
 
     # -- schedules -------------------------------------------------------------------------------
 

@@ -15,9 +15,10 @@ from windlass.cli.connect import connect, is_typed, load
 from windlass.cli.exit_codes import NotFound
 from windlass.cli.options import app_option, duration, json_option, layout_option, option_of, url_option
 from windlass.cli.output import print_json, printable
-from windlass.task import DEFAULT_QUEUE, CallOptions, check_task_name
+from windlass.task import DEFAULT_QUEUE, CallOptions
 from windlass.tasks.call import TaskCall
 from windlass.tasks.envelope import write_envelope
+from windlass.tasks.names import check_task_name
 from windlass.values.options import JobOptions
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -46,13 +46,24 @@ def describe(app: Windlass) -> dict[str, Any]:
     return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, "")))}
 
 
-def describe_queue(app: Windlass, name: str) -> QueueFacts:
-    """Return what an app runs on a queue: its handler, or all its tasks, because any queue may receive a call."""
+def describe_queue(app: Windlass, name: str, *, processes: bool = True) -> QueueFacts:
+    """Return what an app runs on a queue: its handler, or all its tasks, because any queue may receive a call.
+
+    Without `processes`, tasks that need one are left out.
+    """
     handler = app.handlers.get(name)
     declared: list[Declaration[..., Any]] = [handler] if handler else list(app.tasks.values())
     supported = not name or Capability.FAILURE_HANDLERS in app.layout(name).can
     limits = [each.failure_handler.limits for each in declared if supported and each.failure_handler is not None]
-    return QueueFacts(() if handler else tuple(app.tasks), max(limits, key=_forgiveness) if limits else None)
+    tasks = () if handler else tuple(_task_names(app, processes=processes))
+    return QueueFacts(tasks, max(limits, key=_forgiveness) if limits else None)
+
+
+def _task_names(app: Windlass, *, processes: bool) -> list[str]:
+    names = app.task_names
+    if processes:
+        return names
+    return [name for name in names if (task := app.find_task(name)) is not None and "process" not in task.kinds]
 
 
 def _forgiveness(limits: Limits) -> tuple[int, int]:

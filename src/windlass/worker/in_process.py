@@ -205,7 +205,7 @@ class _Heartbeat(threading.Thread):
             return True  # no worker can lease from a damaged queue, so its leases are safe
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:
-        layout, facts = self._app.layout(queue), describe_queue(self._app, queue)
+        layout, facts = self._app.layout(queue), describe_queue(self._app, queue, processes=False)
         return self._app.run(
             lambda session: send_heartbeat(session, layout, self.holder, self._settings.lease, facts, register=register)
         )

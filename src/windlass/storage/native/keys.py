@@ -73,12 +73,18 @@ CHANNEL_PREFIXES = {
     "WAKE_CHANNEL": f"{PREFIX}:wake:",
     "CANCEL_CHANNEL": f"{PREFIX}:cancel:",
     "EVENT_CHANNEL": f"{PREFIX}:event:",
+    "PARKED_CHANNEL": f"{PREFIX}:parked:",
 }
 
 
 def event_channel(queue: str, id: str) -> str:
     """The channel with the events of a watched job."""
     return f"{CHANNEL_PREFIXES['EVENT_CHANNEL']}{queue}:{id}"
+
+
+def parked_channel(queue: str) -> str:
+    """The channel with the tasks of the jobs that workers park."""
+    return CHANNEL_PREFIXES["PARKED_CHANNEL"] + queue
 
 
 def wake_channel(waiter: str) -> str:

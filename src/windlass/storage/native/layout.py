@@ -159,6 +159,8 @@ class NativeLayout:
         for outcome in others:
             args += _pack_outcome(outcome, self.max_broken)
         args += self._pack_hand_overs(others)
+        if request.claims:
+            args += (len(request.claims), *request.claims)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
         results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
         if results:
@@ -318,6 +320,10 @@ class NativeLayout:
     def wake_channel(self, waiter: str) -> str:
         return keys.wake_channel(waiter)
 
+    @property
+    def parked_channel(self) -> str | None:
+        return keys.parked_channel(self.queue)
+
     def cancel_channel(self, holder: str) -> str:
         return keys.cancel_channel(holder)
 
@@ -329,8 +335,7 @@ class NativeLayout:
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
         _, flags, base, ids, data, metas, priorities, wait, swept, outbox, tick, lost, waiting, *rare = reply
-        dropped = rare[0] if rare else 0
-        expired = rare[1] if len(rare) > 1 else ()
+        dropped, expired, claimed_all, parked = rare[0] if rare else (0, (), 0, 0)
         leases: list[Lease] = []
         undecodable: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -366,6 +371,8 @@ class NativeLayout:
             flags.count(_RELEASED_BROKEN),
             dropped,
             tuple(str(id, "utf-8", "replace") for id in expired),
+            claimed_all == 1,
+            parked,
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:

@@ -25,7 +25,7 @@ _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
     *_ALWAYS, "operations", "meta", "dead_record", "leases", "changes", "publish_events", "wake", "place_job",
-    "enqueue_one", "finish_job", "problems", "job_rows", "schedules",
+    "parked", "enqueue_one", "finish_job", "problems", "job_rows", "schedules",
 )  # fmt: skip
 
 
