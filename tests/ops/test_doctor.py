@@ -32,7 +32,7 @@ from windlass import RawJob, Windlass
 from windlass.cli import main
 from windlass.doctor import Finding, examine
 from windlass.doctor.checks import CHECKS
-from windlass.doctor.facts import NEEDED, Facts, Slow
+from windlass.doctor.facts import Facts, Slow, needed
 from windlass.doctor.known_bugs import KNOWN_BUGS, known_bugs_of
 from windlass.errors import ServerMayEvict, ServerReadOnly, ServerTooOld, ServerUnfit
 from windlass.transport.presence import beat as beat_worker
@@ -242,10 +242,10 @@ def _told(patch: int | None) -> str | None:
 def test_what_a_worker_needs_is_what_its_acl_line_gives() -> None:
     """But for what a client tells of itself."""
     given = set(re.findall(r"\+(\S+)", (RULES / "worker.acl").read_text())) - {"client|setinfo"}
-    needed = {
-        ("|".join(line.split()[:2]) if line.startswith(("CLIENT", "SCRIPT")) else line.split()[0]) for line in NEEDED
+    asked = {
+        ("|".join(line.split()[:2]) if line.startswith(("CLIENT", "SCRIPT")) else line.split()[0]) for line in needed()
     }
-    assert {name.lower() for name in needed} == given
+    assert {name.lower() for name in asked} == given
 
 
 # -- real servers ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The names of tasks: by default the module and the function, so projects on one queue do not run each other's tasks."""
+"""The names of tasks: by default module and function, so projects on one queue do not run each other's tasks."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ from windlass.tasks.declaration import Declaration
 from windlass.values.job import Limits
 from windlass.worker.server_check import apply_allow_unsafe
 
+DIGEST_DIGITS = 12  # enough to tell the apps of one queue apart
+NAMES_IN_RECORD = 3  # enough for a person to recognise the app; a worker writes its record every few seconds
+
 
 class QueueFacts(Struct, frozen=True):
     """What an app runs on one queue. `failure_handler`: the limits of its failure jobs, if it has failure handlers."""
@@ -22,12 +26,27 @@ class QueueFacts(Struct, frozen=True):
     failure_handler: Limits | None = None
 
 
+class KnownTasks(Struct, frozen=True):
+    """The tasks of an app in short, for its worker's record: a digest of all names, empty without tasks, and a few."""
+
+    digest: str = ""
+    some: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, app: Windlass) -> KnownTasks:
+        """Sum up the tasks of an app."""
+        names = sorted(app.tasks)
+        digest = sha256("\n".join(names).encode()).hexdigest()[:DIGEST_DIGITS] if names else ""
+        return cls(digest, tuple(names[:NAMES_IN_RECORD]))
+
+
 class AppFacts(Struct, frozen=True):
     """The app's configuration, its own queues, and `elsewhere`: what it runs on any other queue (all its tasks)."""
 
     app: AppConfig
     queues: dict[str, QueueFacts]
     elsewhere: QueueFacts
+    known: KnownTasks = KnownTasks()
 
     def of(self, queue: str) -> QueueFacts:
         """Return what the app runs on a queue."""
@@ -43,7 +62,7 @@ def describe(app: Windlass) -> dict[str, Any]:
         )
     apply_allow_unsafe(app)
     queues = {name: describe_queue(app, name) for name in app.own_queues()}
-    return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, "")))}
+    return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, ""), KnownTasks.of(app)))}
 
 
 def describe_queue(app: Windlass, name: str, *, processes: bool = True) -> QueueFacts:

@@ -85,8 +85,12 @@ class Seal:
     """
 
     def __init__(
-        self, signing_keys: Mapping[str, bytes] | None = None, encryption_keys: Mapping[str, bytes] | None = None
+        self,
+        signing_keys: Mapping[str, bytes] | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
+        namespace: str = "",
     ) -> None:
+        self._within = f"{namespace}/" if namespace else ""  # a payload of another namespace is from another place
         signing = check_keys(signing_keys, "signing_keys", longest=MAX_KEY_BYTES)
         encryption = check_keys(encryption_keys, "encryption_keys", longest=KEY_BYTES)
         self._rings = {_Kind.SIGNED: _ring(signing), _Kind.ENCRYPTED: _ring(encryption)}
@@ -111,7 +115,7 @@ class Seal:
         if not self.is_on:
             return SEALED + NOT_SEALED + data if data.startswith(SEALED) else data
         head = self._heads[purpose]
-        bound = _bound_context(head, queue, name)
+        bound = _bound_context(head, self._within + queue, name)
         if self._cipher is None:
             return b"".join((head, _sign(self._key, bound, data), data))
         salt_and_nonce = os.urandom(_SALT_BYTES + _NONCE_BYTES)
@@ -134,7 +138,9 @@ class Seal:
             raise NoSuchKey(self._why_no_key(kind, id))
         head, body = sealed[:end], sealed[end:]
         read = self._verify if kind is _Kind.SIGNED else self._decrypt
-        opened = read(key, _bound_context(head, queue, name), body) if purpose_of(head) is purpose else None
+        opened = (
+            read(key, _bound_context(head, self._within + queue, name), body) if purpose_of(head) is purpose else None
+        )
         if opened is None:
             raise Undecodable(
                 f"refused: it was altered or moved from another place: its seal (key {_shown_id(id)}) is invalid",

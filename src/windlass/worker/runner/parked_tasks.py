@@ -1,4 +1,4 @@
-"""The tasks whose parked jobs this runner claims: workers that do not know a task announce it when they park its jobs."""
+"""The tasks whose parked jobs this runner claims. A worker that parks jobs of an unknown task announces the task."""
 
 from __future__ import annotations
 
