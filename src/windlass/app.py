@@ -165,7 +165,7 @@ class Windlass:
         self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
         signing, encryption = _keys(signing_keys, SIGNING_VARIABLE), _keys(encryption_keys, ENCRYPTION_VARIABLE)
-        self._seal = Seal(signing, encryption, self.namespace)
+        self._seal = Seal(signing, encryption).within(self.namespace)
         _check_layouts(self._layout_names, self.namespace, self._seal)  # refuses layouts that have neither
         self._durability = levels_by_queue(durability)
         self._registry: Registry[Task[..., Any, Any], Handler[..., Any]] = Registry()

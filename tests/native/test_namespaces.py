@@ -71,7 +71,8 @@ def test_queues_of_the_same_name_do_not_touch(
     assert [queue.counts().dead for queue in queues] == [0, 1, 0]
     assert [queue.counts().paused for queue in queues] == [False, False, True]
     queues[2].resume()
-    assert {key.partition(b":")[0] for key in client.keys("*")} == {b"windlass", b"windlass/shop", b"windlass/blog"}
+    begins = {bytes(key).decode().partition(":")[0] for key in client.keys("*")}
+    assert begins == {"windlass", "windlass/shop", "windlass/blog"}
     queues[0].purge()
     assert [queue.counts().waiting for queue in queues] == [0, 1, 2]
     for queue in queues[1:]:
@@ -214,8 +215,9 @@ def test_the_commands_use_the_namespace_that_they_are_given(server: Server, shop
         "worker", "x:app", "--namespace", "a", code=2
     )
     assert json.loads(run("doctor", *here, "--namespace", "shop", "--json"))["worst"] != "danger"
-    shop.queue("orders").purge()
-    app.queue("plain").purge()
+    for each, name in ((shop, "orders"), (app, "plain")):
+        each.queue(name).purge()
+        each.close()
 
 
 def test_a_command_for_an_app_of_another_namespace_is_refused(server: Server, tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ import os
 import re
 import struct
 from collections.abc import Callable, Mapping
+from copy import copy
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, Self
 
 from windlass.errors import InvalidOption, Undecodable
 
@@ -85,12 +86,9 @@ class Seal:
     """
 
     def __init__(
-        self,
-        signing_keys: Mapping[str, bytes] | None = None,
-        encryption_keys: Mapping[str, bytes] | None = None,
-        namespace: str = "",
+        self, signing_keys: Mapping[str, bytes] | None = None, encryption_keys: Mapping[str, bytes] | None = None
     ) -> None:
-        self._within = f"{namespace}/" if namespace else ""  # a payload of another namespace is from another place
+        self._within = ""
         signing = check_keys(signing_keys, "signing_keys", longest=MAX_KEY_BYTES)
         encryption = check_keys(encryption_keys, "encryption_keys", longest=KEY_BYTES)
         self._rings = {_Kind.SIGNED: _ring(signing), _Kind.ENCRYPTED: _ring(encryption)}
@@ -105,6 +103,12 @@ class Seal:
 
     def __repr__(self) -> str:
         return f"<Seal {self._kind.verb if self.is_on else 'without keys'}>"
+
+    def within(self, namespace: str) -> Self:
+        """The same seal for a namespace: a payload of another namespace is from another place."""
+        seal = copy(self)
+        seal._within = f"{namespace}/" if namespace else ""
+        return seal
 
     def changes(self, *payloads: bytes) -> bool:
         """Whether `close` changes one of them: an unsealed payload that begins with the magic gets a mark."""
