@@ -16,7 +16,7 @@ import redis
 from tests.support.conditions import until
 from tests.support.server import Server
 from windlass import Job, Queue, RawJob, Windlass, current
-from windlass.errors import InvalidName, UnsupportedByLayout
+from windlass.errors import AccessDenied, InvalidName, UnsupportedByLayout
 from windlass.storage.native import keys
 
 KEY = {"k": bytes(range(32))}
@@ -234,3 +234,22 @@ def test_a_command_for_an_app_of_another_namespace_is_refused(server: Server, tm
     assert refused.returncode == 2
     assert "has namespace 'blog', so --namespace shop cannot be used" in " ".join(refused.stderr.split())
     assert run("open").stdout.startswith("namespace shop\n")
+
+
+def test_a_user_of_one_namespace_cannot_touch_another(server: Server) -> None:
+    rules = Path("docs/acl/worker.acl").read_text().replace("windlass:*", "windlass/shop:*").split()[2:]
+    server.command("ACL", "SETUSER", "of-shop", *rules)
+    assert server.socket_path is not None
+    url = f"unix://of-shop:change-me@{server.socket_path}"
+    with Windlass(url, namespace="shop", retry_for=0) as own:
+        queue = own.queue("q")
+        queue.enqueue(b"")
+        lease = queue.lease(60)
+        assert lease is not None
+        assert queue.complete(lease)
+        assert own.queues() == ["q"]
+        assert own.workers() == []
+    for other in ("", "blog"):
+        with Windlass(url, namespace=other, retry_for=0) as app, pytest.raises(AccessDenied):
+            app.queue("q").enqueue(b"")
+    server.command("ACL", "DELUSER", "of-shop")
