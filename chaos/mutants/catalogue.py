@@ -807,7 +807,7 @@ MUTANTS = (
         f"{LUA}/turn.lua",
         "  if tasks > 0 and wanted > 0 and not (state.paused or caller_is_lost)\n",
         "  if tasks > 0 and wanted > 0 and not caller_is_lost\n",
-        ("tests/worker/test_unknown_tasks.py", "tests/model"),
+        ("tests/worker/test_unknown_tasks.py",),
     ),
     Mutant(
         "claimed jobs go to strangers",
@@ -821,7 +821,7 @@ MUTANTS = (
         f"{LUA}/turn.lua",
         "    local same = not repeated and by_priority and priority_of",
         "    local same = not repeated and priority_of",
-        ("tests/worker/test_unknown_tasks.py", "tests/model"),
+        ("tests/worker/test_unknown_tasks.py",),
     ),
     Mutant(
         "a job that was parked and then rescheduled is claimed",

@@ -59,8 +59,8 @@ def test_workers_with_different_tasks_do_not_delay_each_other(server: Server, tm
         done = shop.journal.all("done")
         assert Counter(entry.id for entry in done) == Counter(ids)
         assert Counter(entry.task for entry in done) == {
-            "tests.worker.apps.differing.odd": 100,
-            "tests.worker.apps.differing.even": 100,
+            "odd": 100,
+            "even": 100,
         }
         assert {entry.attempt for entry in done} == {1}
 
