@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -71,7 +71,7 @@ def test_queues_of_the_same_name_do_not_touch(
     assert [queue.counts().dead for queue in queues] == [0, 1, 0]
     assert [queue.counts().paused for queue in queues] == [False, False, True]
     queues[2].resume()
-    begins = {bytes(key).decode().partition(":")[0] for key in client.keys("*")}
+    begins = {key.decode().partition(":")[0] for key in cast(list[bytes], client.keys("*"))}
     assert begins == {"windlass", "windlass/shop", "windlass/blog"}
     queues[0].purge()
     assert [queue.counts().waiting for queue in queues] == [0, 1, 2]
@@ -130,8 +130,9 @@ async def test_workers_with_schedules_results_cancellation_and_hand_over(server:
     tasks = [declare(app) for app in apps]
     workers = [app.worker(name="same") for app in apps]
     running = [asyncio.create_task(worker.run()) for worker in workers]
-    handles = [await double.aenqueue(n) for n, (double, _) in enumerate(tasks)]
+    handles = [await double.using(id="same").aenqueue(n) for n, (double, _) in enumerate(tasks)]
     assert [await handle.aresult(timeout=60) for handle in handles] == [0, 2]
+    assert [await handle.aresult(timeout=60) for handle in handles] == [0, 2], "they are kept apart"
     await until(lambda: {("shop", "double 0"), ("blog", "double 1"), ("shop", "tick"), ("blog", "tick")} <= set(ran))
     stays = [await stay.using(id="same").aenqueue() for _, stay in tasks]
     await until(lambda: {("shop", "stay"), ("blog", "stay")} <= set(ran))
