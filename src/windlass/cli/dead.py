@@ -14,7 +14,7 @@ from windlass.cli.purge import purge_jobs
 from windlass.values.job import State
 
 _option = option_of("dead")
-_broken_option = _option("--broken", is_flag=True, help="Use the broken jobs instead of the dead jobs.")
+_broken_option = _option("--broken", is_flag=True, help="The broken jobs instead of the dead jobs.")
 
 
 @click.group()
