@@ -49,7 +49,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("worker.runner.concurrency", "worker.runner.outbox", "worker.runner.schedule_ticks",
          "worker.runner.job_services", "worker.runner.outcome_log"),
         ("worker.runner.pending_outcomes", "worker.runner.poll_timer", "worker.runner.held_leases",
-         "worker.runner.schedule_timer"),
+         "worker.runner.schedule_timer", "worker.runner.parked_tasks"),
         ("worker.runner.queue_consumer",),
         ("worker.runner.wakeups", "worker.runner.upkeep"),
         ("worker.runner.runner",),

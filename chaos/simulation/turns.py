@@ -202,7 +202,7 @@ class Turns(Moves):
             raise Violation("I8", f"{answer.swept} jobs should be swept, but {swept} were")
         if bool(lost) != answer.lost:
             raise Violation("I8", f"the holder should be {'lost' if answer.lost else 'known'}")
-        expired = [id.decode() for id in rare[1]] if len(rare) > 1 else []
+        expired = [id.decode() for id in rare[0][1]] if rare else []
         if expired != answer.expired:
             text = f"{answer.expired} should have expired, but {expired} did"
             raise Violation("I1", text, *(set(expired) ^ set(answer.expired)))

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -37,6 +38,7 @@ from windlass.tasks.declaration import (
     check_queue_options,
     declaring,
 )
+from windlass.tasks.names import default_name
 from windlass.tasks.registry import Registry
 from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
 from windlass.transport.errors import ConnectFailed, WireLost, public_error
@@ -67,6 +69,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
+NAMESPACE_VARIABLE = "WINDLASS_NAMESPACE"
 MAX_RETRY_S = CALLER_TTL_MS / 2000  # a queue has not yet forgotten the last answer to a caller that retries
 
 
@@ -77,6 +80,7 @@ class AppConfig(Redacted, frozen=True):
 
     url: str | None
     home: str | None
+    namespace: str
     max_payload: int
     max_dead: int
     max_broken: int
@@ -97,6 +101,8 @@ class Windlass:
 
     Options:
       home            data folder of the embedded server; `WINDLASS_HOME` sets the default.
+      namespace       keeps the queues and workers of this app apart from others on the same server, with the same names
+                      or not; `WINDLASS_NAMESPACE` sets the default, which is none. Only for the native layout.
       retry_for       how long a call is retried while the server cannot be used, 10 s by default; then it raises.
       call_timeout    how long one try of a call waits for its reply, 10 s by default.
       max_payload     the largest payload that is enqueued, 1 MiB by default and 512 MiB at most. Workers run every
@@ -127,6 +133,7 @@ class Windlass:
         url: str | None = None,
         *,
         home: str | os.PathLike[str] | None = None,
+        namespace: str | None = None,
         max_payload: int = MAX_PAYLOAD,
         max_dead: int = MAX_DEAD,
         max_broken: int = MAX_BROKEN,
@@ -148,6 +155,8 @@ class Windlass:
             raise InvalidOption("home is the data folder of the embedded server: pass a URL or home, not both")
         folder = home or self._endpoint.addresses[0].path
         self._embedded = EmbeddedServer(Path(folder) if folder else None) if self.is_embedded else None
+        space = os.environ.get(NAMESPACE_VARIABLE, "") if namespace is None else namespace
+        self.namespace = check_name(space, "namespace") if space != "" else ""
         self._max_payload = check_whole(max_payload, "max_payload", 1, LARGEST_PAYLOAD)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self.max_broken = check_whole(max_broken, "max_broken", 1, 1_000_000)
@@ -156,8 +165,8 @@ class Windlass:
         self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
         signing, encryption = _keys(signing_keys, SIGNING_VARIABLE), _keys(encryption_keys, ENCRYPTION_VARIABLE)
-        self._seal = Seal(signing, encryption)
-        _check_layouts(self._layout_names, self._seal)  # refuses layouts that cannot be sealed
+        self._seal = Seal(signing, encryption).within(self.namespace)
+        _check_layouts(self._layout_names, self.namespace, self._seal)  # refuses layouts that have neither
         self._durability = levels_by_queue(durability)
         self._registry: Registry[Task[..., Any, Any], Handler[..., Any]] = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
@@ -171,6 +180,7 @@ class Windlass:
         self.given = AppConfig(
             None if self._embedded else url,
             str(self._embedded.home) if self._embedded else None,  # also if it comes from WINDLASS_HOME or the default
+            self.namespace,
             max_payload,
             max_dead,
             max_broken,
@@ -197,7 +207,8 @@ class Windlass:
         return self._endpoint.kind == "embedded"
 
     def __repr__(self) -> str:
-        return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}>"
+        within = f", namespace {self.namespace!r}" if self.namespace else ""
+        return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}{within}>"
 
     def queue(self, name: str, *, layout: str | None = None, durability: str | None = None) -> Queue:
         """Return a queue for raw jobs (bytes). The queue exists once it has a job.
@@ -220,7 +231,14 @@ class Windlass:
         found = self._layouts.get((queue, chosen))
         return found or self._layouts.setdefault(
             (queue, chosen),
-            make_layout(chosen, queue, max_dead=self._max_dead, max_broken=self.max_broken, seal=self._seal),
+            make_layout(
+                chosen,
+                queue,
+                max_dead=self._max_dead,
+                max_broken=self.max_broken,
+                namespace=self.namespace,
+                seal=self._seal,
+            ),
         )
 
     @overload
@@ -271,7 +289,7 @@ class Windlass:
 
         Options:
           queue         where its jobs go; "default".
-          name          the task's name in the payload; the function's name.
+          name          the task's name in the payload; its module and function, "shop.jobs.send_mail".
           run           "loop" for `async def`, "thread" for `def`, or "process", which can be killed.
           timeout       time limit of one attempt; not with run="thread", because a thread cannot be killed.
           max_failures  how many failed attempts are retried, 10. The next failure makes the job dead.
@@ -292,7 +310,7 @@ class Windlass:
         return cast(TaskMaker, lambda function: self._declare(function, options))
 
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any, Any]:
-        name = options.get("name", getattr(function, "__name__", repr(function)))
+        name = options["name"] if "name" in options else default_name(function)
         with declaring(f"task {name!r}"):
             task: Task[..., Any, Any] = Task(self, function, name, options)
             self._registry.add_task(task)
@@ -329,8 +347,13 @@ class Windlass:
         return self._registry.handlers
 
     def find_task(self, name: str) -> Task[..., Any, Any] | None:
-        """The task of this name, or `None`."""
-        return self._registry.tasks.get(name)
+        """The task of this name, or `None`. The function's name alone is enough if one task of the app has it."""
+        return self._registry.find_task(name)
+
+    @property
+    def task_names(self) -> list[str]:
+        """All names that `find_task` finds a task for."""
+        return self._registry.task_names()
 
     # -- schedules -------------------------------------------------------------------------------
 
@@ -418,26 +441,26 @@ class Windlass:
     # -- queues and workers ----------------------------------------------------------------------
 
     def queues(self) -> list[str]:
-        """List the names of all queues in the server, and of all queues named in `layouts`.
+        """List the names of all queues of this namespace in the server, and of all queues named in `layouts`.
 
         The keys of another system's queue cannot be told from other keys, so such a queue is listed only if named.
         """
-        return self._with_named(self.run(list_queues))
+        return self._with_named(self.run(partial(list_queues, namespace=self.namespace)))
 
     async def aqueues(self) -> list[str]:
         """Awaitable `queues`."""
-        return self._with_named(await self.arun(list_queues))
+        return self._with_named(await self.arun(partial(list_queues, namespace=self.namespace)))
 
     def _with_named(self, found: list[str]) -> list[str]:
         return sorted({*found, *self._layout_names} - {"*"})
 
     def workers(self) -> list[WorkerRecord]:
         """List the workers that sent a heartbeat within the last minute, by name."""
-        return self.run(list_workers)
+        return self.run(partial(list_workers, namespace=self.namespace))
 
     async def aworkers(self) -> list[WorkerRecord]:
         """Awaitable `workers`."""
-        return await self.arun(list_workers)
+        return await self.arun(partial(list_workers, namespace=self.namespace))
 
     # -- bulk enqueue ----------------------------------------------------------------------------
 
@@ -621,11 +644,13 @@ async def _disconnect_when_loop_ends(session: Session) -> AsyncIterator[None]:
         session.disconnect()
 
 
-def _check_layouts(given: Mapping[str, str], seal: Seal = UNSEALED) -> dict[str, str]:
+def _check_layouts(given: Mapping[str, str], namespace: str = "", seal: Seal = UNSEALED) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise InvalidOption('layouts must map queue names to layout names, like {"thumbs": "workqueue"}')
     for queue, name in given.items():
-        make_layout(check_layout(name), "all" if queue == "*" else queue, seal=seal)  # checks the queue's name
+        make_layout(
+            check_layout(name), "all" if queue == "*" else queue, namespace=namespace, seal=seal
+        )  # checks the queue's name
     return dict(given)
 
 

@@ -30,7 +30,8 @@ from windlass.tasks.arguments import Arguments, Bound
 from windlass.tasks.call import TaskCall
 from windlass.tasks.context import Job
 from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
-from windlass.tasks.envelope import MAX_KEEP_S, MAX_TASK_NAME, around_arguments
+from windlass.tasks.envelope import MAX_KEEP_S, around_arguments
+from windlass.tasks.names import check_task_name, short_name
 from windlass.tasks.signature import Signature, parameters_of, takes_current
 from windlass.transport.subscription import FlowRunner
 from windlass.values.durations import Duration, milliseconds
@@ -145,7 +146,8 @@ class Task(Declaration[P, R], Generic[P, R, V]):
     """A function that you can call directly, or enqueue so that a worker calls it. Made by `@app.task`."""
 
     def __init__(self, app: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
-        self.arguments = Arguments(Signature(function), f"{name}()")
+        self.short_name = options.get("name") or short_name(function)
+        self.arguments = Arguments(Signature(function), f"{self.short_name}()")
         self.returns = _return_type(function)
         self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
         check_known(options, TaskOptions)
@@ -256,15 +258,6 @@ def _return_type(function: Callable[..., Any]) -> Any:
     except Exception:
         return Any
     return kind
-
-
-def check_task_name(name: object) -> str:
-    """Check a task name: printable text without spaces."""
-    if not isinstance(name, str) or not name.isprintable() or " " in name or not 1 <= len(name) <= MAX_TASK_NAME:
-        raise InvalidTask(f"{name!r} is not a task name: use 1 to {MAX_TASK_NAME} printable characters without spaces")
-    if name == "<lambda>":
-        raise InvalidTask("a lambda has no name of its own: pass name=…, or write a def")
-    return name
 
 
 def check_keep(length: Duration) -> float:

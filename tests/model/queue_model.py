@@ -6,6 +6,7 @@ is a list of (priority, turn) pairs, and each turn number is given out once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -306,6 +307,19 @@ class QueueModel:
                 count += 1
         return count
 
+    def claim(self, task: str, n: int) -> list[Entry]:
+        """The parked jobs of this task that the next lease must begin with."""
+        if self.paused:
+            return []
+        found = sorted((id for each, id in self.parked if each == task), key=str.encode)[:n]
+        self.parked -= {(task, id) for id in found}
+        claimed = [job for id in found if (job := self.scheduled.get(id)) and job.run_at == job.aside_until]
+        for job in claimed:
+            del self.scheduled[job.id]
+            job.run_at = 0
+            self._place(job)
+        return claimed
+
     def revive(self, id: str) -> bool:
         """Revive a dead or broken job."""
         if id in self.ready or id in self.scheduled or id in self.leased:
@@ -316,14 +330,16 @@ class QueueModel:
         self._place(Entry(id, job.data, job.priority, job.limits))
         return True
 
-    def lease(self, n: int, seconds: float, holder: str) -> list[Entry]:
-        """The jobs that must be leased now, in order."""
+    def lease(self, n: int, seconds: float, holder: str, claimed: Sequence[Entry] = ()) -> list[Entry]:
+        """The jobs that must be leased now, in order: claimed ones first."""
         if self.paused:
             return []
         chosen: list[Entry] = []
-        for job in sorted(self.ready.values(), key=lambda job: (job.priority, job.turn)):
+        for job in [*claimed, *sorted(self.ready.values(), key=lambda job: (job.priority, job.turn))]:
             if len(chosen) == n:
                 break
+            if job.id not in self.ready:
+                continue  # a claimed one, for the second time
             del self.ready[job.id]
             if self._is_past_expiry(job):
                 continue

@@ -7,6 +7,7 @@ are made at least (6,000 by default; a million takes about an hour), `WINDLASS_M
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,12 +23,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
+from tests.model.queue_model import DEFAULT_LIMITS, Change, Entry, QueueModel
 from tests.support.internals import perform, settle
 from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
+from windlass.storage.port import LeaseRequest
 from windlass.values.outcome import Broken, Crashed, Outcome, Snoozed, UnknownTask
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
@@ -189,7 +191,17 @@ class QueueMachine(RuleBasedStateMachine):
     def lease(self, n: int, seconds: int, holder: str | None) -> None:
         leases = self.queue.lease_many(n, seconds, holder=holder)
         self.model.upkeep()
-        expected = self.model.lease(n, seconds, holder or self._raw_holder())
+        self._compare(leases, self.model.lease(n, seconds, holder or self._raw_holder()))
+
+    @rule(n=st.integers(1, 4), seconds=LENGTHS, task=TASKS)
+    def claim(self, n: int, seconds: int, task: str) -> None:
+        """As a worker that knows this task."""
+        request = LeaseRequest(want=n, seconds=seconds, holder="w1", claims=(task,))
+        leases = perform(self.queue, lambda layout: layout.turn((), request)).leases
+        self.model.upkeep()
+        self._compare(leases, self.model.lease(n, seconds, "w1", self.model.claim(task, n)))
+
+    def _compare(self, leases: Sequence[Lease], expected: Sequence[Entry]) -> None:
         assert [lease.id for lease in leases] == [job.id for job in expected]
         for lease, job in zip(leases, expected, strict=True):
             assert (lease.data, lease.priority, lease.failures, lease.stalls, lease.snoozes, lease.suspect) == (

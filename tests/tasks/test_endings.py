@@ -124,7 +124,7 @@ def test_failure_handlers_that_cannot_be(here: Windlass, function: Any, options:
     with pytest.raises(InvalidTask) as caught:
         task.on_failure(**options)(function)
     assert told in str(caught.value)
-    assert "the failure handler of task 'go'" in str(caught.value)
+    assert f"the failure handler of task '{__name__}.go'" in str(caught.value)
     assert task.failure_handler is None
 
 

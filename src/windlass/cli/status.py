@@ -54,6 +54,8 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
                 queue |= {} if queue["error"] else _tags(app, queue["queue"])
             print_json(found)
         else:
+            if found["namespace"]:
+                click.echo(f"namespace {found['namespace']}")
             print_table(COLUMNS, _rows(found), "No queue is in use.")
             for problem in _all_problems(found):
                 click.echo(problem)
@@ -75,7 +77,12 @@ def survey(app: Windlass, names: tuple[str, ...] = ()) -> dict[str, Any]:
     except AccessDenied:  # a user with rights on one queue only
         workers = None
     found = [_survey_queue(app, name, workers) for name in names or app.queues()]
-    return {"time": time(), "workers": None if workers is None else len(workers), "queues": found}
+    return {
+        "time": time(),
+        "namespace": app.namespace or None,
+        "workers": None if workers is None else len(workers),
+        "queues": found,
+    }
 
 
 def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) -> dict[str, Any]:

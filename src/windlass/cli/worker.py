@@ -39,18 +39,23 @@ def _concurrency(given: object) -> int | None:
     return int(text)
 
 
+_OF_THE_APP = {
+    "--url": 'it uses the server of its app, from Windlass("redis://…") or WINDLASS_URL',
+    "--namespace": 'it uses the namespace of its app, from Windlass(namespace="…") or WINDLASS_NAMESPACE',
+}
+
+
 class _WorkerCommand(click.RichCommand):
-    """Explains why there is no `--url`, which all other commands have."""
+    """Explains why there is no `--url` and no `--namespace`, which all other commands have."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name != "--url":
+            if error.option_name not in _OF_THE_APP:
                 raise
             raise click.UsageError(
-                'worker has no --url: it uses the server of its app, from Windlass("redis://…") or WINDLASS_URL',
-                ctx,
+                f"worker has no {error.option_name}: {_OF_THE_APP[error.option_name]}", ctx
             ) from None
 
 

@@ -94,7 +94,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     """What a turn leases: up to `want` jobs, for `seconds`, to `holder`. The default leases nothing.
 
     `waiter` is registered to be woken if there is no job. With `only_if_registered`, nothing is leased to a holder that
-    the server does not know (any more).
+    the server does not know (any more). Parked jobs of the tasks `claims` are leased first.
     """
 
     want: int = 0
@@ -102,6 +102,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     holder: str | None = None
     waiter: str | None = None
     only_if_registered: bool = False
+    claims: tuple[str, ...] = ()
 
 
 NO_LEASES = LeaseRequest()
@@ -117,7 +118,8 @@ class Turn(Struct, frozen=True):
     they must not run, and are settled as they are. `broken_over_limit` counts the broken jobs that were released
     because the queue already has `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there
     were more than `max_dead`. `expired` has the ids of the jobs that were dropped because they expired before their
-    first attempt. `more`: the turn stopped at one of its limits, so the next one may find jobs at once.
+    first attempt. `more`: the turn stopped at one of its limits, so the next one may find jobs at once. `claimed_all`:
+    no parked job of the claimed tasks is left. `parked` counts the parked jobs when the turn began.
     """
 
     settled: tuple[bool, ...]
@@ -133,6 +135,8 @@ class Turn(Struct, frozen=True):
     dropped: int = 0
     expired: tuple[str, ...] = ()
     more: bool = False
+    claimed_all: bool = False
+    parked: int = 0
 
 
 class Beat(Struct, frozen=True):
@@ -362,6 +366,11 @@ class Layout(Protocol):
 
     def wake_channel(self, waiter: str) -> str:
         """The channel on which an idle waiter is woken."""
+        ...
+
+    @property
+    def parked_channel(self) -> str | None:
+        """The channel with the tasks of jobs that workers park, if the layout parks jobs."""
         ...
 
     def cancel_channel(self, holder: str) -> str:

@@ -106,6 +106,11 @@ class Declaration(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     @property
+    def kinds(self) -> list[Run]:
+        """Where its function and its failure handler run."""
+        return [each.run for each in (self, self.failure_handler) if each is not None]
+
+    @property
     def place(self) -> str:
         """Where the function is defined, for error messages."""
         return place_of(self.function)

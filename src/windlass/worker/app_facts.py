@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from windlass.storage.port import Capability
 from windlass.tasks.declaration import Declaration
 from windlass.values.job import Lease, Limits
 from windlass.worker.server_check import apply_allow_unsafe
+
+DIGEST_DIGITS = 12  # enough to tell the apps of one queue apart
+NAMES_IN_RECORD = 3  # enough for a person to recognise the app; a worker writes its record every few seconds
 
 GivenLimits = dict[str, int | float]  # some fields of `Limits`
 
@@ -28,6 +32,20 @@ class QueueFacts(Struct, frozen=True):
     given_limits: GivenLimits = {}
 
 
+class KnownTasks(Struct, frozen=True):
+    """The tasks of an app in short, for its worker's record: a digest of all names, empty without tasks, and a few."""
+
+    digest: str = ""
+    some: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, app: Windlass) -> KnownTasks:
+        """Sum up the tasks of an app."""
+        names = sorted(app.tasks)
+        digest = sha256("\n".join(names).encode()).hexdigest()[:DIGEST_DIGITS] if names else ""
+        return cls(digest, tuple(names[:NAMES_IN_RECORD]))
+
+
 class AppFacts(Struct, frozen=True):
     """The app's configuration, its own queues, and `elsewhere`: what it runs on any other queue (all its tasks).
 
@@ -38,6 +56,7 @@ class AppFacts(Struct, frozen=True):
     queues: dict[str, QueueFacts]
     elsewhere: QueueFacts
     given_limits: dict[str, GivenLimits] = {}
+    known: KnownTasks = KnownTasks()
 
     def of(self, queue: str) -> QueueFacts:
         """Return what the app runs on a queue."""
@@ -60,21 +79,32 @@ def describe(app: Windlass) -> dict[str, Any]:
         )
     apply_allow_unsafe(app)
     queues = {name: describe_queue(app, name) for name in app.own_queues()}
-    limits = {name: task.given_limits for name, task in app.tasks.items() if task.given_limits}
-    return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, ""), limits))}
+    limits = {name: task.given_limits for name in app.task_names if (task := app.find_task(name)) and task.given_limits}
+    facts = AppFacts(app.given, queues, describe_queue(app, ""), limits, KnownTasks.of(app))
+    return {"windlass": msgspec.to_builtins(facts)}
 
 
-def describe_queue(app: Windlass, name: str) -> QueueFacts:
-    """Return what an app runs on a queue: its handler, or all its tasks, because any queue may receive a call."""
+def describe_queue(app: Windlass, name: str, *, processes: bool = True) -> QueueFacts:
+    """Return what an app runs on a queue: its handler, or all its tasks, because any queue may receive a call.
+
+    Without `processes`, tasks that need one are left out.
+    """
     handler = app.handlers.get(name)
     declared: list[Declaration[..., Any]] = [handler] if handler else list(app.tasks.values())
     supported = not name or Capability.FAILURE_HANDLERS in app.layout(name).can
     limits = [each.failure_handler.limits for each in declared if supported and each.failure_handler is not None]
     return QueueFacts(
-        () if handler else tuple(app.tasks),
+        () if handler else tuple(_task_names(app, processes=processes)),
         max(limits, key=_forgiveness) if limits else None,
         handler.given_limits if handler else {},
     )
+
+
+def _task_names(app: Windlass, *, processes: bool) -> list[str]:
+    names = app.task_names
+    if processes:
+        return names
+    return [name for name in names if (task := app.find_task(name)) is not None and "process" not in task.kinds]
 
 
 def _forgiveness(limits: Limits) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from windlass.app import Windlass
 from windlass.errors import Undecodable
+from windlass.task import Task
 from windlass.tasks.arguments import holds_nan, without_values
 from windlass.tasks.context import Job
 from windlass.tasks.control import Failure, Retry, Snooze
@@ -92,7 +93,7 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
     if handler is not None:
         return _plan(lease, handler, None, 0.0, partial(handler.invoke, lease.data))
     envelope = read_envelope(lease.data)
-    task = app.tasks.get(envelope.task)
+    task = app.find_task(envelope.task)
     if task is None:
         return UnknownTask(lease, envelope.task)
     planned = _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
@@ -120,10 +121,10 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
             envelope = read_envelope(record.data)
         except Undecodable:
             return NoFailureHandler(lease)
-        name, declared = envelope.task, app.tasks.get(envelope.task)
-        if declared is None:
+        task = app.find_task(envelope.task)
+        if task is None:
             return UnknownTask(lease, envelope.task)
-        data = _arguments(app, envelope)
+        name, declared, data = task.name, task, _arguments(task, envelope)
     failure_handler = declared.failure_handler
     if failure_handler is None:
         return NoFailureHandler(lease)
@@ -141,9 +142,8 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
     )
 
 
-def _arguments(app: Windlass, envelope: Envelope) -> Any:
+def _arguments(task: Task[..., Any, Any], envelope: Envelope) -> Any:
     """Return the arguments by name, as the task would get them, or undecoded if they no longer fit the task."""
-    task = app.tasks[envelope.task]
     try:
         return task.arguments.defaults() | task.decode(envelope.args).arguments
     except Undecodable:

@@ -20,7 +20,7 @@ from windlass.transport import Flow, Session
 from windlass.values.boot_clock import awake
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
-from windlass.worker.app_facts import describe_queue
+from windlass.worker.app_facts import KnownTasks, describe_queue
 from windlass.worker.cancellations import listen_for_cancellations
 from windlass.worker.heartbeat import send_heartbeat
 from windlass.worker.ipc.slot_table import SlotTable
@@ -38,6 +38,7 @@ class Worker:
     def __init__(self, app: Windlass, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._known = KnownTasks.of(app)
         for queue in settings.queues:
             if "process" in kinds_on(app, queue):
                 raise InvalidOption(
@@ -116,6 +117,7 @@ class Worker:
             rss=process_info.rss(os.getpid()),
             stopping=self._stopping.is_set(),
             suspended=self._runner.suspended if self._runner else {},
+            known=self._known,
         )
 
     def _listen(self) -> None:
@@ -205,7 +207,7 @@ class _Heartbeat(threading.Thread):
             return True  # no worker can lease from a damaged queue, so its leases are safe
 
     def _beat(self, queue: str, *, register: bool = False) -> bool:
-        layout, facts = self._app.layout(queue), describe_queue(self._app, queue)
+        layout, facts = self._app.layout(queue), describe_queue(self._app, queue, processes=False)
         return self._app.run(
             lambda session: send_heartbeat(session, layout, self.holder, self._settings.lease, facts, register=register)
         )

@@ -9,10 +9,10 @@ from time import monotonic
 
 from msgspec import structs
 
+from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.storage.port import Call
 from windlass.transport.presence import FORGET_AFTER_S, beat, forget
-from windlass.transport.subscription import FlowRunner
 from windlass.values.worker_record import WorkerRecord
 
 log = logging.getLogger("windlass.worker")
@@ -23,7 +23,7 @@ DELETE_TIMEOUT_S = 2.0  # the record expires anyway, so a stopping worker does n
 
 
 async def keep_presence(
-    app: FlowRunner, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
+    app: Windlass, name: str, record: Callable[[], WorkerRecord], every: float, stopping: asyncio.Event
 ) -> None:
     """Publish a worker's record until this task is cancelled, then delete it. Errors are only logged.
 
@@ -35,7 +35,7 @@ async def keep_presence(
         while True:
             current = record()
             if last is None or _has_news(current, last) or monotonic() >= sent_at + current.every:
-                problem = await _perform(app, beat(current))
+                problem = await _perform(app, beat(current, app.namespace))
                 if problem:
                     level = logging.DEBUG if problem == last_problem else logging.WARNING  # warn once for each problem
                     log.log(level, "Worker %s cannot publish its presence; retrying: %s", name, problem)
@@ -63,17 +63,17 @@ async def _pause(seconds: float, stopping: asyncio.Event) -> None:
         pass
 
 
-async def _delete_record(app: FlowRunner, name: str) -> None:
+async def _delete_record(app: Windlass, name: str) -> None:
     try:
         async with asyncio.timeout(DELETE_TIMEOUT_S):
-            problem = await _perform(app, forget(name))
+            problem = await _perform(app, forget(name, app.namespace))
     except TimeoutError:
         problem = f"the server did not answer within {DELETE_TIMEOUT_S:g} s"
     if problem:
         log.info("Worker %s stays listed for %g s: %s", name, FORGET_AFTER_S, problem)
 
 
-async def _perform(app: FlowRunner, call: Call[bool]) -> str:
+async def _perform(app: Windlass, call: Call[bool]) -> str:
     try:
         await app.arun(lambda session: session.perform(call, 0.0))
     except WindlassError as error:

@@ -14,6 +14,7 @@ from windlass import __version__
 from windlass.storage.port import Layout
 from windlass.values.ids import random_id
 from windlass.values.worker_record import WorkerRecord
+from windlass.worker.app_facts import KnownTasks
 from windlass.worker.presence import IDLE_BEAT_FACTOR, MAX_BEAT_INTERVAL_S
 
 ISOLATED_SLOTS = 16  # suspects that run at a time: they must not wait for each other, but each costs a process
@@ -84,6 +85,7 @@ def worker_record(
     rss: int | None,
     stopping: bool,
     suspended: dict[str, str],
+    known: KnownTasks,
 ) -> WorkerRecord:
     """Build the record that a worker publishes."""
     return WorkerRecord(
@@ -99,6 +101,8 @@ def worker_record(
         rss=rss,
         state="stopping" if stopping else "working",
         suspended=suspended,
+        tasks_digest=known.digest,
+        tasks=known.some,
         every=min(settings.lease / BEATS_PER_LEASE, MAX_BEAT_INTERVAL_S) * (1 if running else IDLE_BEAT_FACTOR),
     )
 

@@ -91,8 +91,11 @@ class NativeLayout:
     )
     leftover_parts: tuple[str, ...] = ("idle", "state")
 
-    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN) -> None:
+    def __init__(
+        self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, namespace: str = ""
+    ) -> None:
         self.queue = check_name(queue)
+        self.namespace = namespace
         self.max_dead = max_dead
         self.max_broken = max_broken
         self._keys: dict[str, tuple[str, ...]] = {}  # script name → its keys
@@ -124,7 +127,7 @@ class NativeLayout:
         call = self._write(scripts.ENQUEUE, "enqueue", args, _read_statuses)
         # The script deletes kept results of earlier jobs with the same ids.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
-        return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
+        return structs.replace(call, keys=(*call.keys, *[self._result_key(id) for id in named]))
 
     def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
         return [("LPUSH", keys.queue_key(self.queue, "inbox"), job.data)]
@@ -163,8 +166,10 @@ class NativeLayout:
         for outcome in others:
             args += _pack_outcome(outcome, self.max_broken)
         args += self._pack_hand_overs(others)
+        if request.claims:
+            args += (len(request.claims), *request.claims)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
-        results = tuple(keys.result_key(self.queue, o.lease.id) for o in others if _keeps_result(o))
+        results = tuple(self._result_key(o.lease.id) for o in others if _keeps_result(o))
         if results:
             call = structs.replace(call, keys=call.keys + results)
         # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
@@ -173,7 +178,7 @@ class NativeLayout:
 
     def probe(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
-        found = tuple(keys.queue_key(self.queue, name) for name in names)
+        found = tuple(keys.queue_key(self.queue, name, self.namespace) for name in names)
         return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("probe"))
 
     def _pack_hand_overs(self, outcomes: Sequence[Outcome]) -> list[Argument]:
@@ -230,7 +235,7 @@ class NativeLayout:
             return None if not reply else Result(reply[:1] == b"d", reply[1:], reason)
 
         call = self._call(scripts.RESULT, "result", [], read)
-        return structs.replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
+        return structs.replace(call, keys=(*call.keys, self._result_key(id)))
 
     def failure(self, lease: Lease) -> JobRecord:
         return read_failure(self.queue, lease.data)
@@ -320,22 +325,24 @@ class NativeLayout:
         return self._call(scripts.TAGS, "tags", [cursor], read)
 
     def wake_channel(self, waiter: str) -> str:
-        return keys.wake_channel(waiter)
+        return keys.wake_channel(waiter, self.namespace)
+
+    @property
+    def parked_channel(self) -> str | None:
+        return keys.parked_channel(self.queue, self.namespace)
 
     def cancel_channel(self, holder: str) -> str:
-        return keys.cancel_channel(holder)
+        return keys.cancel_channel(holder, self.namespace)
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
         raise AssertionError("a native queue has no peers of another system")
 
     def event_channel(self, id: str) -> str:
-        return keys.event_channel(self.queue, id)
+        return keys.event_channel(self.queue, id, self.namespace)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
         _, flags, base, ids, data, metas, priorities, wait, swept, outbox, tick, lost, waiting, *rare = reply
-        dropped = rare[0] if rare else 0
-        expired = rare[1] if len(rare) > 1 else ()
-        more = len(rare) > 2
+        dropped, expired, more, claimed_all, parked = rare[0] if rare else (0, (), 0, 0, 0)
         leases: list[Lease] = []
         undecodable: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -371,7 +378,9 @@ class NativeLayout:
             flags.count(_RELEASED_BROKEN),
             dropped,
             tuple(str(id, "utf-8", "replace") for id in expired),
-            more,
+            more == 1,
+            claimed_all == 1,
+            parked,
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
@@ -405,8 +414,11 @@ class NativeLayout:
         """The keys of a script. The first one, `state`, is the same for all scripts."""
         found = self._keys.get(script.name)
         if found is None:
-            found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys)
+            found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys, self.namespace)
         return found
+
+    def _result_key(self, id: str) -> str:
+        return keys.result_key(self.queue, id, self.namespace)
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"

@@ -33,9 +33,15 @@ class SealedLayout(NativeLayout):
     """One queue in Windlass's own layout, with sealed payloads if the app has keys."""
 
     def __init__(
-        self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
+        self,
+        queue: str,
+        *,
+        max_dead: int = MAX_DEAD,
+        max_broken: int = MAX_BROKEN,
+        namespace: str = "",
+        seal: Seal = UNSEALED,
     ) -> None:
-        super().__init__(queue, max_dead=max_dead, max_broken=max_broken)
+        super().__init__(queue, max_dead=max_dead, max_broken=max_broken, namespace=namespace)
         self._seal = seal
         assert self.schedules is not None
         self.schedules = SealedSchedules(self.schedules, queue, seal)

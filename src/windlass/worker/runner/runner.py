@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from math import ceil, inf
 from time import monotonic
 
@@ -94,7 +95,20 @@ class Runner:
         kinds = kinds_on(self._app, queue)
         one_by_one = sum(self.executors[kind].capacity for kind in kinds) == 1
         lease = self._settings.lease
-        return QueueConsumer(self._app, queue, weight, kinds, holder, lease, self._notify, strictly=one_by_one)
+        known: Callable[[], Collection[str]] = tuple if queue in self._app.handlers else lambda: self._known_tasks
+        return QueueConsumer(
+            self._app, queue, weight, kinds, holder, lease, self._notify, strictly=one_by_one, known=known
+        )
+
+    @cached_property  # a task that is declared while the worker runs gets its parked jobs with the heartbeats
+    def _known_tasks(self) -> frozenset[str]:
+        """The names of the tasks that this runner knows and has slots for."""
+        tasks = {name: self._app.find_task(name) for name in self._app.task_names}
+        return frozenset(
+            name
+            for name, task in tasks.items()
+            if task is not None and all(self.executors[kind].capacity > 0 for kind in task.kinds)
+        )
 
     # -- life cycle --------------------------------------------------------------------------------
 
@@ -497,9 +511,7 @@ def kinds_on(app: Windlass, queue: str) -> frozenset[str]:
     handler = app.handlers.get(queue)
     tasks = list(app.tasks.values())
     declared = [handler] if handler else [task for task in tasks if task.queue == queue] or tasks
-    kinds = {each.run for each in declared} | {
-        each.failure_handler.run for each in declared if each.failure_handler is not None
-    }
+    kinds = {kind for each in declared for kind in each.kinds}
     return frozenset(kinds or {"loop"})
 
 

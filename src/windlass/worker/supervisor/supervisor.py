@@ -358,6 +358,7 @@ class Supervisor:
             finished=self._finished + sum(group.slot_table.finished for group in groups),
             rss=sum(size or 0 for size in sizes) or None,
             stopping=self._stopping.is_set(),
+            known=self._facts.known,
             suspended={queue: why for group in groups for queue, why in group.suspended.items()},
         )
 

@@ -348,6 +348,10 @@ class ForeignLayout:
     def wake_channel(self, waiter: str) -> str:
         return keys.wake_channel(self.name, self.queue)
 
+    @property
+    def parked_channel(self) -> str | None:
+        return None
+
     def cancel_channel(self, holder: str) -> str:
         return keys.cancel_channel(holder)
 

@@ -25,6 +25,8 @@
 --                keep_ms is how long to keep the result or failure for callers that ask for it; 0 keeps nothing
 --          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. It is added only if its parent's outcome was accepted.
+--          […] only if the caller claims parked jobs: t tasks that it knows, then their names. Their parked jobs are leased
+--              before the ready ones
 -- KEYS     after the queue's own: one for each result that may have to be kept, in the order of the outcomes
 -- returns  { the clock's reading, a digit for each outcome: 0 stale (the lease was lost), 1 accepted, 2 accepted and
 --            released because the queue has max_broken broken jobs already,
@@ -32,11 +34,12 @@
 --            ms until the next run time or end of a lease or -1, jobs taken back from lost holders,
 --            jobs in the outbox, ms until the next tick of a schedule or -1,
 --            1 if nothing was leased because the holder is not known, number of registered waiters,
---            and only if there were any: how many of the oldest dead jobs were dropped, ids of the jobs that expired,
---            1 if the turn stopped at one of its limits }
+--            and only if one of them is not 0 or empty: { how many of the oldest dead jobs were dropped, ids of the jobs that
+--            expired, 1 if the turn stopped at one of its limits, 1 if the caller has claimed all parked jobs of its tasks,
+--            parked jobs when the turn began } }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local FIRST_BATCH = 16 -- jobs that are read before their size is known
+local FIRST_BATCH = 16 -- jobs that are read before their size is known; also how many parked jobs a turn claims
 
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
 local lease_ms, wanted, max_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
@@ -47,6 +50,9 @@ local others = tonumber(ARGV[others_at])
 local lost = 0
 local dropped = 0
 local expired = {} -- ids
+local claimed -- ids and scores of parked jobs for the caller
+local claimed_all = false
+local by_priority = true -- the leased jobs are in order of priority
 local more = false -- whether this turn stopped at one of its limits: the next one may find jobs
 local repeated = begin_op()
 
@@ -54,12 +60,16 @@ local function turn_reply(flags, base, ids, data, metas, scores, wait, swept)
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
-    -- Jobs are leased in order of priority, so the first and the last tell. The answer to a repeated call may have gaps.
-    local same = not repeated and priority_of(scores[1]) == priority_of(scores[#ids])
+    -- Ready jobs are leased in order of priority, so the first and the last tell. The answer to a repeated call may have
+    -- gaps.
+    local same = not repeated and by_priority and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
-  return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE],
-    (dropped > 0 or #expired > 0 or more) and dropped or nil, (#expired > 0 or more) and expired or nil, more and 1 or nil }
+  local rare
+  if dropped > 0 or #expired > 0 or more or claimed_all or size[PARKED] > 0 then
+    rare = { dropped, expired, more and 1 or 0, claimed_all and 1 or 0, size[PARKED] }
+  end
+  return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE], rare }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
@@ -159,8 +169,10 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
   end
 
+  local claims_at = others_at + 2
   if others > 0 then
     local settle = {}
+    local announced = {} -- tasks
     local result_index = KEYS_OF_QUEUE -- index of the last used result key, after the queue's own keys
 
     -- Stores a result: a letter for how the job ended, then the result or message.
@@ -239,6 +251,10 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       call('PEXPIRE', PARKED, 2 * PARK_MS)
       place_again(id, m, due + PARK_MS + PARKED_FRACTION)
       publish_event(id, 'released')
+      if not announced[task] then
+        announced[task] = true
+        call('PUBLISH', PARKED_CHANNEL .. string.match(STATE, '{(.-)}'), task)
+      end
     end
 
     function settle.unhandled(id, m)
@@ -298,6 +314,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         size[OUTBOX] = size[OUTBOX] + 1
       end
     end
+    claims_at = at + 1
   end
 
   -------------------------------------------------------------------------------------------------
@@ -372,6 +389,29 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       end
     end
   end
+
+  -------------------------------------------------------------------------------------------------
+  -- Claim: parked jobs of tasks that the caller knows. It leases them below, before the ready ones: as ready jobs they could
+  -- go to a worker that does not know them, again and again.
+
+  local tasks = tonumber(ARGV[claims_at]) or 0
+  if tasks > 0 and wanted > 0 and not (state.paused or caller_is_lost)
+      and (ARGV[9] ~= '1' or call('ZSCORE', HOLDERS, holder)) then
+    -- uses here parked
+    local limit, found = math.min(wanted, FIRST_BATCH), {}
+    local budget = limit
+    for i = claims_at + 1, claims_at + tasks do
+      budget = budget - take_parked(ARGV[i], budget, function(id, m)
+        m.seq = 0
+        save_or_delete_meta(id, m, false)
+        found[#found + 1] = id
+        found[#found + 1] = string.format('%.0f', m.priority * PRIORITY_STEP + next_seq())
+      end)
+    end
+    changed = changed or budget < limit
+    claimed_all = budget > 0
+    if #found > 0 then claimed, by_priority = found, false end
+  end
 end
 
 for name in pairs(settled_holders) do drop_holder_if_done(name) end
@@ -388,7 +428,7 @@ elseif not (state.paused or caller_is_lost) then
   local read, bytes, piece = 0, 0, FIRST_BATCH
   while #ids < wanted and bytes < MAX_REPLY_BYTES and #expired < MAX_ITEMS do
     local asked = math.min(wanted - #ids, piece)
-    local popped = call('ZPOPMIN', READY, asked)
+    local popped = claimed or call('ZPOPMIN', READY, asked)
     if #popped == 0 then break end
     changed = true
     local names, taken = {}, #ids
@@ -415,7 +455,8 @@ elseif not (state.paused or caller_is_lost) then
         call('HDEL', META, names[i]) -- an index entry without a job
       end
     end
-    if #names < asked then break end
+    if not claimed and #names < asked then break end
+    claimed = nil
     piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * read / (bytes + read + 1))))
   end
   more = more or #expired >= MAX_ITEMS or bytes >= MAX_REPLY_BYTES
