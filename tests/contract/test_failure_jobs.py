@@ -72,7 +72,6 @@ def test_a_failed_job_becomes_a_job_for_the_handler(catching: Queue) -> None:
         3,
         failures=2,
         limits=Limits(4, 1, 7.0, 300.0),
-        marks=LIMITED,
         reason="failed",
         message="user deleted — für immer",
         died_at=record.died_at,
