@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,7 +10,6 @@ from msgspec import Struct
 
 from windlass.app import AppConfig, Windlass
 from windlass.errors import InvalidOption
-from windlass.storage.port import Capability
 from windlass.tasks.declaration import Declaration
 from windlass.values.job import Limits
 from windlass.worker.server_check import apply_allow_unsafe
@@ -23,15 +23,19 @@ class QueueFacts(Struct, frozen=True):
 
 
 class AppFacts(Struct, frozen=True):
-    """The app's configuration, its own queues, and `elsewhere`: what it runs on any other queue (all its tasks)."""
+    """The app's configuration, its own queues, and what it runs: on a queue with a handler, and on any other queue.
+
+    The names of the tasks stand here once, whatever the number of queues: a worker may serve thousands.
+    """
 
     app: AppConfig
-    queues: dict[str, QueueFacts]
+    queues: tuple[str, ...]
+    handlers: dict[str, QueueFacts]
     elsewhere: QueueFacts
 
     def of(self, queue: str) -> QueueFacts:
-        """Return what the app runs on a queue."""
-        return self.queues.get(queue, self.elsewhere)
+        """Return what the app runs on a queue: its handler, or all tasks, because any queue may receive a call."""
+        return self.handlers.get(queue, self.elsewhere)
 
 
 def describe(app: Windlass) -> dict[str, Any]:
@@ -42,17 +46,20 @@ def describe(app: Windlass) -> dict[str, Any]:
             '`if __name__ == "__main__":`'
         )
     apply_allow_unsafe(app)
-    queues = {name: describe_queue(app, name) for name in app.own_queues()}
-    return {"windlass": msgspec.to_builtins(AppFacts(app.given, queues, describe_queue(app, "")))}
+    return {"windlass": msgspec.to_builtins(facts_of(app))}
 
 
-def describe_queue(app: Windlass, name: str) -> QueueFacts:
-    """Return what an app runs on a queue: its handler, or all its tasks, because any queue may receive a call."""
-    handler = app.handlers.get(name)
-    declared: list[Declaration[..., Any]] = [handler] if handler else list(app.tasks.values())
-    supported = not name or Capability.FAILURE_HANDLERS in app.layout(name).can
-    limits = [each.failure_handler.limits for each in declared if supported and each.failure_handler is not None]
-    return QueueFacts(() if handler else tuple(app.tasks), max(limits, key=_forgiveness) if limits else None)
+def facts_of(app: Windlass) -> AppFacts:
+    """Return what an app runs, and where."""
+    handlers = {queue: QueueFacts((), _failure_limits([handler])) for queue, handler in app.handlers.items()}
+    elsewhere = QueueFacts(tuple(app.tasks), _failure_limits(app.tasks.values()))
+    return AppFacts(app.given, tuple(app.own_queues()), handlers, elsewhere)
+
+
+def _failure_limits(declared: Iterable[Declaration[..., Any]]) -> Limits | None:
+    """The largest limits of these failure handlers, or None. `send_heartbeat` skips layouts that have none."""
+    limits = [each.failure_handler.limits for each in declared if each.failure_handler is not None]
+    return max(limits, key=_forgiveness) if limits else None
 
 
 def _forgiveness(limits: Limits) -> tuple[int, int]:

@@ -20,12 +20,12 @@ from windlass.transport import Flow, Session
 from windlass.values.boot_clock import awake
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
-from windlass.worker.app_facts import describe_queue
+from windlass.worker.app_facts import QueueFacts, facts_of
 from windlass.worker.cancellations import listen_for_cancellations
 from windlass.worker.heartbeat import send_heartbeat
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.presence import keep_presence
-from windlass.worker.runner.runner import Runner, kinds_on
+from windlass.worker.runner.runner import Runner, kinds_by_queue
 from windlass.worker.server_check import check_server
 from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, Settings, lease_on, worker_record
 
@@ -39,7 +39,7 @@ class Worker:
         self._app = app
         self._settings = settings
         for queue in settings.queues:
-            if "process" in kinds_on(app, queue):
+            if "process" in kinds_by_queue(app, [queue])[queue]:
                 raise InvalidOption(
                     f'queue {queue!r} has a task with run="process", and a worker inside another program has no child '
                     "processes: start `windlass worker module:app` for this queue, or leave the queue out"
@@ -158,18 +158,19 @@ class _Heartbeat(threading.Thread):
 
     def register(self) -> None:
         """Register the holder on every queue."""
+        facts = facts_of(self._app)
         for queue in self._settings.queues:
             try:
-                self._beat(queue, register=True)
+                self._beat(queue, facts.of(queue), register=True)
             except KeyConflict as error:
                 log.error("Queue %s cannot be used, going on with the others: %s", queue, error)
         self._kept_at = awake()
 
     def run(self) -> None:
         while not self._pause():
-            asked_at = awake()
+            asked_at, facts = awake(), facts_of(self._app)  # anew: tasks may have been declared since
             try:
-                if all([self._beat_safely(queue) for queue in self._settings.queues]):  # noqa: C419  # no short cut
+                if all([self._beat_safely(queue, facts.of(queue)) for queue in self._settings.queues]):  # noqa: C419  # no short cut
                     self._kept_at = asked_at
                     continue
             except WindlassError as error:
@@ -197,15 +198,15 @@ class _Heartbeat(threading.Thread):
             log.warning("Cannot register holder %s; retrying with the next heartbeat: %s", self.holder, error)
         self._on_lost()
 
-    def _beat_safely(self, queue: str) -> bool:
+    def _beat_safely(self, queue: str, facts: QueueFacts) -> bool:
         try:
-            return self._beat(queue)
+            return self._beat(queue, facts)
         except KeyConflict as error:
             log.error("Queue %s cannot be used: %s", queue, error)
             return True  # no worker can lease from a damaged queue, so its leases are safe
 
-    def _beat(self, queue: str, *, register: bool = False) -> bool:
-        layout, facts = self._app.layout(queue), describe_queue(self._app, queue)
+    def _beat(self, queue: str, facts: QueueFacts, *, register: bool = False) -> bool:
+        layout = self._app.layout(queue)
         return self._app.run(
             lambda session: send_heartbeat(session, layout, self.holder, self._settings.lease, facts, register=register)
         )

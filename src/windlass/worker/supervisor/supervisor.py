@@ -30,7 +30,7 @@ from windlass.worker.logs import make_logs_nonblocking
 from windlass.worker.presence import keep_presence
 from windlass.worker.reclaim import Decide, all_held, reclaim
 from windlass.worker.server_check import check_server, export_allow_unsafe
-from windlass.worker.settings import BEATS_PER_LEASE, Settings, worker_record
+from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, Settings, worker_record
 from windlass.worker.supervisor.code_watch import check_can_watch, watch_code
 from windlass.worker.supervisor.forkserver import Ending, ForkServer
 from windlass.worker.supervisor.heartbeats import Heartbeats
@@ -184,8 +184,9 @@ class Supervisor:
             raise InvalidOption(
                 f"{self._target} declares no task and no handler: declare one with @app.task or @app.handler"
             )
+        own = set(facts.queues)
         for name in settings.queues:
-            if name not in facts.queues:
+            if name not in own:
                 text = "Queue %s has no task, handler or schedule in %s: the worker runs only calls that are sent there"
                 log.warning(text, name, self._target)
         return settings if settings.queues else msgspec.structs.replace(settings, queues=dict.fromkeys(facts.queues, 1))
@@ -321,7 +322,13 @@ class Supervisor:
 
     async def _reclaim(self, group: RunnerGroup, ending: Ending) -> None:
         decide = judge(group, ending)
-        await asyncio.gather(*(self._reclaim_queue(group, queue, decide) for queue in group.settings.queues))
+        at_once = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+
+        async def reclaim_queue(queue: str) -> None:
+            async with at_once:
+                await self._reclaim_queue(group, queue, decide)
+
+        await asyncio.gather(*map(reclaim_queue, group.settings.queues))
 
     async def _reclaim_queue(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
         try:
