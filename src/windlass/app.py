@@ -378,7 +378,8 @@ class Windlass:
           name          the worker's name; a generated one.
           allow_unsafe  start on a server that may lose jobs (see `windlass doctor`).
 
-        Tasks with run="process" are refused. Raises `InvalidOption`.
+        It has no child processes: jobs of tasks with run="process" wait for `windlass worker`, and a queue that has
+        only such tasks is left out, or refused if you name it. Raises `InvalidOption`.
         """
         from windlass.worker.in_process import Worker  # imported here: producers never need it
         from windlass.worker.settings import Settings, worker_name
@@ -401,7 +402,7 @@ class Windlass:
             grace=milliseconds(grace, "grace", most=86400) / 1000,
             allow_unsafe=check_flag(allow_unsafe, "allow_unsafe"),
         )
-        return Worker(self, settings)
+        return Worker(self, settings, queues_are_chosen=queues is not None)
 
     def own_queues(self) -> list[str]:
         """The queues that this app has tasks, handlers or schedules for."""

@@ -317,7 +317,7 @@ def test_tasks_need_an_app(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def digest(shop: str, app: Windlass, queue: Queue) -> Iterator[str]:
     app.schedules.add("digest", (QUEUE, b'{"task": "welcome"}'), cron="0 9 * * *", zone="Europe/Berlin")
     yield "digest"
-    app.schedules.delete("digest", QUEUE)
+    app.schedules.delete(QUEUE, "digest")
 
 
 def test_schedules_are_listed(digest: str) -> None:
@@ -355,9 +355,9 @@ def test_a_schedule_is_run_now(digest: str, queue: Queue) -> None:
 
 def test_a_schedule_is_deleted_when_one_agrees(digest: str, app: Windlass) -> None:
     refused(CliRunner().invoke(main, ["schedules", "delete", QUEUE, digest], input="n\n"), 1, "Delete schedule digest")
-    assert app.schedules.get(digest, QUEUE) is not None
+    assert app.schedules.get(QUEUE, digest) is not None
     assert run("schedules", "delete", QUEUE, digest, "--yes").exit_code == 0
-    assert app.schedules.get(digest, QUEUE) is None
+    assert app.schedules.get(QUEUE, digest) is None
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "delete"])

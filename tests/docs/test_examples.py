@@ -60,7 +60,7 @@ def test_the_shop_as_its_first_lines_say(server: Server) -> None:
         assert thumbnail.startswith(b"P6\n50 40\n255\n")
         assert len(thumbnail) == len(b"P6\n50 40\n255\n") + 50 * 40 * 3
     with Windlass(server.url) as app:
-        assert app.schedules.delete("heartbeat", "shop-orders")
+        assert app.schedules.delete("shop-orders", "heartbeat")
         for name in ("shop-orders", "shop-media", "shop-mail"):
             assert app.queue(name).counts().waiting == 0
             app.queue(name).purge()

@@ -56,7 +56,7 @@ def list_(app: Windlass, queues: tuple[str, ...], with_data: bool, as_json: bool
 def pause(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Pause a schedule: it enqueues no job until it is resumed."""
     _check(app, queue, name)
-    changed = app.schedules.pause(name, queue)
+    changed = app.schedules.pause(queue, name)
     if as_json:
         print_json({"queue": queue, "name": name, "paused": True, "changed": changed})
     else:
@@ -70,7 +70,7 @@ def pause(app: Windlass, queue: str, name: str, as_json: bool) -> None:
 def resume(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Resume a schedule: it enqueues its next job at its next time from now."""
     _check(app, queue, name)
-    changed = app.schedules.resume(name, queue)
+    changed = app.schedules.resume(queue, name)
     if as_json:
         print_json({"queue": queue, "name": name, "paused": False, "changed": changed})
     else:
@@ -83,7 +83,7 @@ def resume(app: Windlass, queue: str, name: str, as_json: bool) -> None:
 @with_server
 def run(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Enqueue the job of a schedule now, even if the schedule is paused."""
-    receipt = app.schedules.run_now(name, queue)
+    receipt = app.schedules.run_now(queue, name)
     if receipt is None:
         raise _missing(queue, name)
     if as_json:
@@ -105,7 +105,7 @@ def delete(app: Windlass, queue: str, name: str, yes: bool, as_json: bool) -> No
     _check(app, queue, name)
     if not yes:
         click.confirm(f"Delete schedule {name} of queue {queue}?", abort=True, err=True)
-    app.schedules.delete(name, queue)
+    app.schedules.delete(queue, name)
     if as_json:
         print_json({"queue": queue, "name": name, "deleted": True})
     else:
@@ -113,7 +113,7 @@ def delete(app: Windlass, queue: str, name: str, yes: bool, as_json: bool) -> No
 
 
 def _check(app: Windlass, queue: str, name: str) -> None:
-    if app.schedules.get(name, queue) is None:
+    if app.schedules.get(queue, name) is None:
         raise _missing(queue, name)
 
 

@@ -49,11 +49,27 @@ def describe(app: Windlass) -> dict[str, Any]:
     return {"windlass": msgspec.to_builtins(facts_of(app))}
 
 
-def facts_of(app: Windlass) -> AppFacts:
-    """Return what an app runs, and where."""
+def facts_of(app: Windlass, *, with_processes: bool = True) -> AppFacts:
+    """Return what an app runs, and where. Without processes, it knows no task that needs one."""
     handlers = {queue: QueueFacts((), _failure_limits([handler])) for queue, handler in app.handlers.items()}
-    elsewhere = QueueFacts(tuple(app.tasks), _failure_limits(app.tasks.values()))
-    return AppFacts(app.given, tuple(app.own_queues()), handlers, elsewhere)
+    tasks = tuple(name for name, task in app.tasks.items() if with_processes or not is_for_processes(task))
+    return AppFacts(
+        app.given, tuple(app.own_queues()), handlers, QueueFacts(tasks, _failure_limits(app.tasks.values()))
+    )
+
+
+def is_for_processes(declared: Declaration[..., Any]) -> bool:
+    """Whether the function or its failure handler has run="process"."""
+    handler = declared.failure_handler
+    return declared.run == "process" or (handler is not None and handler.run == "process")
+
+
+def needs_processes(app: Windlass, queue: str) -> bool:
+    """Whether a queue is of no use to a worker without processes: its handler or all of its tasks need one."""
+    if (handler := app.handlers.get(queue)) is not None:
+        return is_for_processes(handler)
+    own = [task for task in app.tasks.values() if task.queue == queue]
+    return bool(own) and all(map(is_for_processes, own))
 
 
 def _failure_limits(declared: Iterable[Declaration[..., Any]]) -> Limits | None:

@@ -99,6 +99,8 @@ class Runner:
         self._wakeups = Wakeups(app, self.consumers.values(), self._notify)
 
     def _consumer(self, queue: str, weight: int, kinds: frozenset[str], holder: str) -> QueueConsumer:
+        # A kind without slots, such as "process" inside another program, must not stop the others.
+        kinds = frozenset(kind for kind in kinds if self.executors[kind].capacity > 0) or kinds
         one_by_one = sum(self.executors[kind].capacity for kind in kinds) == 1
         lease = self._settings.lease
         return QueueConsumer(self._app, queue, weight, kinds, holder, lease, self._notify, strictly=one_by_one)
