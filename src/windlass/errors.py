@@ -6,6 +6,7 @@
     │   ├── InvalidId                        a job id
     │   ├── InvalidPayload                   data that is not bytes
     │   ├── PayloadTooLarge                  data over the limit
+    │   ├── NoSuchQueue                      a pattern that no queue matches
     │   ├── InvalidOption                    priority, counts, flags, durations, URLs
     │   ├── InvalidTime                      a run_at or delay that is not a valid time
     │   ├── InvalidTask                      a task, handler or schedule that cannot be declared so
@@ -60,6 +61,10 @@ class InvalidInput(WindlassError, ValueError):
 
 class InvalidName(InvalidInput):
     """A queue or holder name that is not `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`."""
+
+
+class NoSuchQueue(InvalidInput):
+    """No queue has a name of this pattern."""
 
 
 class InvalidId(InvalidInput):

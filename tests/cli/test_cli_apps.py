@@ -328,7 +328,7 @@ def test_schedules_are_listed(digest: str) -> None:
     assert "data" not in found
     (with_data,) = told(run("schedules", "list", QUEUE, "--data", "--json"))
     assert with_data["data"] == {"json": {"task": "welcome"}}
-    assert told(run("schedules", "list", "other", "--json")) == []
+    assert json.loads(run("schedules", "list", "other", "--json").stdout) == []
     shown = run("schedules", "list").stdout
     assert "0 9 * * * Europe/Berlin" in shown
     assert " on " in shown
@@ -416,6 +416,7 @@ def test_ctrl_c_twice_gives_back_what_runs(shop: str, app: Windlass, queue: Queu
     ("words", "code", "complaint"),
     [
         (["--queue", "no good"], 2, "is not a queue name"),
+        (["--queue", "mail-*"], 3, "no queue of shop_jobs:app matches 'mail-*': it has cli-"),
         (["--queue", "a=0"], 2, "weight"),
         (["--queue", "a=x"], 2, "weight"),
         (["--queue", "a", "--queue", "a=2"], 2, "twice"),

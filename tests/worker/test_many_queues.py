@@ -71,3 +71,12 @@ def test_a_worker_with_thousands_of_queues_starts_and_runs_their_jobs(shop: Work
     shop.journal.wait(len(ids), "done")
     assert set(shop.journal.ids("done")) == ids
     worker.stop()
+
+
+def test_a_pattern_chooses_queues_of_the_app_and_a_typo_is_told(shop: Workshop) -> None:
+    worker = shop.start("many_queues", queues={"own-19*": 2, "own-199": 5, "onw-1": 1}, lease=FOREVER_S)
+    expected = {f"own-{number}": 2 for number in range(QUEUES) if str(number).startswith("19")}
+    shop.wait(lambda: bool(shop.app.workers()), "the worker's record")
+    assert shop.app.workers()[0].queues == expected | {"own-199": 5, "onw-1": 1}
+    assert "Queue onw-1 has no task, handler or schedule" in worker.log
+    assert "Did you mean 'own-1'" in worker.log

@@ -12,6 +12,8 @@ from windlass.cli.exit_codes import NotFound
 from windlass.cli.job_list import payload
 from windlass.cli.options import Command, json_option, option_of, queues_argument, yes_option
 from windlass.cli.output import as_object, format_relative, print_json, print_table
+from windlass.cli.queue_names import check_in_use, chosen_queues
+from windlass.values.name_patterns import is_pattern
 from windlass.values.schedule import Cron, ScheduleRecord
 
 COLUMNS = ("queue", "name", "when", "state", "next", "last", "fired", "dropped", "missed")
@@ -42,11 +44,12 @@ def schedules() -> None:
 @with_server
 def list_(app: Windlass, queues: tuple[str, ...], with_data: bool, as_json: bool) -> None:
     """List the schedules of all queues, or of the queues that you name."""
-    found = [record for queue in queues or app.queues() for record in app.schedules.list(queue)]
+    found = [record for queue in chosen_queues(app, queues) for record in app.schedules.list(queue)]
     if as_json:
         print_json([_facts(record, with_data) for record in found])
     else:
         print_table(COLUMNS, [_row(record) for record in found], "No queue has a schedule.")
+    check_in_use(app, [name for name in queues if not is_pattern(name)])
 
 
 @schedules.command()

@@ -21,7 +21,7 @@ _option = option_of("worker")
 
 
 def _queue(given: str) -> tuple[str, int]:
-    """A name and a weight, from `emails` or `emails=3`."""
+    """A name or a pattern, and a weight, from `emails`, `emails=3` or `mail-*`."""
     name, _, weight = given.partition("=")
     try:
         return name, check_whole(int(weight) if weight.isdecimal() else weight or 1, "weight", 1, 1000)
@@ -63,7 +63,8 @@ class _WorkerCommand(click.RichCommand):
     type=_queue,
     metavar="NAME[=WEIGHT]",
     multiple=True,
-    help="Work on this queue only. May be repeated. By default, all queues of the app.",
+    help="Work on this queue only, or on the app's queues of a pattern, such as 'mail-*'. May be repeated. By default, "
+    "all queues of the app.",
 )
 @_option(
     "--concurrency",

@@ -23,7 +23,10 @@ SAFE_LEASE_SHARE = 0.85  # without a heartbeat for this share of the lease, jobs
 
 
 class Settings(Struct, frozen=True):
-    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the upper limit."""
+    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the upper limit.
+
+    The supervisor replaces patterns among the names of `queues` by the app's own queues.
+    """
 
     name: str
     queues: dict[str, int]
