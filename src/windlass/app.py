@@ -29,6 +29,7 @@ from windlass.storage.native.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABL
 from windlass.storage.port import Capability, Layout
 from windlass.task import Handler, Task, TaskMaker, TaskOptions
 from windlass.tasks.call import TaskCall
+from windlass.tasks.codec import Codec, Decode, Encode
 from windlass.tasks.declaration import (
     HandlerOptions,
     OnException,
@@ -117,6 +118,8 @@ class Windlass:
                       worker never runs a payload that none of them opens. Default: `WINDLASS_SIGNING_KEYS` and
                       `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64").
       allow_eviction  use a server that may evict keys, and so lose jobs, when its memory is full.
+      encode, decode  carry arguments and results of your own types: `encode(value)` returns plain values, and
+                      `decode(type, plain)` makes the value again. pydantic models need neither.
 
     Close it with `close` or `aclose`, or use it as a context manager. Every blocking method `x` has an awaitable
     twin `ax`.
@@ -139,6 +142,8 @@ class Windlass:
         durability: str | Mapping[str, str] | None = None,
         signing_keys: Mapping[str, bytes] | None = None,
         encryption_keys: Mapping[str, bytes] | None = None,
+        encode: Encode | None = None,
+        decode: Decode | None = None,
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: omit it to use the embedded server")
@@ -152,6 +157,7 @@ class Windlass:
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self.max_broken = check_whole(max_broken, "max_broken", 1, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
+        self.codec = Codec(encode, decode)
         self.on_exception = check_on_exception(on_exception)
         self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
@@ -234,7 +240,7 @@ class Windlass:
 
         `returns` is the type that `result` decodes the value to. The server is not asked whether the job exists.
         """
-        return JobHandle(self.layout(queue), self, id, returns=returns)
+        return JobHandle(self.layout(queue), self, id, returns=returns, codec=self.codec)
 
     def hand_over(self, parent: str, call: TaskCall) -> HandOver:
         """Check a call that a running job of the queue `parent` hands over, and build its job."""

@@ -28,6 +28,7 @@ from windlass.storage.capabilities import need
 from windlass.storage.port import Capability, Layout
 from windlass.tasks.arguments import Arguments, Bound
 from windlass.tasks.call import TaskCall
+from windlass.tasks.codec import Codec
 from windlass.tasks.context import Job
 from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
 from windlass.tasks.envelope import MAX_KEEP_S, MAX_TASK_NAME, around_arguments
@@ -78,6 +79,9 @@ class TaskApp(FlowRunner, Protocol):
     def queue_defaults(self, name: str) -> QueueOptions: ...
 
     @property
+    def codec(self) -> Codec: ...
+
+    @property
     def on_exception(self) -> OnException: ...
 
     @property
@@ -121,7 +125,14 @@ class Sender(Generic[P, V]):
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
         returns, keeps = self._task.returns, self._keep > 0
         return JobHandle(
-            self._layout, self._app, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps
+            self._layout,
+            self._app,
+            receipt.id,
+            receipt.status,
+            receipt.durability,
+            returns=returns,
+            keeps=keeps,
+            codec=self._app.codec,
         )
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
@@ -145,9 +156,10 @@ class Task(Declaration[P, R], Generic[P, R, V]):
     """A function that you can call directly, or enqueue so that a worker calls it. Made by `@app.task`."""
 
     def __init__(self, app: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
-        self.arguments = Arguments(Signature(function), f"{name}()")
+        self.arguments = Arguments(Signature(function), f"{name}()", app.codec)
         self.returns = _return_type(function)
-        self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
+        self.codec = app.codec
+        self.read_result: Callable[[bytes], Any] = app.codec.decoder(self.returns).decode
         check_known(options, TaskOptions)
         self.app = app
         self.name = check_task_name(name)
