@@ -7,6 +7,7 @@ import atexit
 import os
 import threading
 import weakref
+from asyncio.events import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from inspect import iscoroutine
@@ -41,6 +42,7 @@ from windlass.tasks.declaration import (
 from windlass.tasks.registry import Registry
 from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
 from windlass.transport.errors import ConnectFailed, WireLost, public_error
+from windlass.transport.loop_check import warn_of_blocking
 from windlass.transport.presence import list_queues, list_workers
 from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.values.durations import Duration, milliseconds
@@ -492,6 +494,8 @@ class Windlass:
 
     def run(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow in this thread. Raises public errors only."""
+        if _get_running_loop() is not None:
+            warn_of_blocking()
         session = self._session()
         try:
             return self._blocking.run(flow(session))

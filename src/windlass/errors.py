@@ -38,6 +38,8 @@
         ├── ServerBinaryMissing              no valkey-server or redis-server was found
         └── ServerWillNotStart               the server process did not come up
 
+One class is no error: `BlockingCallWarning` tells of a blocking verb inside an event loop.
+
 Each message says what happened, to which queue or job, and what to do next. After a connection error the class says
 whether the operation happened: `NotApplied` (no) or `OutcomeUnknown` (maybe).
 """
@@ -234,3 +236,7 @@ class ServerBinaryMissing(EmbeddedError):
 
 class ServerWillNotStart(EmbeddedError):
     """The embedded server was started, but did not come up."""
+
+
+class BlockingCallWarning(UserWarning):
+    """A blocking verb was called inside a running event loop: await the verb with an `a` in front instead."""
