@@ -149,7 +149,11 @@ class _WorkerCommand(click.RichCommand):
 @_option("--log-jobs", is_flag=True, help="Log each finished job and its duration.")
 @layout_option
 @_option("--log-arguments", is_flag=True, help="Log the payloads of jobs, with all arguments.")
-@_option("--watch", is_flag=True, help="Restart the processes when a file of the program changes.")
+@_option(
+    "--watch",
+    is_flag=True,
+    help="Restart the processes when a file of the program changes. Needs the package watchfiles.",
+)
 @_option(
     "--allow-unsafe",
     is_flag=True,
