@@ -449,6 +449,14 @@ def test_jobs_of_an_empty_queue(run: Run) -> None:
     refused(result, 3, "not in use")
 
 
+def test_a_broken_job_explains_its_state(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"x", id="a")
+    lease = queue.lease(600)
+    assert lease is not None
+    perform_call(queue, layout_of(queue).turn([Broken(lease, "not JSON")]))
+    assert "broken: no worker can decode its payload, so it never ran" in run("jobs", NAME, "a").stdout
+
+
 def test_one_job_whole(run: Run, queue: Queue) -> None:
     queue.enqueue(b'{"task": "welcome"}', id="a", max_failures=7)
     lease = queue.lease(600)

@@ -81,9 +81,7 @@ def test_the_first_steps_of_the_readme(server: Server, client: redis.Redis, tmp_
     (tmp_path / "jobs.py").write_text(module)
     folder = os.path.dirname(sys.executable)
     variables = os.environ | {"WINDLASS_URL": server.url, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    with subprocess.Popen(
-        shlex.split(start_worker), cwd=tmp_path, env=variables, stderr=subprocess.PIPE
-    ) as worker:
+    with subprocess.Popen(shlex.split(start_worker), cwd=tmp_path, env=variables, stderr=subprocess.PIPE) as worker:
         try:
             subprocess.run(enqueue, shell=True, cwd=tmp_path, env=variables, check=True)
             assert worker.stderr is not None

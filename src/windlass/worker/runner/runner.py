@@ -366,7 +366,8 @@ class Runner:
 
         Otherwise a queue that was idle would get all turns until its count catches up.
         """
-        idle, busy = [], []
+        idle: list[QueueConsumer] = []
+        busy: list[QueueConsumer] = []
         for each in self.consumers.values():
             (idle if each.poll.looks_empty or each.guard.suspended else busy).append(each)
         least = min((each.served for each in busy), default=0.0)
