@@ -8,7 +8,7 @@ from windlass.queue import Queue
 from windlass.task import Handler, Task
 from windlass.tasks.call import TaskCall
 from windlass.tasks.context import Job
-from windlass.tasks.control import Failure, Retry
+from windlass.tasks.control import Failure, Retry, Snooze
 from windlass.tasks.signature import current
 from windlass.values.audit import Audit
 from windlass.values.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status, TagCounts
@@ -33,6 +33,7 @@ __all__ = [
     "RawJob",
     "Receipt",
     "Retry",
+    "Snooze",
     "State",
     "Status",
     "TagCounts",

@@ -101,15 +101,15 @@ class Windlass:
     Options:
       home            data folder of the embedded server; `WINDLASS_HOME` sets the default.
       retry_for       how long a call is retried while the server cannot be used, 10 s by default; then it raises.
-      call_timeout    how long one attempt of a call waits for its reply, 10 s by default.
+      call_timeout    how long one try of a call waits for its reply, 10 s by default.
       max_payload     the largest payload that is enqueued, 1 MiB by default and 512 MiB at most. Workers run every
                       payload up to 512 MiB.
       max_dead        how many dead jobs a queue keeps, 1,000 by default; then it drops the oldest.
       max_broken      how many broken jobs (with a payload that cannot be decoded) a queue keeps, 1,000 by default.
-                      None is ever dropped: at this limit workers stop leasing from the queue.
+                      None is ever dropped: at this limit workers lease only one job at a time, to try.
       queue_options   defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`.
-      on_exception    what to do when a job raises: "retry" (the default), or "fail" to let it die at once. `Retry` and
-                      `Failure` decide for themselves. A task can override this.
+      on_exception    what to do when a job raises: "retry" (the default), or "fail" to let it die at once. `Retry`,
+                      `Snooze` and `Failure` decide for themselves. A task can override this.
       durability      the level a job must reach before its enqueue returns: "memory", "everysec", "fsync" or
                       "replicated(n)", for all queues or by queue: `{"orders": "replicated(2)", "*": "fsync"}`. Without
                       it an enqueue waits for nothing more than the server's reply.
@@ -285,9 +285,11 @@ class Windlass:
           max_failures  how many failed attempts are retried, 10. The next failure makes the job dead.
           max_stalls    how many lost leases (worker killed or stuck) are retried, 3. Crashes add to the same
                         counter: see "When a job is dead" in docs/tasks.md.
+          max_snoozes   how often a job may put itself off with `Snooze`, 1,000.
           min_backoff, max_backoff
-                        the wait after the first failure, 2 s; it doubles up to 5 min.
+                        the wait after the first failure, 2 s; it doubles up to 5 min. After a crash it is shorter.
           priority      0 (first) to 9 (last); 5.
+          tags, expires as in `Queue.enqueue`.
           keep_result   how long to keep the return value: "1h". By default it is not kept.
           on_exception  "retry" or "fail"; the app's `on_exception`.
 
@@ -310,7 +312,7 @@ class Windlass:
         """Declare the function that handles every job of a queue as raw bytes: `@app.handler("thumbs")`.
 
         A queue has tasks or one handler. Options, as for `task`: `run`, `timeout`, `max_failures`, `max_stalls`,
-        `min_backoff`, `max_backoff`, `on_exception`. Raises `InvalidTask`.
+        `max_snoozes`, `min_backoff`, `max_backoff`, `on_exception`. Raises `InvalidTask`.
         """
         if callable(queue):
             raise InvalidTask('a handler needs a queue name: @app.handler("thumbs")')
@@ -578,7 +580,7 @@ class Windlass:
     async def aclose(self) -> None:
         """Awaitable `close`."""
         await asyncio.to_thread(self.close)
-        await asyncio.sleep(0)  # one loop turn, in which this loop's sockets are closed
+        await asyncio.sleep(0)  # one iteration of the loop, in which this loop's sockets are closed
 
     def _unregister(self, sessions: list[Session]) -> None:
         """Tell the server to forget this program's callers.

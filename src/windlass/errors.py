@@ -133,7 +133,7 @@ class StallError(JobFailed):
 
 
 class CrashError(StallError):
-    """A job's process died, and its `stalls` reached `max_stalls` ("When a job is dead" in docs/tasks.md)."""
+    """A job's process died, and its `stalls` exceeded `max_stalls` ("When a job is dead" in docs/tasks.md)."""
 
 
 class ResultMissing(WindlassError):
@@ -153,7 +153,7 @@ class NotApplied(WindlassError):
 
 
 class ServerUnreachable(NotApplied):
-    """No connection could be made."""
+    """No connection could be made, or it was lost in a call that writes nothing."""
 
 
 class ServerLoading(NotApplied):

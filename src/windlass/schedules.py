@@ -289,6 +289,7 @@ def job_change(schedule: Schedule, tick: int | None) -> Change:
         plain,
         update_data=False,
         replace_extras=False,
+        keep_extras=True,
         update_run_at="never",
         update_priority=False,
         update_max_failures=False,

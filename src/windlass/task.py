@@ -193,8 +193,9 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         """Set options for the next calls: `welcome.using(delay="5m", id="user-42").enqueue(42)`.
 
         Options: `queue`, `keep_result` (as in `app.task`), and all of `Queue.enqueue`: `id`, `delay` or `run_at`,
-        `priority`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `if_exists`, `update_…`, `reset_counts`,
-        `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the queue's layout lacks an option.
+        `priority`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`, `max_backoff`, `tags`, `expires`,
+        `if_exists`, `update_…`, `reset_counts`, `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the
+        queue's layout lacks an option.
         """
         return Sender(self, options)
 

@@ -19,14 +19,15 @@ import redis
 import rich_click as click
 from click.testing import CliRunner, Result
 
-from tests.support.internals import layout_of, perform_call
+from tests.support.internals import layout_of, perform_call, settle
 from tests.support.server import Server
+from tests.support.waiting import LIMIT_S
 from windlass import Limits, Queue, Windlass
 from windlass.cli import SUMMARIES, main
 from windlass.cli.output import first_line, format_duration, format_relative, format_size, printable
 from windlass.storage.native import keys
 from windlass.transport import presence
-from windlass.values.outcome import Broken, UnknownTask
+from windlass.values.outcome import Broken, Snoozed, UnknownTask
 from windlass.values.worker_record import WorkerRecord
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -282,6 +283,10 @@ def test_one_damaged_queue_does_not_hide_the_others(run: Run, queue: Queue, clie
     assert (good["ready"], good["error"]) == (1, None)
     assert "has a wrong type" in bad["error"]
     client.delete(keys.queue_key("damaged", "state"))
+    client.set(keys.queue_key(NAME, "meta"), "foreign")
+    (bad,) = told(run("status", NAME, "--json"))["queues"]
+    assert (bad["ready"], "has a wrong type" in bad["error"]) == (1, True)
+    client.delete(keys.queue_key(NAME, "meta"))
 
 
 def test_a_reader_of_one_queue_sees_that_one(run: Run, server: Server, queue: Queue) -> None:
@@ -307,7 +312,7 @@ def test_status_watched_by_a_program(server: Server, queue: Queue) -> None:
     queue.enqueue(b"y")
     assert json.loads(process.stdout.readline())["queues"][0]["ready"] == 2
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, errors) == (0, "")
 
 
@@ -682,4 +687,17 @@ def test_a_job_with_an_expiry_is_enqueued_and_shown(run: Run, queue: Queue) -> N
     refused(run("enqueue", "--raw", NAME, "data", "--expires", "soon"), 2, "--expires")
     queue.enqueue(b"data", id="b")
     assert told(run("jobs", NAME, "b", "--json"))["expires_at"] is None
+
+
+def test_snoozes_are_shown_where_there_are_any(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"1", id="a", max_snoozes=7)
+    queue.enqueue(b"2", id="b")
+    assert "snoozes" not in run("jobs", NAME).stdout
+    first, _ = queue.lease_many(2)
+    assert settle(queue, Snoozed(first, ("in", 3_600_000), "rate limit")) == (True,)
+    assert lines(run("jobs", NAME))[0][-1] == "snoozes"
+    assert "1 (max_snoozes 7)" in run("jobs", NAME, "a").stdout
+    assert "snoozes" not in run("jobs", NAME, "b").stdout
+    facts = told(run("jobs", NAME, "a", "--json"))
+    assert (facts["snoozes"], facts["limits"]["max_snoozes"], facts["message"]) == (1, 7, "rate limit")
     assert "expires" not in run("jobs", NAME, "b").stdout

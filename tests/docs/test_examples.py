@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import Windlass
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -31,7 +31,7 @@ def test_example(example: Path, server: Server, client: redis.Redis) -> None:
         capture_output=True,
         text=True,
         env=os.environ | {"WINDLASS_URL": server.url},
-        timeout=30,
+        timeout=1.75 * LIMIT_S,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")

@@ -29,7 +29,8 @@ class Change:
     reset_counts: bool = True
     keep: bool = False
     must_exist: bool = False
-    expires: float | None = None  # 0 removes the expiry of an existing job
+    lasts: float | None = None  # from the run time to the expiry; 0 removes the expiry of an existing job
+    expires: float = 0
     replace_extras: bool = True
 
 
@@ -45,12 +46,14 @@ class Entry:
     turn: int = 0
     failures: int = 0
     stalls: int = 0
+    snoozes: int = 0
     fence: int = 0
     holder: str = ""
     cancelled: bool = False
     progress: float | None = None
     suspect: bool = False
     aside_until: float = 0
+    lasts: float = 0
     expires: float = 0
 
 
@@ -109,18 +112,26 @@ class QueueModel:
         if change.update_priority:
             job.priority = change.priority
         if change.reset_counts:
-            job.failures = job.stalls = 0
+            job.failures = job.stalls = job.snoozes = 0
             job.suspect = False
-        if change.replace_extras or change.expires is not None:
-            job.expires = change.expires or 0
+        if change.replace_extras or change.lasts is not None:
+            job.lasts, job.expires = change.lasts or 0, change.expires
         job.run_at = _run_at(job.run_at, change.run_at, change.run_at_mode)
+        _end_expiry_if_started(job)
+
+    def _set_expiry(self, job: Entry | Change, moved: bool) -> None:
+        if job.lasts and (moved or not job.expires):
+            job.expires = max(self.now, job.run_at) + job.lasts
+
+    def _is_past_expiry(self, job: Entry | Change | None) -> bool:
+        return job is not None and 0 < job.expires <= self.now
 
     def _place_again(self, job: Entry, keep_turn: bool) -> None:
-        if job.failures + job.stalls or job.suspect:
-            job.expires = 0
+        _end_expiry_if_started(job)
         change = self.blocked.pop(job.id, None)
-        if change:
+        if change and not self._is_past_expiry(change):
             self._merge(job, change)
+            self._set_expiry(job, moved=job.run_at > self.now)
         job.holder, job.fence, job.progress, job.cancelled = "", 0, None, False
         self._place(job, keep_turn)
 
@@ -152,6 +163,11 @@ class QueueModel:
         self._promote()
         waiting = self.ready.get(id) or self.scheduled.get(id)
         running = self.leased.get(id)
+        if self._is_past_expiry(waiting):
+            if change.must_exist:
+                return None
+            self.cancel(id, running=False)
+            waiting = None
         if (waiting or running) and change.keep:
             return "kept"
         if running:
@@ -161,12 +177,14 @@ class QueueModel:
             return "updated"
         if change.must_exist:
             return None
+        self._set_expiry(change, moved=False)
         self._place(_new_entry(id, change))
         return "added"
 
     def _update(self, job: Entry, change: Change) -> None:
         was_scheduled, old_run_at = job.id in self.scheduled, job.run_at
         self._merge(job, change)
+        self._set_expiry(job, moved=job.run_at != old_run_at)
         if was_scheduled and job.run_at == old_run_at:
             return
         if was_scheduled:
@@ -180,15 +198,17 @@ class QueueModel:
 
     def _block(self, id: str, change: Change) -> str | None:
         first = self.blocked.get(id)
-        if first is None:
+        if first is None or self._is_past_expiry(first):
             if change.must_exist:
                 return None
             self.blocked[id] = replace(change)
+            self._set_expiry(self.blocked[id], moved=False)
             return "blocked"
         mode = change.run_at_mode
         folded: RunAtMode = (
             first.run_at_mode if mode == "never" else "always" if first.run_at_mode == "always" else mode
         )
+        gives_expiry = change.replace_extras or change.lasts is not None
         self.blocked[id] = Change(
             data=change.data if change.update_data else first.data,
             priority=change.priority if change.update_priority else first.priority,
@@ -199,9 +219,11 @@ class QueueModel:
             update_priority=first.update_priority or change.update_priority,
             update_limits=first.update_limits or change.update_limits,
             reset_counts=first.reset_counts or change.reset_counts,
-            expires=change.expires if change.replace_extras or change.expires is not None else first.expires,
+            lasts=change.lasts if gives_expiry else first.lasts,
+            expires=0 if gives_expiry else first.expires,
             replace_extras=first.replace_extras or change.replace_extras,
         )
+        self._set_expiry(self.blocked[id], moved=self.blocked[id].run_at != first.run_at)
         return "blocked"
 
     def upkeep(self) -> None:
@@ -236,7 +258,12 @@ class QueueModel:
             job.suspect = True
             self._place_again(job, keep_turn=True)
         elif verb == "crash":
-            self._crash(job)
+            self._crash(job, run_at)
+        elif verb == "snooze":
+            job.snoozes += 1
+            job.suspect = False
+            job.run_at = run_at
+            self._place_again(job, keep_turn=False)
         elif verb == "break":
             self._bury(job, broken=True)
         elif verb == "put aside":
@@ -257,11 +284,12 @@ class QueueModel:
     def _no_room_for(self, id: str) -> bool:
         return len(self.broken) >= self.max_broken and id not in self.broken
 
-    def _crash(self, job: Entry) -> None:
+    def _crash(self, job: Entry, run_at: float) -> None:
         job.stalls += 1
         if job.stalls > job.limits[1]:
             self._bury(job)
         else:
+            job.run_at = run_at
             self._place_again(job, keep_turn=True)
 
     def unpark(self, task: str) -> int:
@@ -297,7 +325,7 @@ class QueueModel:
             if len(chosen) == n:
                 break
             del self.ready[job.id]
-            if job.expires and job.expires <= self.now:
+            if self._is_past_expiry(job):
                 continue
             job.holder = holder
             self.leased[job.id] = job
@@ -359,7 +387,13 @@ class QueueModel:
 
 
 def _new_entry(id: str, change: Change) -> Entry:
-    return Entry(id, change.data, change.priority, change.limits, change.run_at, expires=change.expires or 0)
+    lasts, expires = change.lasts or 0, change.expires
+    return Entry(id, change.data, change.priority, change.limits, change.run_at, lasts=lasts, expires=expires)
+
+
+def _end_expiry_if_started(job: Entry) -> None:
+    if job.failures + job.stalls + job.snoozes or job.suspect:
+        job.lasts = job.expires = 0
 
 
 def _run_at(old: float, new: float, mode: RunAtMode) -> float:

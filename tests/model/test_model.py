@@ -28,7 +28,7 @@ from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
-from windlass.values.outcome import Broken, Crashed, Outcome, UnknownTask
+from windlass.values.outcome import Broken, Crashed, Outcome, Snoozed, UnknownTask
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
 SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # shrink a failing run; takes minutes instead of seconds
@@ -124,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data, priority, self._run_at(after), limits, update_data, mode, update_priority, update_limits,
             update_data if reset is None else reset, keep,
-            expires=self.model.now + after + lasts if lasts else None, replace_extras=update_data,
+            lasts=lasts or None, replace_extras=update_data,
         )  # fmt: skip
         assert receipt.status == self.model.enqueue(id, change)
 
@@ -175,7 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data or b"", priority or 5, self._run_at(after), DEFAULT_LIMITS, data is not None, mode,
             priority is not None, False, False, must_exist=True,
-            expires=None if expires is None else self.model.now + after + lasts if lasts else 0, replace_extras=False,
+            lasts=None if expires is None else lasts, replace_extras=False,
         )  # fmt: skip
         assert self.queue.update(id, **changes) == (self.model.enqueue(id, change) is not None)
 
@@ -192,8 +192,8 @@ class QueueMachine(RuleBasedStateMachine):
         expected = self.model.lease(n, seconds, holder or self._raw_holder())
         assert [lease.id for lease in leases] == [job.id for job in expected]
         for lease, job in zip(leases, expected, strict=True):
-            assert (lease.data, lease.priority, lease.failures, lease.stalls, lease.suspect) == (
-                job.data, job.priority, job.failures, job.stalls, job.suspect,
+            assert (lease.data, lease.priority, lease.failures, lease.stalls, lease.snoozes, lease.suspect) == (
+                job.data, job.priority, job.failures, job.stalls, job.snoozes, job.suspect,
             )  # fmt: skip
             assert all(lease.fence > older.fence for older in self.leases)
             job.fence = lease.fence
@@ -202,7 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         index=st.integers(0, 50),
         verb=st.sampled_from(
-            ["complete", "complete", "release", "retry", "fail", "crash", "suspect", "break", "put aside"]
+            ["complete", "complete", "release", "retry", "snooze", "fail", "crash", "suspect", "break", "put aside"]
         ),
         delay=st.integers(0, 2),
         task=TASKS,
@@ -212,12 +212,14 @@ class QueueMachine(RuleBasedStateMachine):
         if lease is None:
             return
         after = self._delay(delay)
+        after_ms = round(after * 1000)
         kept = {
             "complete": lambda: self.queue.complete(lease),
             "release": lambda: self.queue.release(lease),
             "retry": lambda: self.queue.retry(lease, delay=after),
             "fail": lambda: self.queue.fail(lease, "no"),
-            "crash": lambda: self._settle(Crashed(lease, "killed", True)),
+            "snooze": lambda: self._settle(Snoozed(lease, ("in", after_ms))),
+            "crash": lambda: self._settle(Crashed(lease, "killed", True, delay_ms=after_ms)),
             "suspect": lambda: self._settle(Crashed(lease, "killed", False)),
             "break": lambda: self._settle(Broken(lease, "not JSON")),
             "put aside": lambda: self._settle(UnknownTask(lease, task)),
@@ -230,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
         return settle(self.queue, outcome)[0]
 
     @rule(
-        verb=st.sampled_from(["complete", "release", "retry", "crash", "suspect", "put aside"]),
+        verb=st.sampled_from(["complete", "release", "retry", "snooze", "crash", "suspect", "put aside"]),
         delay=st.sampled_from([0, 0, 1]),
         task=TASKS,
     )
@@ -334,8 +336,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert (counts.broken, counts.parked) == (len(model.broken), len(model.parked))
         assert counts.dropped == model.dropped
         ready = sorted(model.ready.values(), key=lambda job: (job.priority, job.turn))
-        seen = [(job.id, job.data, job.priority, job.failures, job.stalls) for job in queue.all_jobs("ready")]
-        assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls) for job in ready]
+        seen = [
+            (job.id, job.data, job.priority, job.failures, job.stalls, job.snoozes) for job in queue.all_jobs("ready")
+        ]
+        assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls, job.snoozes) for job in ready]
         expiring = {job.id for state in ("ready", "scheduled") for job in queue.all_jobs(state) if job.expires_at}
         assert expiring == {job.id for job in (*model.ready.values(), *model.scheduled.values()) if job.expires}
         scheduled = sorted(model.scheduled.values(), key=lambda job: (job.run_at, job.turn))
@@ -345,8 +349,10 @@ class QueueMachine(RuleBasedStateMachine):
         blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
         assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}
         for state, dead_records in (("dead", model.dead), ("broken", model.broken)):
-            buried = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs(state)}
-            assert buried == {job.id: (job.data, job.failures, job.stalls) for job in dead_records.values()}
+            buried = {job.id: (job.data, job.failures, job.stalls, job.snoozes) for job in queue.all_jobs(state)}
+            assert buried == {
+                job.id: (job.data, job.failures, job.stalls, job.snoozes) for job in dead_records.values()
+            }
         assert self.client.hlen(queue_key("model", "data")) == len(model.ready) + len(model.scheduled) + len(
             model.leased
         )

@@ -567,7 +567,7 @@ def test_the_command_refuses_too_and_says_why_in_one_line(followed: tuple[Server
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("windlass: the worker does not start, because the server could lose jobs")
+    assert last.startswith("windlass: the worker does not start on this server")
     assert "set `appendonly yes`" in last
     assert primary.command("KEYS", "*") == []
 
@@ -639,7 +639,7 @@ def test_a_queue_that_stands_still_for_what_cannot_be_decoded_is_told(durable: S
         result = run("--url", durable.url, "--json")
         told = [each["what"] for each in json.loads(result.stdout)["findings"] if each["check"] == "queues"]
         assert told == [
-            "doctor-broken: worker w1 takes no jobs from it: wrong keys",
+            "doctor-broken: worker w1 only tries one job at a time: wrong keys",
             "doctor-broken: 1000 jobs cannot be decoded; the queue keeps no more (max_broken)",
         ]
         queue.purge()

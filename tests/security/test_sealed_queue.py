@@ -28,7 +28,7 @@ from windlass.storage.native.records import add_sum, take_sum
 from windlass.storage.native.sealed_layout import SealedLayout
 from windlass.storage.native.sealing import SEALED
 from windlass.storage.port import Layout, LeaseRequest
-from windlass.values.decode_guard import MAX_RUN
+from windlass.values.decode_guard import MAX_UNDECODABLE_IN_A_ROW
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Completed, Failed, HandOver, Kept
 from windlass.worker.runner.outbox import empty_outbox
@@ -691,11 +691,13 @@ def test_a_program_with_wrong_keys_leaves_the_queue_to_others(server: Server) ->
         Windlass(server.url, signing_keys={"k": wrong}) as other,
     ):
         queue = ours.queue("sealed-guard")
-        queue.enqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(5 * MAX_RUN)])
+        queue.enqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(5 * MAX_UNDECODABLE_IN_A_ROW)])
         with pytest.raises(TooManyUndecodable, match="keys, then revive or purge"):
             other.queue("sealed-guard").lease()
         counts = queue.counts()
-        assert 0 < counts.broken <= MAX_RUN
-        assert (counts.broken + counts.ready, counts.running) == (5 * MAX_RUN, 0)
+        assert 0 < counts.broken <= MAX_UNDECODABLE_IN_A_ROW
+        assert (counts.broken + counts.ready, counts.running) == (5 * MAX_UNDECODABLE_IN_A_ROW, 0)
         assert all(queue.revive([job.id for job in queue.jobs("broken", limit=100).jobs]))
-        assert queue.complete_many(queue.lease_many(5 * MAX_RUN)) == [True] * 5 * MAX_RUN
+        assert (
+            queue.complete_many(queue.lease_many(5 * MAX_UNDECODABLE_IN_A_ROW)) == [True] * 5 * MAX_UNDECODABLE_IN_A_ROW
+        )

@@ -44,5 +44,7 @@ def cancel(app: Windlass, queue: str, id: str, running: bool, as_json: bool) -> 
         return
     if job is None:
         raise NotFound(f"job {id!r} is not on queue {queue!r}: it is done, or never existed")
-    remedy = ". Give --running to cancel a running job" if job.state.value == "running" else ""
+    if job.cancelled:
+        raise NotFound(f"job {id!r} of queue {queue!r} is cancelled already: its worker stops it")
+    remedy = ". Give --running to cancel a running job" if job.state.value == "running" and not running else ""
     raise NotFound(f"job {id!r} of queue {queue!r} was not cancelled: it is {job.state.value}{remedy}")

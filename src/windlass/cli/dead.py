@@ -16,7 +16,7 @@ from windlass.values.job import State
 from windlass.values.name_patterns import is_pattern
 
 _option = option_of("dead")
-_broken_option = _option("--broken", is_flag=True, help="Use the broken jobs instead of the dead jobs.")
+_broken_option = _option("--broken", is_flag=True, help="The broken jobs instead of the dead jobs.")
 
 
 @click.group()

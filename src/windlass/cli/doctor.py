@@ -61,7 +61,7 @@ def _queue_findings(app: Windlass) -> Iterator[Finding]:
         for each in queue.get("suspended", ()):
             yield warning(
                 "queues",
-                f"{queue['queue']}: worker {each['worker']} takes no jobs from it: {each['reason']}",
+                f"{queue['queue']}: worker {each['worker']} only tries one job at a time: {each['reason']}",
                 f"check the code and the keys of that worker; see windlass dead list --broken {queue['queue']}",
             )
         if queue.get("broken", 0) >= app.max_broken:

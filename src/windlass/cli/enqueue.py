@@ -32,7 +32,12 @@ _option = option_of("enqueue")
 @_option("--delay", type=duration(), metavar="DURATION", help="Delay the job, like 90s or 1h30m.")
 @_option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="0 runs first, 9 last. The default is 5.")
 @_option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the job. Repeat it for several tags.")
-@_option("--expires", type=duration(), metavar="DURATION", help="Drop the job if it has not started by then.")
+@_option(
+    "--expires",
+    type=duration(),
+    metavar="DURATION",
+    help="Drop the job if it has not started so long after its run time.",
+)
 @_option("--queue", metavar="NAME", help="Use this queue instead of the task's queue.")
 @_option("--durability", metavar="LEVEL", help="Required durability: memory, everysec, fsync, or replicated(n).")
 @app_option("The app of the task. Its signature checks the arguments, and its server gets the job.")

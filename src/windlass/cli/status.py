@@ -104,11 +104,13 @@ def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) 
 
 
 def _tags(app: Windlass, name: str) -> dict[str, Any]:
-    """How many waiting and running jobs have each tag; nothing where a layout has no tags."""
+    """How many waiting and running jobs have each tag, or why that is not known. Nothing where a layout has no tags."""
     try:
         tags = app.queue(name).tags()
     except UnsupportedByLayout:
         return {}
+    except KeyConflict as error:
+        return {"error": str(error)}
     return {"tags": tags.jobs, "tags_complete": tags.complete}
 
 
@@ -141,11 +143,11 @@ def _problems(queue: dict[str, Any]) -> Iterator[str]:
         wait, whose = ("waits", "its") if queue["parked"] == 1 else ("wait", "their")
         yield f"{plural(queue['parked'], 'job')} {wait} for a worker that knows {whose} task{named}"
     for each in queue["suspended"]:
-        yield f"worker {each['worker']} takes no jobs from this queue: {each['reason']}"
+        yield f"worker {each['worker']} only tries one job at a time: {each['reason']}"
     if queue["broken"] >= queue["max_broken"]:
         yield (
             f"{plural(queue['broken'], 'job')} cannot be decoded, and the queue keeps no more (max_broken): a worker "
-            f"that finds another one stops taking jobs; see `windlass dead list --broken {queue['queue']}`"
+            f"that finds another one only tries one job at a time; see `windlass dead list --broken {queue['queue']}`"
         )
     if queue["dropped"]:
         yield f"{plural(queue['dropped'], 'dead job')} deleted, the oldest first: the queue keeps at most max_dead"

@@ -180,11 +180,11 @@ def worker(
 ) -> None:
     """Run the jobs of an app.
 
-    The worker serves all queues for which the app has a task or a handler; --queue selects some of them. While all
-    queues have jobs, each queue gets a share of the work according to its weight.
+    The worker serves all queues for which the app has a task, a handler or a schedule; --queue selects some of them.
+    While all queues have jobs, each queue gets a share of the work according to its weight.
 
-    On Ctrl-C or SIGTERM, the worker takes no new jobs and finishes the running jobs. On a second signal, it returns
-    the running jobs to their queues. On a third signal, it exits at once. No job is lost in any case: other workers
+    On Ctrl-C or SIGTERM, the worker takes no new jobs and finishes the running jobs. On a second signal, it releases
+    the running jobs. On a third signal, it exits at once. No job is lost in any case: other workers
     take over the jobs of a killed worker.
 
     \b

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from windlass.values.defaults import MAX_SNOOZES
 from windlass.values.job import EXPIRES, FAILURE_JOB, LIMITED, NO_EXTRAS, PLAIN, SUSPECT, Change, Extras, Limits
 
 # -- records ---------------------------------------------------------------------------------------
@@ -92,6 +93,7 @@ class ChangeFlag(IntEnum):
     MUST_EXIST = 1024
     LIMITS_GIVEN = 2048
     REPLACE_EXTRAS = 4096  # the job's extras are those of this enqueue; else only the given ones change
+    KEEP_EXTRAS = 8192  # the extras of this enqueue are for a new job only
 
 
 class RunAtMode(IntEnum):
@@ -210,6 +212,7 @@ def _flags(change: Change) -> int:
         | change.must_exist * ChangeFlag.MUST_EXIST
         | change.limits_given * ChangeFlag.LIMITS_GIVEN
         | change.replace_extras * ChangeFlag.REPLACE_EXTRAS
+        | change.keep_extras * ChangeFlag.KEEP_EXTRAS
     )
 
 
@@ -235,8 +238,9 @@ def unpack_change(record: bytes) -> tuple[int, float | None, Limits, Extras, int
     """Read a stored CHANGE record: priority, run time in seconds, limits, extras, and the length of the record."""
     priority, when, ms, max_failures, max_stalls, min_backoff, max_backoff, _, length = CHANGE.unpack_from(record)
     end = CHANGE.size + length
-    limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
-    return priority, ms / 1000 if when else None, limits, _read_extras(record[CHANGE.size : end]), end
+    extras = _read_extras(record[CHANGE.size : end])
+    limits = _limits_of(extras, max_failures, max_stalls, min_backoff, max_backoff)
+    return priority, ms / 1000 if when else None, limits, extras, end
 
 
 def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
@@ -258,9 +262,14 @@ def read_meta(record: bytes | None) -> JobMeta:
     _, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _, extras = (
         META.unpack_from(record)
     )
-    limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
     more = _read_extras(record[META.size :]) if extras else NO_EXTRAS
+    limits = _limits_of(more, max_failures, max_stalls, min_backoff, max_backoff)
     return JobMeta(marks, priority, failures, stalls, limits, more)
+
+
+def _limits_of(extras: Extras, max_failures: int, max_stalls: int, min_backoff: int, max_backoff: int) -> Limits:
+    max_snoozes = MAX_SNOOZES if extras.max_snoozes is None else extras.max_snoozes
+    return Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000, max_snoozes)
 
 
 def meta_length(text: bytes, at: int = 0) -> int | None:

@@ -56,6 +56,7 @@ class Call(Redacted, Generic[T], frozen=True):
     undo: Callable[[T], Call[Any] | None] | None = None
     operation: tuple[str, int] | None = None  # caller and number, if they are not those of the connection
     when_repeated: tuple[Argument, ...] = ()  # appended to the arguments of every try but the first
+    when_in_order: tuple[Argument, ...] = ()  # appended if no earlier request of the caller may still arrive
     meanwhile: Callable[[], object] | None = None  # runs at each try while the server executes the script
 
 
@@ -81,9 +82,11 @@ class Capability(StrEnum):
     RESULTS = "results and events"
     TAGS = "tags"
     EXPIRES = "expiring jobs"
+    MAX_SNOOZES = "counting snoozes"
     HAND_OVER = "jobs handed over on completion"
     SCHEDULES = "schedules"
     PAUSE = "pausing"
+    PIPELINE = "adding a job with the commands of a program's own pipeline"
     CLUSTER = "Redis Cluster"
 
 
@@ -114,7 +117,7 @@ class Turn(Struct, frozen=True):
     they must not run, and are settled as they are. `broken_over_limit` counts the broken jobs that were released
     because the queue already has `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there
     were more than `max_dead`. `expired` has the ids of the jobs that were dropped because they expired before their
-    first attempt.
+    first attempt. `more`: the turn stopped at one of its limits, so the next one may find jobs at once.
     """
 
     settled: tuple[bool, ...]
@@ -129,6 +132,7 @@ class Turn(Struct, frozen=True):
     broken_over_limit: int = 0
     dropped: int = 0
     expired: tuple[str, ...] = ()
+    more: bool = False
 
 
 class Beat(Struct, frozen=True):
@@ -241,6 +245,10 @@ class Layout(Protocol):
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Call[list[Status | None]]:
         """Put jobs on the queue. Returns a status for each, `None` for a job that must exist but does not."""
+        ...
+
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        """The plain commands that add a job, for a pipeline that a program sends itself."""
         ...
 
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:

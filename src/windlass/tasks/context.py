@@ -118,7 +118,7 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1."""
+        """The number of this attempt, from 1. Attempts that were snoozed or released do not count."""
         return self._lease.attempt
 
     @property
@@ -130,6 +130,11 @@ class Job:
     def stalls(self) -> int:
         """How many attempts crashed or lost their lease."""
         return self._lease.stalls
+
+    @property
+    def snoozes(self) -> int:
+        """How many attempts have put the job off with `Snooze`."""
+        return self._lease.snoozes
 
     @property
     def priority(self) -> int:

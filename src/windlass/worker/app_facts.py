@@ -11,31 +11,46 @@ from msgspec import Struct
 from windlass.app import AppConfig, Windlass
 from windlass.errors import InvalidOption
 from windlass.tasks.declaration import Declaration
-from windlass.values.job import Limits
+from windlass.values.job import Lease, Limits
 from windlass.worker.server_check import apply_allow_unsafe
+
+GivenLimits = dict[str, int | float]  # some fields of `Limits`
 
 
 class QueueFacts(Struct, frozen=True):
-    """What an app runs on one queue. `failure_handler`: the limits of its failure jobs, if it has failure handlers."""
+    """What an app runs on one queue. `failure_handler`: the limits of its failure jobs, if it has failure handlers.
+
+    `given_limits`: the limits that the queue's handler gives.
+    """
 
     tasks: tuple[str, ...] = ()
     failure_handler: Limits | None = None
+    given_limits: GivenLimits = {}
 
 
 class AppFacts(Struct, frozen=True):
     """The app's configuration, its own queues, and what it runs: on a queue with a handler, and on any other queue.
 
     The names of the tasks stand here once, whatever the number of queues: a worker may serve thousands.
+    `given_limits`: the limits that each task gives, if it gives any.
     """
 
     app: AppConfig
     queues: tuple[str, ...]
     handlers: dict[str, QueueFacts]
     elsewhere: QueueFacts
+    given_limits: dict[str, GivenLimits] = {}
 
     def of(self, queue: str) -> QueueFacts:
         """Return what the app runs on a queue: its handler, or all tasks, because any queue may receive a call."""
         return self.handlers.get(queue, self.elsewhere)
+
+    def limits_of(self, lease: Lease, task: str | None) -> Limits:
+        """Return the limits of a job: its own, or those that its task or handler gives, as in `attempt.plan`."""
+        if lease.limited or lease.is_failure_job:
+            return lease.limits
+        given = self.of(lease.queue).given_limits if task is None else self.given_limits.get(task, {})
+        return msgspec.structs.replace(lease.limits, **given)
 
 
 def describe(app: Windlass) -> dict[str, Any]:
@@ -51,10 +66,14 @@ def describe(app: Windlass) -> dict[str, Any]:
 
 def facts_of(app: Windlass, *, with_processes: bool = True) -> AppFacts:
     """Return what an app runs, and where. Without processes, it knows no task that needs one."""
-    handlers = {queue: QueueFacts((), _failure_limits([handler])) for queue, handler in app.handlers.items()}
+    handlers = {
+        queue: QueueFacts(failure_handler=_failure_limits([handler]), given_limits=handler.given_limits)
+        for queue, handler in app.handlers.items()
+    }
+    limits = {name: task.given_limits for name, task in app.tasks.items() if task.given_limits}
     tasks = tuple(name for name, task in app.tasks.items() if with_processes or not is_for_processes(task))
     return AppFacts(
-        app.given, tuple(app.own_queues()), handlers, QueueFacts(tasks, _failure_limits(app.tasks.values()))
+        app.given, tuple(app.own_queues()), handlers, QueueFacts(tasks, _failure_limits(app.tasks.values())), limits
     )
 
 

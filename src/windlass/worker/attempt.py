@@ -23,15 +23,26 @@ from windlass.errors import Undecodable
 from windlass.tasks.arguments import holds_nan, without_values
 from windlass.tasks.codec import PLAIN, Codec
 from windlass.tasks.context import Job
-from windlass.tasks.control import Failure, Retry
+from windlass.tasks.control import Failure, Retry, Snooze
 from windlass.tasks.declaration import Declaration, OnException, Run
 from windlass.tasks.envelope import Envelope, read_envelope
-from windlass.values.backoff import after_failure
+from windlass.values.backoff import after_crash, after_failure, after_snooze
 from windlass.values.job import Lease, Limits
-from windlass.values.outcome import Broken, Completed, Failed, Kept, NoFailureHandler, Outcome, Retried, UnknownTask
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    Kept,
+    NoFailureHandler,
+    Outcome,
+    Retried,
+    Snoozed,
+    UnknownTask,
+)
 from windlass.values.validation import LARGEST_PAYLOAD, MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
-_CONTROL_TYPES = (Retry, Failure)
+_CONTROL_TYPES = (Retry, Snooze, Failure)
 
 
 class Plan(Struct, frozen=True):
@@ -234,11 +245,13 @@ def _mismatch(plan: Plan, data: bytes) -> str | None:
 
 
 def classify_error(plan: Plan, error: BaseException) -> Outcome:
-    """Turn a raised error into an outcome: `Retry` and `Failure` first, then the rules of the task."""
+    """Turn a raised error into an outcome: `Retry`, `Snooze` and `Failure` first, then the rules of the task."""
     if isinstance(error, Failure):
         return fail(plan, error.message)
     if isinstance(error, Retry):
         return retry_or_fail(plan, error.message, error.when)
+    if isinstance(error, Snooze):
+        return _snooze_or_fail(plan, error.message, error.when)
     if plan.on_exception == "fail":
         return fail(plan, describe(error))
     return retry_or_fail(plan, describe(error))
@@ -246,9 +259,23 @@ def classify_error(plan: Plan, error: BaseException) -> Outcome:
 
 def retry_or_fail(plan: Plan, message: str, when: tuple[str, int] | None = None) -> Retried | Failed:
     """Retry a failed attempt while the task's limits allow it, else fail the job."""
-    lease = msgspec.structs.replace(plan.lease, limits=plan.limits)
-    outcome = after_failure(lease, when, shortened(message))
+    outcome = after_failure(_limited_lease(plan), when, shortened(message))
     return fail(plan, message) if isinstance(outcome, Failed) else outcome
+
+
+def _snooze_or_fail(plan: Plan, message: str, when: tuple[str, int]) -> Snoozed | Failed:
+    outcome = after_snooze(_limited_lease(plan), when, shortened(message))
+    return fail(plan, outcome.message) if isinstance(outcome, Failed) else outcome
+
+
+def crash(plan: Plan, message: str) -> Crashed:
+    """The job killed its process."""
+    return after_crash(_limited_lease(plan), shortened(message), plan.keep_ms)
+
+
+def _limited_lease(plan: Plan) -> Lease:
+    """The lease with the limits that hold for this attempt."""
+    return msgspec.structs.replace(plan.lease, limits=plan.limits)
 
 
 def fail(plan: Plan, message: str) -> Failed:

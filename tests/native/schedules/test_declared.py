@@ -75,6 +75,13 @@ def test_declaring_again_changes_nothing_that_is_the_same(
     assert seen(schedules, "s", name) == first, "the tick that is due was lost"
     assert ticks(declared("s", name)).enqueued == 1
 
+    tagged = declared("tagged", name, options={"tags": ["eu"], "expires": "10m"})
+    put(tagged)
+    before = client.dump(queue_key(name, "state"))
+    put(tagged)
+    assert client.dump(queue_key(name, "state")) == before, "an idle declaration wrote something"
+    assert schedules.delete(name, "tagged")
+
     put(declared("s", name, every="2h"))
     assert seen(schedules, "s", name).next_at == (NOON + 2 * HOUR).timestamp()
     schedules.pause(name, "s")

@@ -47,6 +47,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
 )
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
@@ -124,6 +125,9 @@ class NativeLayout:
         # The script deletes kept results of earlier jobs with the same ids.
         named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
         return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
+
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        return [("LPUSH", keys.queue_key(self.queue, "inbox"), job.data)]
 
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
         holder, waiter = request.holder, request.waiter
@@ -247,7 +251,7 @@ class NativeLayout:
     def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
             return self._call(scripts.INSPECT, "audit", [part, cursor], AuditBatch.read)
-        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
+        return self._write(scripts.AUDIT, "audit", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
 
     def unregister_waiter(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)
@@ -331,6 +335,7 @@ class NativeLayout:
         _, flags, base, ids, data, metas, priorities, wait, swept, outbox, tick, lost, waiting, *rare = reply
         dropped = rare[0] if rare else 0
         expired = rare[1] if len(rare) > 1 else ()
+        more = len(rare) > 2
         leases: list[Lease] = []
         undecodable: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -366,6 +371,7 @@ class NativeLayout:
             flags.count(_RELEASED_BROKEN),
             dropped,
             tuple(str(id, "utf-8", "replace") for id in expired),
+            more,
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
@@ -445,10 +451,12 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "release", 0)
         case Retried(when=when, message=message):
             return (*name, "retry", 3, *pack_when(when), message)
+        case Snoozed(when=when, message=message):
+            return (*name, "snooze", 3, *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
             return (*name, "fail", 2, ms, message)
-        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms):
-            return (*name, "crash", 3, ms, task_max_stalls, message)
+        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms, delay_ms=delay_ms):
+            return (*name, "crash", 4, ms, task_max_stalls, delay_ms, message)
         case Crashed(message=message):
             return (*name, "suspect", 1, message)
         case Broken(message=message):

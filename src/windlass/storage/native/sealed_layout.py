@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from windlass.errors import Undecodable
+from windlass.errors import Undecodable, UnsupportedByLayout
 from windlass.storage.native import NativeLayout
 from windlass.storage.native.records import failure_data_at
 from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
-from windlass.storage.port import NO_LEASES, Call, LeaseRequest, ScheduleBook, Turn
+from windlass.storage.port import NO_LEASES, Argument, Call, LeaseRequest, ScheduleBook, Turn
 from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, Result, State, Status
 from windlass.values.outcome import Broken, Completed, HandOver, Outcome, UnknownTask
 from windlass.values.schedule import Fired, StoredSchedule, StoredSchedules
@@ -46,6 +46,14 @@ class SealedLayout(NativeLayout):
         if self._seal.changes(*[job.data for job in jobs]):
             jobs = [self._close_job(self.queue, job) for job in jobs]
         return super().enqueue(jobs)
+
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        if self._seal.is_on:
+            raise UnsupportedByLayout(
+                f"enqueue_in: queue {self.queue!r} signs or encrypts its jobs, and a job in a pipeline has no id yet "
+                "to be sealed for. Use enqueue"
+            )
+        return super().push(job)
 
     def _close_job(self, queue: str, job: NewJob) -> NewJob:
         if not self._seal.changes(job.data):

@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from windlass.tasks.context import Job
 from windlass.values.job import Lease
-from windlass.values.outcome import Completed, Crashed, Outcome, Released
-from windlass.values.validation import shortened
+from windlass.values.outcome import Completed, Outcome, Released
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Attempt, Executor, Key, Stop, key_of
@@ -262,9 +261,7 @@ class ProcessExecutor(Executor):
             return attempt.retry_or_fail(
                 one.plan, f"timed out after {one.plan.timeout or 0:g} s; its process was killed"
             )
-        text = shortened(crash_report(gone, child.progress if child is not None else None))
-        plan = one.plan
-        return Crashed(lease, text, is_cause=True, task_max_stalls=plan.limits.max_stalls, keep_ms=plan.keep_ms)
+        return attempt.crash(one.plan, crash_report(gone, child.progress if child is not None else None))
 
     def _count_done(self, slot: int) -> None:
         child = self._children[slot]

@@ -15,6 +15,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
     name_of,
 )
@@ -77,6 +78,8 @@ def _describe(outcome: Outcome) -> tuple[int, str]:
     match outcome:
         case Retried(message=message):
             return logging.WARNING, f"failed (attempt {outcome.lease.attempt}), will be retried: {message}"
+        case Snoozed(message=message):
+            return logging.INFO, f"snoozed: {message}" if message else "snoozed"
         case Failed(message=message):
             return logging.ERROR, f"failed for good: {message}"
         case Crashed(message=message):
@@ -86,7 +89,7 @@ def _describe(outcome: Outcome) -> tuple[int, str]:
         case UnknownTask(task=task):
             return logging.WARNING, f"this worker has no task {task!r}; left for a worker that has it"
         case Released():
-            return logging.INFO, "returned to the queue"
+            return logging.INFO, "released"
         case NoFailureHandler():
             return logging.DEBUG, "has no failure handler; moved to dead"
         case Completed():

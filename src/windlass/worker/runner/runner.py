@@ -438,11 +438,11 @@ class Runner:
             self._log_resumed(consumer, "there is room for broken jobs again")
         if guard.record_broken_limit() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error(
-                "Queue %s suspended: %s. Check the worker's code and keys. This worker now leases only one job at a "
-                "time, at growing intervals, until it can decode one. To see these jobs: "
-                "windlass dead list --broken %s",
+                "Queue %s suspended: %s. %s. This worker now leases only one job at a time, to try, at growing "
+                "intervals. To see the broken jobs: windlass dead list --broken %s",
                 consumer.queue,
                 guard.reason,
+                guard.remedy,
                 consumer.queue,
             )
             for executor in self.executors.values():

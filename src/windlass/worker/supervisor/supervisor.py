@@ -281,10 +281,10 @@ class Supervisor:
         group.kill_children()
         if group.forkserver.gone.done():
             group.why = group.why or "the forkserver died"
-        in_order = group.leaving and ending.code == 0
-        if not in_order and not group.why:
+        ended_cleanly = group.leaving and ending.code == 0
+        if not ended_cleanly and not group.why:
             log.error("Runner %s died (%s); reclaiming its jobs", group.holder, ending)
-        elif not in_order:
+        elif not ended_cleanly:
             log.error("Runner %s was killed: %s; reclaiming its jobs", group.holder, group.why)
         replacing = None if self._stopping.is_set() or group.leaving else asyncio.create_task(self._replace(group))
         await group.children_gone()
@@ -370,13 +370,13 @@ class Supervisor:
 
     def _record(self) -> WorkerRecord:
         groups = list(self._groups)
-        weights = [group.rss for group in groups] + [child.rss for group in groups for child in group.children.values()]
+        sizes = [group.rss for group in groups] + [child.rss for group in groups for child in group.children.values()]
         return worker_record(
             self.settings,
             started_at=self._started_at,
             running=sum(len(group.slot_table.running()) for group in groups),
             finished=self._finished + sum(group.slot_table.finished for group in groups),
-            rss=sum(weight or 0 for weight in weights) or None,
+            rss=sum(size or 0 for size in sizes) or None,
             stopping=self._stopping.is_set(),
             suspended={queue: why for group in groups for queue, why in group.suspended.items()},
         )

@@ -3,7 +3,7 @@
 -- Makes dead or broken jobs ready again, with all counts at zero. Has no `allow-oom`: they need memory like new jobs.
 --
 -- ARGV     [4…] ids
--- returns  { the clock's reading, a digit for each id: 1 revived, 0 no such dead job, or its id is in use }
+-- returns  { the clock's reading, a digit for each id: 1 revived, 0 no dead or broken job with this id, or its id is in use }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
 local repeated = begin_op()
@@ -22,6 +22,7 @@ for i = 4, #ARGV do
   flags[#flags + 1] = m and '1' or '0'
   if m then
     m.failures, m.stalls = 0, 0
+    if m.extras then m.extras.snoozes = nil end
     set_mark(m, SUSPECT, false)
     call('HSET', DATA, id, string.sub(dead_record, data_at))
     call('HDEL', DEAD_RECORDS, id)

@@ -38,9 +38,8 @@ promote(MAX_ITEMS) -- before new jobs get their sequence, so that jobs that were
 local added, dropped = 0, 0
 for i = 13, #ARGV, 2 do
   local id, change = ARGV[i], ARGV[i + 1]
-  local stood = size[BLOCKED] > 0 and call('HEXISTS', BLOCKED, id) == 1
-  local letter = enqueue_one(id, ARGV[12], change)
-  if letter == 'a' or (letter == 'b' and not stood) then added = added + 1 else dropped = dropped + 1 end
+  local letter, only = enqueue_one(id, ARGV[12], change)
+  if letter == 'a' or only then added = added + 1 else dropped = dropped + 1 end
 end
 s.fired, s.dropped, s.missed = s.fired + added, s.dropped + dropped + tonumber(ARGV[11]), s.missed + tonumber(ARGV[10])
 if ARGV[9] ~= '0' then s.last = tonumber(ARGV[9]) end

@@ -4,7 +4,7 @@
 -- holders, lease the next jobs. Each part may be empty.
 --
 -- ARGV     [1] to [3]: see shared/keys.lua
---          [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+--          [4] holder: the name of a runner, or of a program's own holder, or "" for a raw lease (a holder of its own is made for it)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] max_dead
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
@@ -13,9 +13,10 @@
 --                complete   keep_ms, result. A completed job with a result to keep or jobs to hand over
 --                release
 --                retry      kind of time and ms (see CHANGE), message
+--                snooze     kind of time and ms (see CHANGE), message. The job puts itself off: not a failure
 --                fail       keep_ms, message
---                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), message.
---                           Certainly this job crashed its process
+--                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), ms until its next
+--                           attempt, message. Certainly this job crashed its process
 --                suspect    message. One of several jobs whose process crashed
 --                unknown    task. The worker does not know this task
 --                broken     max_broken of the queue, reason. The job cannot be decoded. A queue with max_broken broken jobs
@@ -31,7 +32,8 @@
 --            ms until the next run time or end of a lease or -1, jobs taken back from lost holders,
 --            jobs in the outbox, ms until the next tick of a schedule or -1,
 --            1 if nothing was leased because the holder is not known, number of registered waiters,
---            and only if there were any: how many of the oldest dead jobs were dropped, ids of the jobs that expired }
+--            and only if there were any: how many of the oldest dead jobs were dropped, ids of the jobs that expired,
+--            1 if the turn stopped at one of its limits }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
 local FIRST_BATCH = 16 -- jobs that are read before their size is known
@@ -45,6 +47,7 @@ local others = tonumber(ARGV[others_at])
 local lost = 0
 local dropped = 0
 local expired = {} -- ids
+local more = false -- whether this turn stopped at one of its limits: the next one may find jobs
 local repeated = begin_op()
 
 local function turn_reply(flags, base, ids, data, metas, scores, wait, swept)
@@ -56,7 +59,7 @@ local function turn_reply(flags, base, ids, data, metas, scores, wait, swept)
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
   return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE],
-    (dropped > 0 or #expired > 0) and dropped or nil, #expired > 0 and expired or nil }
+    (dropped > 0 or #expired > 0 or more) and dropped or nil, (#expired > 0 or more) and expired or nil, more and 1 or nil }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
@@ -73,8 +76,8 @@ end
 if repeated then
   if type(repeated) == 'table' then return repeated end
   -- The recorded answer has the range of fences. The reply is the part of them that the holder still holds.
-  local flags, base, count, swept = string.match(repeated, '^(%d*) (%d+) (%d+) (%d+)$')
-  base, count = tonumber(base), tonumber(count)
+  local flags, base, count, swept, limited = string.match(repeated, '^(%d*) (%d+) (%d+) (%d+) (%d)$')
+  base, count, more = tonumber(base), tonumber(count), limited == '1'
   local ids, scores, data = {}, {}, {}
   if count > 0 then
     local found, members = 0, {}
@@ -98,7 +101,7 @@ if repeated then
     data = call('HMGET', DATA, unpack(ids))
   end
   local metas = count > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
-  return turn_reply(flags, base, ids, data, metas, scores, -1, tonumber(swept))
+  return turn_reply(flags, base, ids, data, metas, scores, more and 0 or -1, tonumber(swept))
 end
 
 local changed = false
@@ -176,12 +179,24 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'released')
     end
 
-    function settle.retry(id, m, lease, kind, ms, message)
-      m.failures = m.failures + 1
-      set_mark(m, SUSPECT, false) -- the attempt ended without killing its process
+    -- The job runs again at a time. The attempt ended without killing its process.
+    local function postpone(id, m, kind, ms, message)
+      set_mark(m, SUSPECT, false)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       place_again(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))
+    end
+
+    function settle.retry(id, m, lease, kind, ms, message)
+      m.failures = m.failures + 1
+      postpone(id, m, kind, ms, message)
       publish_event(id, 'retried')
+    end
+
+    function settle.snooze(id, m, lease, kind, ms, message)
+      m.extras = m.extras or {}
+      m.extras.snoozes = snoozes_of(m) + 1
+      postpone(id, m, kind, ms, message)
+      publish_event(id, 'snoozed')
     end
 
     function settle.fail(id, m, lease, keep_ms, message)
@@ -205,7 +220,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'crashed')
     end
 
-    function settle.crash(id, m, lease, keep_ms, task_max_stalls, message)
+    function settle.crash(id, m, lease, keep_ms, task_max_stalls, delay_ms, message)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       m.stalls = m.stalls + 1
       if tonumber(task_max_stalls) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(task_max_stalls) end
@@ -213,7 +228,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
       else
-        place_again(id, m, 0, lease.score)
+        place_again(id, m, delay_ms == '0' and 0 or from_now(tonumber(delay_ms)), lease.score)
         publish_event(id, 'crashed')
       end
     end
@@ -352,6 +367,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         call('ZREM', HOLDERS, lost_holder)
       else
         call('ZADD', HOLDERS, 0, lost_holder) -- more to take back: marked as lost until then, so that it cannot beat again
+        more = true
         caller_is_lost = caller_is_lost or lost_holder == holder
       end
     end
@@ -368,14 +384,15 @@ local base = math.max(state.fence, wall_us)
 if wanted > 0 and ARGV[9] == '1' and (caller_is_lost or not call('ZSCORE', HOLDERS, holder)) then
   lost = 1
 elseif not (state.paused or caller_is_lost) then
-  -- The first batch shows how large the jobs are; a reply is bounded in bytes as well as in number.
-  local bytes, piece = 0, FIRST_BATCH
+  -- The first batch shows how large the jobs are; a turn is bounded in the bytes that it reads as well as in number.
+  local read, bytes, piece = 0, 0, FIRST_BATCH
   while #ids < wanted and bytes < MAX_REPLY_BYTES and #expired < MAX_ITEMS do
     local asked = math.min(wanted - #ids, piece)
     local popped = call('ZPOPMIN', READY, asked)
     if #popped == 0 then break end
     changed = true
     local names, taken = {}, #ids
+    read = read + #popped / 2
     for i = 1, #popped / 2 do names[i] = popped[2 * i - 1] end
     local found = call('HMGET', DATA, unpack(names))
     local records = size[META] > 0 and call('HMGET', META, unpack(names))
@@ -387,25 +404,26 @@ elseif not (state.paused or caller_is_lost) then
         local fine, extras = pcall(cmsgpack.unpack, string.sub(meta, META_SIZE + 1))
         is_expired = fine and type(extras) == 'table' and (tonumber(extras.expires) or due + 1) <= due
       end
+      bytes = bytes + (found[i] and #found[i] or 0)
       if is_expired then
         expired[#expired + 1] = names[i]
       elseif found[i] then
         taken = taken + 1
         ids[taken], scores[taken], payloads[taken] = names[i], popped[2 * i], found[i]
         if records then metas[taken] = meta end
-        bytes = bytes + #found[i]
       else
         call('HDEL', META, names[i]) -- an index entry without a job
       end
     end
     if #names < asked then break end
-    piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * taken / (bytes + taken + 1))))
+    piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * read / (bytes + read + 1))))
   end
+  more = more or #expired >= MAX_ITEMS or bytes >= MAX_REPLY_BYTES
 end
 if #expired > 0 then
   call('HDEL', DATA, unpack(expired))
   call('HDEL', META, unpack(expired))
-  if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(expired)) end
+  call('HDEL', LAST_ERRORS, unpack(expired)) -- this turn may have made the key
   for _, id in ipairs(expired) do publish_event(id, 'expired') end
 end
 if #ids > 0 then
@@ -441,7 +459,7 @@ if waiter ~= '' then
       call('PEXPIRE', IDLE, 2 * REGISTERED_MS) -- the key goes soon after the last waiter died
     end
     if not state.paused then
-      if #expired >= MAX_ITEMS then wait = 0 end -- this call stopped at its limit: there may be more jobs
+      if more then wait = 0 end
       local first = wait < 0 and call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
       local expiry = size[HELD] > 0 and call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2] -- nothing held: nothing to take back
       if first then wait = math.max(0, tonumber(first) - due) end
@@ -458,7 +476,7 @@ end
 -- * A repeated call ("!"): its first try may still arrive.
 -- * While there are holders, write the clock at least every MAX_STEP_MS. Otherwise the next call cannot measure the silence.
 if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= MAX_STEP_MS) then
-  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept)
+  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept .. (more and ' 1' or ' 0'))
 end
 if not state.paused then
   wake(made_ready > #ids and math.min(made_ready, call('ZCARD', READY)) or 0)

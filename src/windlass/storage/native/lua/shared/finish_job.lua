@@ -10,21 +10,20 @@ local function start_blocked_job(id, text)
   place(id, c, c.run_at)
 end
 
--- A charged attempt, or one that made the job a suspect, ends its expiry: it may have done a part of the work.
-local function clear_job_expiry(m)
-  if m.extras then m.extras.expires = nil end
-end
-
--- Places a job whose lease has ended in `ready` or `scheduled` again, merged with the change that is blocked behind it.
+-- Places a job whose lease has ended in `ready` or `scheduled` again, merged with the change that is blocked behind it. A
+-- change that has expired is dropped: it must not take the job with it.
 local function place_again(id, m, run_at, score)
-  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end
+  end_expiry_if_started(m) -- before a change resets the counts
   local text = call('HGET', BLOCKED, id)
   if text then
     local c = read_blocked(text)
     call('HDEL', BLOCKED, id)
-    if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, c.data) end
-    run_at = merge(m, run_at, c)
-    drop_empty_extras(m)
+    if not is_past_expiry(c) then
+      if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, c.data) end
+      run_at = merge(m, run_at, c)
+      set_expiry(m, run_at, run_at > due)
+      drop_empty_extras(m)
+    end
   end
   place(id, m, run_at, score)
 end
@@ -68,7 +67,7 @@ end
 -- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
 -- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
-  clear_job_expiry(m)
+  remove_expiry(m)
   -- Reason, time, META record, length of the message, message, data.
   local dead_record = struct.pack(DEAD_RECORD_FORMAT, reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
@@ -85,7 +84,7 @@ local function end_for_good(id, m, reason, message, limit)
     -- The data of a failure job: length of the id, id, then the dead record.
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. dead_record)
     place(name, f, 0)
-    -- A caller that waits for this job will not find it in `dead`, and a crash keeps no result, so the event says why.
+    -- A caller that waits for this job will not find it in `dead`, and a lost lease keeps no result, so the event says why.
     local why = reason == CRASHED and 'crashed' or reason == STALLED and 'stalled'
     if why then event = 'dead ' .. why .. ' ' .. message end
   end
