@@ -738,6 +738,35 @@ MUTANTS = (
         "    if False:",
         ("tests/worker/test_large_payloads.py",),
     ),
+    # -- hands and habits -------------------------------------------------------------------------------
+    Mutant(
+        "a blocking verb in a running event loop is not told",
+        "app.py",
+        "        if _get_running_loop() is not None:",
+        "        if False:",
+        ("tests/tasks/test_blocking_in_a_loop.py",),
+    ),
+    Mutant(
+        "a queue with a wrong name is paused without a word",
+        "cli/pause.py",
+        '    confirm_unused(app, queue, "pause", yes)\n',
+        "",
+        ("tests/cli/test_cli_commands.py",),
+    ),
+    Mutant(
+        "a worker without processes takes back the jobs that need them",
+        "worker/app_facts.py",
+        "if with_processes or not is_for_processes(task)",
+        "if True",
+        ("tests/worker/test_in_process.py",),
+    ),
+    Mutant(
+        "a worker opens a connection for each of its queues at once",
+        "worker/settings.py",
+        "MAX_CALLS_AT_ONCE = 256",
+        "MAX_CALLS_AT_ONCE = 100_000",
+        ("tests/worker/test_many_queues.py",),
+    ),
     # -- pauses between crashes, and snoozes --------------------------------------------------------------
     Mutant(
         "a crashed job runs again at once, whatever its outcome says",

@@ -7,6 +7,7 @@ import atexit
 import os
 import threading
 import weakref
+from asyncio.events import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from windlass.storage.native.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABL
 from windlass.storage.port import Capability, Layout
 from windlass.task import Handler, Task, TaskMaker, TaskOptions
 from windlass.tasks.call import TaskCall
+from windlass.tasks.codec import Codec, Decode, Encode
 from windlass.tasks.declaration import (
     HandlerOptions,
     OnException,
@@ -42,6 +44,7 @@ from windlass.tasks.names import default_name
 from windlass.tasks.registry import Registry
 from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
 from windlass.transport.errors import ConnectFailed, WireLost, public_error
+from windlass.transport.loop_check import warn_of_blocking
 from windlass.transport.presence import list_queues, list_workers
 from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.values.durations import Duration, milliseconds
@@ -123,6 +126,8 @@ class Windlass:
                       worker never runs a payload that none of them opens. Default: `WINDLASS_SIGNING_KEYS` and
                       `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64").
       allow_eviction  use a server that may evict keys, and so lose jobs, when its memory is full.
+      encode, decode  carry arguments and results of your own types: `encode(value)` returns plain values, and
+                      `decode(type, plain)` makes the value again. pydantic models need neither.
 
     Close it with `close` or `aclose`, or use it as a context manager. Every blocking method `x` has an awaitable
     twin `ax`.
@@ -146,6 +151,8 @@ class Windlass:
         durability: str | Mapping[str, str] | None = None,
         signing_keys: Mapping[str, bytes] | None = None,
         encryption_keys: Mapping[str, bytes] | None = None,
+        encode: Encode | None = None,
+        decode: Decode | None = None,
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: omit it to use the embedded server")
@@ -161,6 +168,7 @@ class Windlass:
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self.max_broken = check_whole(max_broken, "max_broken", 1, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
+        self.codec = Codec(encode, decode)
         self.on_exception = check_on_exception(on_exception)
         self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
@@ -252,7 +260,7 @@ class Windlass:
 
         `returns` is the type that `result` decodes the value to. The server is not asked whether the job exists.
         """
-        return JobHandle(self.layout(queue), self, id, returns=returns)
+        return JobHandle(self.layout(queue), self, id, returns=returns, codec=self.codec)
 
     def hand_over(self, parent: str, call: TaskCall) -> HandOver:
         """Check a call that a running job of the queue `parent` hands over, and build its job."""
@@ -403,7 +411,8 @@ class Windlass:
           name          the worker's name; a generated one.
           allow_unsafe  start on a server that may lose jobs (see `windlass doctor`).
 
-        Tasks with run="process" are refused. Raises `InvalidOption`.
+        It has no child processes: jobs of tasks with run="process" wait for `windlass worker`, and a queue that has
+        only such tasks is left out, or refused if you name it. Raises `InvalidOption`.
         """
         from windlass.worker.in_process import Worker  # imported here: producers never need it
         from windlass.worker.settings import Settings, worker_name
@@ -426,7 +435,7 @@ class Windlass:
             grace=milliseconds(grace, "grace", most=86400) / 1000,
             allow_unsafe=check_flag(allow_unsafe, "allow_unsafe"),
         )
-        return Worker(self, settings)
+        return Worker(self, settings, queues_are_chosen=queues is not None)
 
     def own_queues(self) -> list[str]:
         """The queues that this app has tasks, handlers or schedules for."""
@@ -510,6 +519,8 @@ class Windlass:
 
     def run(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow in this thread. Raises public errors only."""
+        if _get_running_loop() is not None:
+            warn_of_blocking()
         session = self._session()
         try:
             return self._blocking.run(flow(session))

@@ -29,6 +29,7 @@ from windlass.errors import (
     Undecodable,
 )
 from windlass.storage.port import Call, Layout
+from windlass.tasks.codec import PLAIN, Codec
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.io_steps import Flow, Sleep
 from windlass.transport.listeners import Listener
@@ -109,6 +110,7 @@ class JobHandle(Generic[R]):
     __slots__ = (
         "__weakref__",
         "_cancelled",
+        "_codec",
         "_flow_runner",
         "_keeps",
         "_layout",
@@ -128,6 +130,7 @@ class JobHandle(Generic[R]):
         *,
         returns: Any = Any,
         keeps: bool | None = None,
+        codec: Codec = PLAIN,
     ) -> None:
         """`keeps` says whether the job's result is kept; `None` if unknown."""
         self.id = id if status is not None else check_id(id)  # with a status the id comes from the server
@@ -137,6 +140,7 @@ class JobHandle(Generic[R]):
         self._flow_runner = flow_runner
         self._returns = returns
         self._keeps = keeps
+        self._codec = codec
         self._cancelled = False
 
     @property
@@ -213,7 +217,7 @@ class JobHandle(Generic[R]):
 
     def _decode(self, data: bytes) -> R:
         try:
-            value: R = msgspec.json.decode(data, type=self._returns)
+            value: R = self._codec.decoder(self._returns).decode(data)
         except msgspec.DecodeError as error:
             raise Undecodable(
                 f"the result of job {self.id!r} of queue {self.queue!r} cannot be decoded: {error}"

@@ -28,6 +28,7 @@ from windlass.storage.capabilities import need
 from windlass.storage.port import Capability, Layout
 from windlass.tasks.arguments import Arguments, Bound
 from windlass.tasks.call import TaskCall
+from windlass.tasks.codec import Codec
 from windlass.tasks.context import Job
 from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
 from windlass.tasks.envelope import MAX_KEEP_S, around_arguments
@@ -79,6 +80,9 @@ class TaskApp(FlowRunner, Protocol):
     def queue_defaults(self, name: str) -> QueueOptions: ...
 
     @property
+    def codec(self) -> Codec: ...
+
+    @property
     def on_exception(self) -> OnException: ...
 
     @property
@@ -122,7 +126,14 @@ class Sender(Generic[P, V]):
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
         returns, keeps = self._task.returns, self._keep > 0
         return JobHandle(
-            self._layout, self._app, receipt.id, receipt.status, receipt.durability, returns=returns, keeps=keeps
+            self._layout,
+            self._app,
+            receipt.id,
+            receipt.status,
+            receipt.durability,
+            returns=returns,
+            keeps=keeps,
+            codec=self._app.codec,
         )
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
@@ -147,9 +158,10 @@ class Task(Declaration[P, R], Generic[P, R, V]):
 
     def __init__(self, app: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.short_name = options.get("name") or short_name(function)
-        self.arguments = Arguments(Signature(function), f"{self.short_name}()")
+        self.arguments = Arguments(Signature(function), f"{self.short_name}()", app.codec)
         self.returns = _return_type(function)
-        self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
+        self.codec = app.codec
+        self.read_result: Callable[[bytes], Any] = app.codec.decoder(self.returns).decode
         check_known(options, TaskOptions)
         self.app = app
         self.name = check_task_name(name)

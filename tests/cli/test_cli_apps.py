@@ -327,7 +327,7 @@ def test_tasks_need_an_app(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def digest(shop: str, app: Windlass, queue: Queue) -> Iterator[str]:
     app.schedules.add("digest", (QUEUE, b'{"task": "welcome"}'), cron="0 9 * * *", zone="Europe/Berlin")
     yield "digest"
-    app.schedules.delete("digest", QUEUE)
+    app.schedules.delete(QUEUE, "digest")
 
 
 def test_schedules_are_listed(digest: str) -> None:
@@ -338,7 +338,7 @@ def test_schedules_are_listed(digest: str) -> None:
     assert "data" not in found
     (with_data,) = told(run("schedules", "list", QUEUE, "--data", "--json"))
     assert with_data["data"] == {"json": {"task": "welcome"}}
-    assert told(run("schedules", "list", "other", "--json")) == []
+    assert json.loads(run("schedules", "list", "other", "--json").stdout) == []
     shown = run("schedules", "list").stdout
     assert "0 9 * * * Europe/Berlin" in shown
     assert " on " in shown
@@ -365,9 +365,9 @@ def test_a_schedule_is_run_now(digest: str, queue: Queue) -> None:
 
 def test_a_schedule_is_deleted_when_one_agrees(digest: str, app: Windlass) -> None:
     refused(CliRunner().invoke(main, ["schedules", "delete", QUEUE, digest], input="n\n"), 1, "Delete schedule digest")
-    assert app.schedules.get(digest, QUEUE) is not None
+    assert app.schedules.get(QUEUE, digest) is not None
     assert run("schedules", "delete", QUEUE, digest, "--yes").exit_code == 0
-    assert app.schedules.get(digest, QUEUE) is None
+    assert app.schedules.get(QUEUE, digest) is None
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "delete"])
@@ -426,6 +426,7 @@ def test_ctrl_c_twice_gives_back_what_runs(shop: str, app: Windlass, queue: Queu
     ("words", "code", "complaint"),
     [
         (["--queue", "no good"], 2, "is not a queue name"),
+        (["--queue", "mail-*"], 3, "no queue of shop_jobs:app matches 'mail-*': it has cli-"),
         (["--queue", "a=0"], 2, "weight"),
         (["--queue", "a=x"], 2, "weight"),
         (["--queue", "a", "--queue", "a=2"], 2, "twice"),

@@ -215,9 +215,56 @@ def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue:
 
 def test_status_of_chosen_queues(run: Run, queue: Queue) -> None:
     queue.enqueue(b"x")
-    assert [row["queue"] for row in told(run("status", "other", NAME, "--json"))["queues"]] == ["other", NAME]
-    result = run("status", "other")
-    assert result.exit_code == 0
+    assert [row["queue"] for row in told(run("status", NAME, "--json"))["queues"]] == [NAME]
+    result = run("status", "other", NAME, "--json")
+    assert [row["queue"] for row in json.loads(result.stdout)["queues"]] == ["other", NAME]
+    refused(result, 3, "queue 'other' is not in use")
+
+
+def test_a_typo_in_a_queue_name_is_told_with_the_nearest_name(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"x")
+    wrong = f"{NAME}x"
+    for words in (
+        ["status", wrong],
+        ["jobs", wrong],
+        ["dead", "list", wrong],
+        ["audit", wrong],
+        ["schedules", "list", wrong],
+        ["resume", wrong],
+        ["purge", wrong, "--yes"],
+        ["pause", wrong],
+    ):
+        refused(run(*words), 3, f"queue '{wrong}' is not in use", f"Did you mean '{NAME}'?")
+    assert NAME in told(run("queues", "--json"))
+    assert wrong not in told(run("queues", "--json")), "nothing was written"
+
+
+def test_a_queue_may_be_paused_before_its_first_job(run: Run, app: Windlass) -> None:
+    refused(run("pause", "early"), 3, "To pause it all the same: --yes")
+    assert run("pause", "early", "--yes").stdout == "early is paused.\n"
+    assert run("status", "early").exit_code == 0, "a pause is a use"
+    assert run("resume", "early").exit_code == 0
+
+
+def test_a_queue_of_another_layout_is_never_called_unused(run: Run) -> None:
+    """Its keys cannot be told from other keys."""
+    assert run("status", "thumbs", "--layout", "thumbs=workqueue").exit_code == 0
+
+
+def test_patterns_choose_queues(run: Run, app: Windlass) -> None:
+    names = ["mail-1", "mail-2", "media"]
+    for name in names:
+        app.queue(name).enqueue(b"x")
+    try:
+        assert [row["queue"] for row in told(run("status", "mail-*", "--json"))["queues"]] == names[:2]
+        assert [row["queue"] for row in told(run("status", "m*", "media", "--json"))["queues"]] == names
+        assert [row["queue"] for row in told(run("audit", "mail-?", "--json"))["queues"]] == names[:2]
+        assert told(run("dead", "list", "mail-*", "--json")) == []
+        assert told(run("schedules", "list", "mail-*", "--json")) == []
+        refused(run("status", "post-*"), 3, "no queue in use matches 'post-*'")
+    finally:
+        for name in names:
+            app.queue(name).purge()
 
 
 def test_status_where_nothing_is(run: Run) -> None:
@@ -401,8 +448,18 @@ def test_pages(run: Run, queue: Queue) -> None:
 
 def test_jobs_of_an_empty_queue(run: Run) -> None:
     result = run("jobs", NAME)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert told(run("jobs", NAME, "--json")) == {"queue": NAME, "jobs": [], "cursors": {}}
+    assert (result.exit_code, result.stdout) == (3, "")
+    result = run("jobs", NAME, "--json")
+    assert json.loads(result.stdout) == {"queue": NAME, "jobs": [], "cursors": {}}
+    refused(result, 3, "not in use")
+
+
+def test_a_broken_job_explains_its_state(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"x", id="a")
+    lease = queue.lease(600)
+    assert lease is not None
+    perform_call(queue, layout_of(queue).turn([Broken(lease, "not JSON")]))
+    assert "broken: no worker can decode its payload, so it never ran" in run("jobs", NAME, "a").stdout
 
 
 def test_one_job_whole(run: Run, queue: Queue) -> None:

@@ -492,12 +492,12 @@ def test_a_schedule_is_sealed_and_so_are_its_jobs(
     assert data["hourly@2026-06-01T13:00:00Z"].startswith(SEALED)
     leases = raw_queue.lease_many(10)
     assert [lease.data for lease in leases] == [b"secret"] * 3
-    assert app.schedules.pause("hourly", name)
-    assert app.schedules.resume("hourly", name)
+    assert app.schedules.pause(name, "hourly")
+    assert app.schedules.resume(name, "hourly")
     (record,) = app.schedules.list(name)
     assert record.schedule is not None
     assert (record.fired, record.schedule.data) == (3, b"secret")
-    receipt = app.schedules.run_now("hourly", name)
+    receipt = app.schedules.run_now(name, "hourly")
     assert receipt is not None
     assert one(raw_queue).data == b"secret"
     # The jobs of a schedule share one payload, which is theirs alone.
@@ -534,16 +534,16 @@ def test_a_forged_schedule_is_shown_as_such_and_never_ticks(
     at(NOON + HOUR)
     for what, record in forged.items():
         records["a"] = record
-        found = app.schedules.get("a", name)
+        found = app.schedules.get(name, "a")
         assert found is not None
         assert found.schedule is None, what
         assert "refused" in (found.problem or ""), what
         assert ticker_of(app, name)(declared("a", name)).unreadable == ("a",), what
         assert "a" not in [job.id for job in raw_queue.jobs("ready").jobs], what
         with pytest.raises(KeyConflict, match="Delete it first"):
-            app.schedules.pause("a", name)
+            app.schedules.pause(name, "a")
     assert [job.id for job in raw_queue.jobs("ready").jobs] == ["b"], "the others go on"
-    assert app.schedules.delete("a", name)
+    assert app.schedules.delete(name, "a")
 
 
 def test_a_program_without_keys_leaves_sealed_schedules_alone(

@@ -102,7 +102,7 @@ def test_types_that_travel(here: Windlass, kind: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (Home, "(Home): use plain values, a dataclass or a msgspec.Struct"),
+        (Home, "(Home): use plain values, a dataclass, a msgspec.Struct or a pydantic model"),
         (Path, "(Path)"),
         (list[Home], "(Home)"),
         (Home | None, "(Home)"),

@@ -140,6 +140,11 @@ async def test_facts() -> None:
 
 BROKEN = {
     "no colon": ("jobs", "", "'jobs' does not name an app: write module:attribute"),
+    "a file": (
+        "shop/jobs.py:app",
+        "",
+        "'shop/jobs.py:app' does not name an app: write module:attribute, such as shop.jobs:app",
+    ),
     "no module": ("jobz:app", "", "No module named 'jobz'"),
     "other name": ("jobs:ap", "import windlass\nfirst = second = windlass.Windlass()", "jobs:first or jobs:second"),
     "no app": ("jobs:app", "x = 1", "'app' does not exist .* put `app = windlass.Windlass"),

@@ -27,6 +27,7 @@ from windlass.tasks.envelope import read_envelope
 from windlass.values.job import JobRecord, Page, State
 
 STATES = [state.value for state in State]
+BROKEN_IN_WORDS = "broken: no worker can decode its payload, so it never ran"
 COLUMNS = ("state", "id", "task", "priority", "when", "failures", "stalls", "holder", "progress", "message")
 DEAD_COLUMNS = ("id", "task", "died", "reason", "failures", "stalls", "message")
 
@@ -148,7 +149,7 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
             ("id", job.id),
             ("task", task_of(job)),
             ("handles", None if job.failed is None else f"the failure of {job.failed.id}"),
-            ("state", job.state.value),
+            ("state", BROKEN_IN_WORDS if job.state is State.BROKEN else job.state.value),
             ("priority", job.priority),
             ("tags", " ".join(job.tags) or None),
             ("runs at", format_time(job.run_at)),

@@ -14,6 +14,7 @@ from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of, queues_argument
 from windlass.cli.output import as_object, make_table, plural, print_json, print_table, printable
+from windlass.cli.queue_names import check_in_use, chosen_queues
 from windlass.errors import AccessDenied, KeyConflict, UnsupportedByLayout
 from windlass.values.worker_record import WorkerRecord
 
@@ -31,8 +32,9 @@ UNKNOWN_TASK = re.compile("a worker did not know the task (.*); the job waits fo
 def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -> None:
     """Show the job counts and the problems of each queue.
 
-    Shows all queues, or the queues that you name. Below the table it lists problems: paused queues, queues with jobs
-    and no worker, jobs of a task that no worker knows.
+    Shows all queues, or the queues that you name; a name may be a pattern. Below the table it lists problems: paused
+    queues, queues with jobs and no worker, jobs of a task that no worker knows. Exits with 3 if a queue that you name
+    is not in use.
 
     A blocked job waits because a job with the same id is running. A broken job never ran, because no worker can decode
     its payload: `windlass dead list --broken QUEUE` says why.
@@ -45,8 +47,10 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
     Examples:
       windlass status
       windlass status emails media --watch
+      windlass status 'mail-*'
       windlass status --json | jq '.queues[] | select(.dead > 0)'
     """
+    queues = tuple(chosen_queues(app, queues)) if queues else ()
     if not watch:
         found = survey(app, queues)
         if as_json:
@@ -59,6 +63,7 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
             print_table(COLUMNS, _rows(found), "No queue is in use.")
             for problem in _all_problems(found):
                 click.echo(problem)
+        check_in_use(app, queues)
         return
     try:
         if as_json or not sys.stdout.isatty():

@@ -21,7 +21,7 @@ _option = option_of("worker")
 
 
 def _queue(given: str) -> tuple[str, int]:
-    """A name and a weight, from `emails` or `emails=3`."""
+    """A name or a pattern, and a weight, from `emails`, `emails=3` or `mail-*`."""
     name, _, weight = given.partition("=")
     try:
         return name, check_whole(int(weight) if weight.isdecimal() else weight or 1, "weight", 1, 1000)
@@ -68,7 +68,8 @@ class _WorkerCommand(click.RichCommand):
     type=_queue,
     metavar="NAME[=WEIGHT]",
     multiple=True,
-    help="Work on this queue only. May be repeated. By default, all queues of the app.",
+    help="Work on this queue only, or on the app's queues of a pattern, such as 'mail-*'. May be repeated. By default, "
+    "all queues of the app.",
 )
 @_option(
     "--concurrency",
@@ -153,7 +154,11 @@ class _WorkerCommand(click.RichCommand):
 @_option("--log-jobs", is_flag=True, help="Log each finished job and its duration.")
 @layout_option
 @_option("--log-arguments", is_flag=True, help="Log the payloads of jobs, with all arguments.")
-@_option("--watch", is_flag=True, help="Restart the processes when a file of the program changes.")
+@_option(
+    "--watch",
+    is_flag=True,
+    help="Restart the processes when a file of the program changes. Needs the package watchfiles.",
+)
 @_option(
     "--allow-unsafe",
     is_flag=True,

@@ -22,6 +22,7 @@ from windlass.app import Windlass
 from windlass.errors import Undecodable
 from windlass.task import Task
 from windlass.tasks.arguments import holds_nan, without_values
+from windlass.tasks.codec import PLAIN, Codec
 from windlass.tasks.context import Job
 from windlass.tasks.control import Failure, Retry, Snooze
 from windlass.tasks.declaration import Declaration, OnException, Run
@@ -42,7 +43,6 @@ from windlass.values.outcome import (
 )
 from windlass.values.validation import LARGEST_PAYLOAD, MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
 
-_encode = msgspec.json.Encoder().encode
 _CONTROL_TYPES = (Retry, Snooze, Failure)
 
 
@@ -58,6 +58,7 @@ class Plan(Struct, frozen=True):
     keep_ms: int
     call: Callable[[Job], Any]
     read_result: Callable[[bytes], Any] | None = None
+    codec: Codec = PLAIN
     failed_id: str | None = None  # for a failure handler: the id of the job that failed
 
     @property
@@ -97,7 +98,9 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
     if task is None:
         return UnknownTask(lease, envelope.task)
     planned = _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
-    return msgspec.structs.replace(planned, read_result=task.read_result) if envelope.keep else planned
+    return (
+        msgspec.structs.replace(planned, read_result=task.read_result, codec=task.codec) if envelope.keep else planned
+    )
 
 
 def _plan(
@@ -214,10 +217,10 @@ def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
     if not plan.keep_ms:
         return Completed(plan.lease, None, job.hand_overs) if job.hand_overs else Completed(plan.lease)
     try:
-        data = _encode(returned)
+        data = plan.codec.write(returned)
     except Exception as error:
         return fail(plan, f"keep_result: the returned value cannot be encoded as JSON ({error})")
-    if b"null" in data and holds_nan(returned):
+    if b"null" in data and holds_nan(returned, plan.codec):
         return fail(plan, "keep_result: the returned value holds NaN or infinity, which JSON cannot encode")
     if len(data) > MAX_PAYLOAD:
         return fail(

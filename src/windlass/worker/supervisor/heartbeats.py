@@ -10,7 +10,7 @@ from windlass.app import Windlass
 from windlass.errors import KeyConflict, WindlassError
 from windlass.values.boot_clock import awake
 from windlass.worker.heartbeat import send_heartbeat
-from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, lease_on
+from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, SAFE_LEASE_SHARE, lease_on
 from windlass.worker.supervisor.runner_group import RunnerGroup
 
 log = logging.getLogger("windlass.supervisor")
@@ -25,6 +25,7 @@ class Heartbeats:
         self._app = app
         self._lease = lease
         self._on_bug = on_bug
+        self._at_once = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
         self.under_way: set[BeatTask] = set()  # at most one for each queue of a group
 
     async def register(self, group: RunnerGroup) -> None:
@@ -86,6 +87,10 @@ class Heartbeats:
         return task
 
     async def _beat(self, group: RunnerGroup, queue: str) -> WindlassError | None:
+        async with self._at_once:
+            return await self._beat_now(group, queue)
+
+    async def _beat_now(self, group: RunnerGroup, queue: str) -> WindlassError | None:
         asked_at = awake()
         register = queue in group.unregistered
         layout, facts = self._app.layout(queue), group.facts.of(queue)

@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from windlass.app import Windlass
-from windlass.errors import InvalidOption, WindlassError
+from windlass.errors import InvalidOption, NoSuchQueue, WindlassError
 from windlass.storage.port import Capability
 from windlass.transport.errors import SERVER_UNAVAILABLE
+from windlass.values.name_patterns import did_you_mean, matching
 from windlass.values.outcome import Released
 from windlass.values.validation import in_one_line
 from windlass.values.worker_record import WorkerRecord
@@ -30,7 +31,7 @@ from windlass.worker.logs import make_logs_nonblocking
 from windlass.worker.presence import keep_presence
 from windlass.worker.reclaim import Decide, all_held, reclaim
 from windlass.worker.server_check import check_server, export_allow_unsafe
-from windlass.worker.settings import BEATS_PER_LEASE, Settings, worker_record
+from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, Settings, worker_record
 from windlass.worker.supervisor.code_watch import check_can_watch, watch_code
 from windlass.worker.supervisor.forkserver import Ending, ForkServer
 from windlass.worker.supervisor.heartbeats import Heartbeats
@@ -178,17 +179,30 @@ class Supervisor:
         self._forkserver, self._facts = forkserver, facts
 
     def _with_queues(self, settings: Settings, facts: AppFacts) -> Settings:
-        """Fill in the app's own queues if none were given, and at least one child process, which suspects need."""
+        """Fill in the app's own queues if none or patterns were given, and one child process, which suspects need."""
         settings = msgspec.structs.replace(settings, processes=max(1, settings.processes))
         if not facts.elsewhere.tasks and not facts.queues:
             raise InvalidOption(
                 f"{self._target} declares no task and no handler: declare one with @app.task or @app.handler"
             )
-        for name in settings.queues:
-            if name not in facts.queues:
-                text = "Queue %s has no task, handler or schedule in %s: the worker runs only calls that are sent there"
-                log.warning(text, name, self._target)
-        return settings if settings.queues else msgspec.structs.replace(settings, queues=dict.fromkeys(facts.queues, 1))
+        own = set(facts.queues)
+        queues = self._chosen_queues(settings.queues, own) if settings.queues else dict.fromkeys(facts.queues, 1)
+        for name in queues:
+            if name not in own:
+                text = (
+                    "Queue %s has no task, handler or schedule in %s: the worker runs only calls that are sent there.%s"
+                )
+                log.warning(text, name, self._target, did_you_mean(name, own))
+        return msgspec.structs.replace(settings, queues=queues)
+
+    def _chosen_queues(self, given: dict[str, int], own: set[str]) -> dict[str, int]:
+        """Replace patterns by the names of the app's own queues; the weight of a plain name counts."""
+        queues: dict[str, int] = {}
+        for name, weight in given.items():
+            if not (found := matching(name, own)):
+                raise NoSuchQueue(f"no queue of {self._target} matches {name!r}: it has {', '.join(sorted(own))}")
+            queues |= dict.fromkeys(found, weight)
+        return queues | {name: weight for name, weight in given.items() if name in queues}
 
     def stop(self) -> None:
         """First call: finish running jobs. Second: release them now. Third: exit at once."""
@@ -321,7 +335,13 @@ class Supervisor:
 
     async def _reclaim(self, group: RunnerGroup, ending: Ending) -> None:
         decide = judge(group, ending)
-        await asyncio.gather(*(self._reclaim_queue(group, queue, decide) for queue in group.settings.queues))
+        at_once = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+
+        async def reclaim_queue(queue: str) -> None:
+            async with at_once:
+                await self._reclaim_queue(group, queue, decide)
+
+        await asyncio.gather(*map(reclaim_queue, group.settings.queues))
 
     async def _reclaim_queue(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
         try:
