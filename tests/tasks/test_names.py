@@ -121,7 +121,7 @@ def test_names_that_cannot_be(here: Windlass) -> None:
         (["./shop/inner/jobs.py"], "shop.inner.jobs"),
         (["plain/jobs.py"], "jobs"),
     ],
-    ids=" ".join,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_the_program_names_its_tasks_as_an_import_does(tmp_path: Path, command: list[str], imported: str) -> None:
     for folder in ("", "shop", "shop/inner", "plain"):
