@@ -38,7 +38,8 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "storage": (("storage.port",), ("storage.capabilities", "storage.formats"), ("storage.lua",),
                 ("storage.native", "storage.compat"), ("storage.layouts",)),
     "worker": (
-        ("worker.process_info", "worker.output", "worker.app_loading", "worker.server_check", "worker.presence"),
+        ("worker.process_info", "worker.output", "worker.app_loading", "worker.server_check", "worker.presence",
+         "worker.tracebacks"),
         ("worker.app_facts", "worker.logs", "worker.settings", "worker.reclaim", "worker.attempt"),
         ("worker.heartbeat", "worker.cancellations", "worker.ipc"),
         ("worker.executors",),

@@ -9,6 +9,7 @@ from windlass.task import Handler, Task
 from windlass.tasks.call import TaskCall
 from windlass.tasks.context import Job
 from windlass.tasks.control import Failure, Retry, Snooze
+from windlass.tasks.log_fields import JobLogFilter
 from windlass.tasks.signature import current
 from windlass.values.audit import Audit
 from windlass.values.job import Cleaned, Counts, JobRecord, Lease, Limits, Page, Receipt, State, Status, TagCounts
@@ -25,6 +26,7 @@ __all__ = [
     "Handler",
     "Job",
     "JobHandle",
+    "JobLogFilter",
     "JobRecord",
     "Lease",
     "Limits",

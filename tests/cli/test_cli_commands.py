@@ -126,7 +126,7 @@ def test_a_server_that_cannot_be_reached_is_exit_code_4(
     monkeypatch.delenv("WINDLASS_APP", raising=False)
     result = CliRunner().invoke(main, [*words, "--url", "redis://127.0.0.1:1"])
     assert (result.exit_code, result.stdout) == (4, "")
-    assert "127.0.0.1:1" in result.stderr
+    assert result.stderr.startswith("windlass: no connection to 127.0.0.1:1 (")
 
 
 @pytest.mark.parametrize(
@@ -211,6 +211,28 @@ def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue:
     assert (found["workers"], found["queues"][0]["workers"]) == (1, 1)
     assert "lost?" in run("workers").stdout
     client.delete(*keys.presence_keys())
+
+
+@pytest.mark.parametrize("score", [0.5, -0.25])
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"no record", b"[]", b'{"name": 7}', b'{"name": "a", "queues": {"\\u001b[2J": 1}, "host": "\\u202e\\n"}'],
+)
+def test_a_malformed_worker_record_is_listed_and_harmless(
+    run: Run, queue: Queue, client: redis.Redis, record: bytes, score: float
+) -> None:
+    queue.enqueue(b"x")
+    seen, about = keys.presence_keys()
+    seconds, _ = client.time()
+    name = b"odd\xff\x1b[2J"
+    client.zadd(seen, {name: seconds * 1000 + score})
+    client.hset(about, name, record)
+    for words in (["workers"], ["status"], ["workers", "--json"], ["status", "--json"]):
+        result = run(*words)
+        assert result.exit_code == 0
+        assert "odd" in result.stdout or words[0] == "status"
+        assert all(char.isprintable() or char == "\n" for char in result.output)
+    client.delete(seen, about)
 
 
 def test_status_of_chosen_queues(run: Run, queue: Queue) -> None:

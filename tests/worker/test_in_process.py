@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.conditions import until
-from windlass import Job, Lease, Retry, Windlass, current
+from windlass import Job, JobLogFilter, Lease, Retry, Windlass, current
 from windlass.errors import InvalidOption, JobFailed
 from windlass.storage.native.keys import queue_key
 from windlass.worker.app_facts import QueueFacts, facts_of
@@ -40,6 +41,39 @@ async def test_it_runs_coroutines_and_threads_and_stops(app: Windlass) -> None:
     await working
     assert sorted(seen) == sorted([("loop", n, True) for n in range(20)] + [("thread", n, False) for n in range(20)])
     assert (await app.queue("local").acounts()).running == 0
+
+
+async def test_the_programs_own_logging_learns_of_the_job(app: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("shop")
+    caplog.handler.addFilter(JobLogFilter())
+    problem = ValueError("no good")
+
+    @app.task(queue="local", max_failures=0)
+    async def on_the_loop() -> None:
+        log.warning("on the loop", extra={"queue": "of its own"})
+        raise problem
+
+    @app.task(queue="local")
+    def in_a_thread() -> None:
+        log.warning("in a thread")
+
+    worker = app.worker(["local"])
+    working = asyncio.create_task(worker.run())
+    ids = [(await task.aenqueue()).id for task in (on_the_loop, in_a_thread)]
+    await until(lambda: {"on the loop", "in a thread"} <= {record.msg for record in caplog.records})
+    await until(lambda: any(record.exc_info for record in caplog.records))
+    await worker.stop()
+    await working
+    told = {record.getMessage().partition(":")[0]: vars(record) for record in caplog.records}
+    fields = ("job_id", "task", "queue", "attempt")
+    assert [told["on the loop"][name] for name in fields] == [ids[0], on_the_loop.name, "of its own", 1]
+    assert [told["in a thread"][name] for name in fields] == [ids[1], in_a_thread.name, "local", 1]
+    failed = told[f"{on_the_loop.name} local/{ids[0]}"]
+    assert [failed[name] for name in fields] == [ids[0], on_the_loop.name, "local", 1]
+    assert failed["exc_info"][1] is problem
+    log.warning("outside")
+    assert vars(caplog.records[-1])["job_id"] is None
+    await app.queue("local").apurge()
 
 
 async def test_cancelling_it_returns_running_jobs(app: Windlass) -> None:

@@ -11,7 +11,7 @@ from windlass.cli.connect import with_server
 from windlass.cli.exit_codes import NotFound
 from windlass.cli.job_list import payload
 from windlass.cli.options import Command, json_option, option_of, queues_argument, yes_option
-from windlass.cli.output import as_object, format_relative, print_json, print_table
+from windlass.cli.output import as_object, format_relative, print_json, print_table, printable
 from windlass.cli.queue_names import check_in_use, chosen_queues
 from windlass.values.name_patterns import is_pattern
 from windlass.values.schedule import Cron, ScheduleRecord
@@ -92,7 +92,7 @@ def run(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, **as_object(receipt)})
     else:
-        click.echo(f"{queue}/{receipt.id}: {receipt.status}")
+        click.echo(printable(f"{queue}/{receipt.id}: {receipt.status}"))
 
 
 @schedules.command()

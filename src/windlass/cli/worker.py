@@ -159,6 +159,8 @@ class _WorkerCommand(click.RichCommand):
     is_flag=True,
     help="Restart the processes when a file of the program changes. Needs the package watchfiles.",
 )
+@_option("--full-tracebacks", is_flag=True, help="Show frames of Windlass in the tracebacks of jobs, too.")
+@_option("--raw-output", is_flag=True, help="Pass on what jobs print unchanged, with control characters.")
 @_option(
     "--allow-unsafe",
     is_flag=True,
@@ -180,6 +182,8 @@ def worker(
     log_level: str,
     log_jobs: bool,
     log_arguments: bool,
+    full_tracebacks: bool,
+    raw_output: bool,
     watch: bool,
     allow_unsafe: bool,
 ) -> None:
@@ -223,6 +227,8 @@ def worker(
         log_arguments=log_arguments,
         log_jobs=log_jobs,
         allow_unsafe=allow_unsafe,
+        raw_output=raw_output,
+        full_tracebacks=full_tracebacks,
     )
     set_up_logs(settings.log_format, settings.log_level)
     sys.exit(run_worker(target, settings))

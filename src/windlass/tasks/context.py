@@ -40,7 +40,9 @@ class Job:
     Without `services` it has no worker: for tests that call a task's function directly.
     """
 
-    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "hand_overs")
+    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "hand_overs", "raised")
+
+    raised: BaseException | None  # the error that ended the attempt, for the log of this process; else not set
 
     def __init__(self, lease: Lease, task: str | None = None, services: JobServices | None = None) -> None:
         self._lease = lease

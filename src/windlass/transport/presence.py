@@ -54,13 +54,13 @@ def list_workers(session: Session, namespace: str = "") -> Flow[list[WorkerRecor
 def _read(reply: list[Any]) -> list[WorkerRecord]:
     *entries, now = reply
     found = [
-        _record(name.decode(errors="replace"), int(seen), written, int(now))
+        _record(name.decode(errors="replace"), float(seen), written, int(now))
         for name, seen, written in zip(*entries, strict=True)
     ]
     return sorted(found, key=lambda record: record.name)
 
 
-def _record(name: str, seen_ms: int, written: bytes | None, now_ms: int) -> WorkerRecord:
+def _record(name: str, seen_ms: float, written: bytes | None, now_ms: int) -> WorkerRecord:
     """Read a record. One that another version wrote may be unreadable: then only name and time are known."""
     try:
         record = _decode(written or b"")

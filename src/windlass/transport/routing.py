@@ -235,7 +235,7 @@ class Routing:
                 self.primary = self._slot_source = None
                 if self.ended or backoff.is_over:
                     raise getattr(error, "reason", None) or errors.ServerUnreachable(
-                        f"{about}: no connection to {self.endpoint} ({error}). "
+                        f"no connection to {self.endpoint} ({error}); nothing was changed ({about}). "
                         "Is the server running, and is the URL right?"
                     ) from None
             yield backoff.pause()

@@ -321,7 +321,7 @@ class _CallRetrier:
     def _not_connected(self, address: Address | None, error: ConnectFailed) -> errors.WindlassError:
         self._drop_connection(address)
         return error.reason or errors.ServerUnreachable(
-            f"{self._call.about}: no connection to {address or self._routing.endpoint} ({error}); nothing was sent. "
+            f"no connection to {address or self._routing.endpoint} ({error}); nothing was sent ({self._call.about}). "
             "Is the server running, and is the URL right?"
         )
 

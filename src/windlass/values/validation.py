@@ -107,8 +107,3 @@ def listed(known: type) -> str:
 def shortened(message: str) -> str:
     """Cut a message to MAX_MESSAGE bytes."""
     return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")
-
-
-def in_one_line(title: str) -> str:
-    """Escape text for a log line: an id may contain line breaks."""
-    return title if title.isprintable() else ascii(title)[1:-1]

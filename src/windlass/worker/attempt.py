@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
@@ -27,6 +26,7 @@ from windlass.tasks.context import Job
 from windlass.tasks.control import Failure, Retry, Snooze
 from windlass.tasks.declaration import Declaration, OnException, Run
 from windlass.tasks.envelope import Envelope, read_envelope
+from windlass.tasks.log_fields import running_job
 from windlass.values.backoff import after_crash, after_failure, after_snooze
 from windlass.values.job import Lease, Limits
 from windlass.values.outcome import (
@@ -41,7 +41,9 @@ from windlass.values.outcome import (
     Snoozed,
     UnknownTask,
 )
-from windlass.values.validation import LARGEST_PAYLOAD, MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
+from windlass.values.printable import in_one_line
+from windlass.values.validation import LARGEST_PAYLOAD, MAX_PAYLOAD, shortened
+from windlass.worker.tracebacks import describe, title_and_trace
 
 _CONTROL_TYPES = (Retry, Snooze, Failure)
 
@@ -162,13 +164,15 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
     `wait_for` runs the awaitable if the function returns one.
     """
     forks = _forks
+    running_job.set(job)
     try:
         returned = plan.call(job)
         if wait_for is not None and inspect.isawaitable(returned):
             returned = wait_for(returned)
     except BaseException as error:
-        return classify_error(plan, error)
+        return classify_error(plan, job, error)
     finally:
+        running_job.set(None)
         if forks != _forks:
             _exit_copy()
     return classify_result(plan, job, returned)
@@ -177,6 +181,7 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
 async def arun(plan: Plan, job: Job) -> Outcome:
     """Run a coroutine function to its end. `CancelledError` passes through: only the canceller knows its reason."""
     forks = _forks
+    running_job.set(job)
     try:
         returned = plan.call(job)
         if type(returned) is CoroutineType or inspect.isawaitable(returned):
@@ -184,8 +189,9 @@ async def arun(plan: Plan, job: Job) -> Outcome:
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:  # also SystemExit and KeyboardInterrupt, which would end the event loop
-        return classify_error(plan, error)
+        return classify_error(plan, job, error)
     finally:
+        running_job.set(None)
         if forks != _forks:
             _exit_copy()
     return classify_result(plan, job, returned)
@@ -213,7 +219,7 @@ def _exit_copy() -> None:
 def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
     """Turn a returned value into an outcome."""
     if isinstance(returned, _CONTROL_TYPES):
-        return classify_error(plan, returned)
+        return classify_error(plan, job, returned)
     if not plan.keep_ms:
         return Completed(plan.lease, None, job.hand_overs) if job.hand_overs else Completed(plan.lease)
     try:
@@ -244,17 +250,26 @@ def _mismatch(plan: Plan, data: bytes) -> str | None:
     return None
 
 
-def classify_error(plan: Plan, error: BaseException) -> Outcome:
+def classify_error(plan: Plan, job: Job, error: BaseException) -> Outcome:
     """Turn a raised error into an outcome: `Retry`, `Snooze` and `Failure` first, then the rules of the task."""
-    if isinstance(error, Failure):
-        return fail(plan, error.message)
-    if isinstance(error, Retry):
-        return retry_or_fail(plan, error.message, error.when)
-    if isinstance(error, Snooze):
-        return _snooze_or_fail(plan, error.message, error.when)
-    if plan.on_exception == "fail":
-        return fail(plan, describe(error))
-    return retry_or_fail(plan, describe(error))
+    if isinstance(error, _CONTROL_TYPES):
+        return _obey(plan, error, _with_causes(job, error))
+    job.raised, message = error, describe(error)
+    return fail(plan, message) if plan.on_exception == "fail" else retry_or_fail(plan, message)
+
+
+def _obey(plan: Plan, control: Retry | Snooze | Failure, message: str) -> Outcome:
+    if isinstance(control, Snooze):
+        return _snooze_or_fail(plan, message, control.when)
+    return retry_or_fail(plan, message, control.when) if isinstance(control, Retry) else fail(plan, message)
+
+
+def _with_causes(job: Job, control: Retry | Snooze | Failure) -> str:
+    """Return the message, with the traceback if it was raised because of another error."""
+    if control.__cause__ is None and (control.__context__ is None or control.__suppress_context__):
+        return control.message
+    job.raised = control
+    return title_and_trace(control.message, control)
 
 
 def retry_or_fail(plan: Plan, message: str, when: tuple[str, int] | None = None) -> Retried | Failed:
@@ -281,14 +296,3 @@ def _limited_lease(plan: Plan) -> Lease:
 def fail(plan: Plan, message: str) -> Failed:
     """Fail the job without another attempt."""
     return Failed(plan.lease, shortened(message), plan.keep_ms)
-
-
-def describe(error: BaseException) -> str:
-    """Format an error: its message first, then its traceback. No values of variables."""
-    try:
-        words = "".join(traceback.format_exception_only(error)).strip()
-    except Exception:  # its __str__ raised
-        words = type(error).__name__
-    trace = "".join(traceback.format_tb(error.__traceback__))
-    room = MAX_MESSAGE - len(words.encode("utf-8", "replace")) - 20
-    return f"{words}\n{trace[-room:]}" if trace and room > 0 else words

@@ -46,6 +46,8 @@ class Settings(Struct, frozen=True):
     log_arguments: bool = False
     log_jobs: bool = False
     allow_unsafe: bool = False  # start even if the server may lose jobs
+    raw_output: bool = False  # pass on what jobs print with its control characters
+    full_tracebacks: bool = False  # show frames of Windlass, too
 
     @property
     def slots(self) -> dict[str, range]:

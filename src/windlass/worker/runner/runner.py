@@ -21,7 +21,7 @@ from windlass.storage.port import Turn
 from windlass.tasks.declaration import Declaration
 from windlass.values.job import Lease
 from windlass.values.outcome import Broken, Completed, Outcome, Released, UnknownTask
-from windlass.values.validation import in_one_line
+from windlass.values.printable import in_one_line
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Attempt, Executor, Stop

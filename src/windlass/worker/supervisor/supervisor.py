@@ -23,7 +23,7 @@ from windlass.storage.port import Capability
 from windlass.transport.errors import SERVER_UNAVAILABLE
 from windlass.values.name_patterns import did_you_mean, matching
 from windlass.values.outcome import Released
-from windlass.values.validation import in_one_line
+from windlass.values.printable import in_one_line
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker.app_facts import AppFacts
 from windlass.worker.cancellations import listen_for_cancellations
@@ -45,7 +45,6 @@ MEMORY_CHECK_EVERY_S = 1.0  # one read of /proc for each process; memory rarely 
 MIN_RESPAWN_DELAY_S, MAX_RESPAWN_DELAY_S = 0.1, 10.0  # doubles while runners die young, so a broken app costs little
 YOUNG_RUNNER_S = 2.0  # a runner that dies earlier probably died of its start, not of a job
 NO_DEADLINE_S = 1e9  # the grace of a replaced runner: 30 years
-LAG_WARNING_S = 5.0  # shorter blocks of the event loop are common, and a warning for each would be noise
 RECLAIM_TIMEOUT_S = (
     2.0  # for reclaiming the jobs of killed runners at the end; else they come back when their leases end
 )
@@ -398,16 +397,7 @@ class Supervisor:
                 for group in list(self._groups):
                     group.measure_memory()
                     self._recycle(group)
-                    self._watch_lag(group)
-
-    def _watch_lag(self, group: RunnerGroup) -> None:
-        """Warn once if the runner's event loop is blocked: no lease is lost, but all coroutines wait."""
-        lag = group.loop_lag()
-        if lag < LAG_WARNING_S:
-            group.lag_logged = False
-        elif not group.lag_logged and not group.leaving:
-            group.lag_logged = True
-            log.warning('A job has blocked the event loop for %.1f s; declare its task with run="process"', lag)
+                    group.watch_lag()
 
     def _recycle(self, group: RunnerGroup) -> None:
         settings = self.settings
