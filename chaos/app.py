@@ -17,7 +17,7 @@ from typing import Any
 
 from chaos import tap
 from chaos.load import CAUGHT, LOOP, PROCESS, QUEUES, THREAD
-from windlass import Failure, Job, Retry, Windlass, current
+from windlass import Failure, Job, Retry, Snooze, Windlass, current
 from windlass.task import Task
 from windlass.tasks.declaration import QueueOptions
 
@@ -37,7 +37,7 @@ class JobError(Exception):
 async def on_loop(do: str, times: int, ms: int, pad: str, job: Job = current()) -> None:
     """Runs on the event loop of the runner."""
     with _noted(job):
-        if ms and do != "retry":
+        if ms and do not in ("retry", "snooze"):
             await asyncio.sleep(ms / 1000)
         if do == "progress":
             await job.aprogress(0.5)
@@ -73,7 +73,7 @@ async def hear_of_failure(data: dict[str, Any]) -> None:
 
 
 def _wait_and_act(do: str, times: int, ms: int, job: Job) -> None:
-    if ms and do != "retry":
+    if ms and do not in ("retry", "snooze"):
         time.sleep(ms / 1000)
     if do == "progress":
         job.progress(0.5)
@@ -101,6 +101,8 @@ def _act(do: str, times: int, ms: int, job: Job) -> None:
             raise JobError(f"failure {job.failures + 1} of {times}")
         case "retry" if job.failures < times:
             raise Retry("not yet", delay=ms / 1000)
+        case "snooze" if job.snoozes < times:
+            raise Snooze("later", delay=ms / 1000)
         case "fail":
             raise Failure("for good")
         case "exit" if job.stalls < times:

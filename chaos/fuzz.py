@@ -43,8 +43,8 @@ from windlass import Queue, RawJob, Windlass, errors
 from windlass.cli.job_list import job_facts
 from windlass.stdio.messages import BadMessage, read_message
 from windlass.storage.port import Call, Layout
-from windlass.task import check_task_name
 from windlass.tasks.envelope import write_envelope
+from windlass.tasks.names import check_task_name
 from windlass.transport import presence
 from windlass.values.job import FAILURE_JOB, JobRecord, Lease, State
 from windlass.values.outcome import Broken, Failed, UnknownTask

@@ -34,6 +34,7 @@ _ACTIONS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
         ("wait", 25, (0,)),
         ("raise", 4, (1, 1, 1, 2, ALL_FAILURES)),
         ("retry", 3, (1, 2)),
+        ("snooze", 1, (1, 2)),
         ("fail", 1, (0,)),
         ("hand over", 3, (1, 2, 3)),
         ("progress", 2, (0,)),
@@ -44,6 +45,7 @@ _ACTIONS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
         ("wait", 30, (0,)),
         ("raise", 4, (1, 1, 2, ALL_FAILURES)),
         ("retry", 2, (1,)),
+        ("snooze", 1, (1,)),
         ("fail", 1, (0,)),
         ("hand over", 1, (1, 2)),
         ("progress", 2, (0,)),
@@ -53,6 +55,7 @@ _ACTIONS: dict[str, tuple[tuple[str, float, tuple[int, ...]], ...]] = {
         ("wait", 20, (0,)),
         ("raise", 6, (1, 1, 2, ALL_FAILURES)),
         ("retry", 2, (1,)),
+        ("snooze", 1, (1,)),
         ("fail", 2, (0,)),
         ("hand over", 4, (1, 2)),
         ("progress", 2, (0,)),
@@ -107,7 +110,7 @@ class Load:
         single = chance.random() < 0.04 and do in ("ok", "wait")
         # Every payload is unique, so that it tells which of the jobs with one id ran.
         pad = f"{id} {'x' * chance.choice(_PADS)}"
-        ms = chance.choice((1, 2, 5, 10, 20, 50)) if do in ("wait", "retry", "progress") else 0
+        ms = chance.choice((1, 2, 5, 10, 20, 50)) if do in ("wait", "retry", "snooze", "progress") else 0
         data = payload(queue, do, chance.choice(times), ms, pad)
         if single:
             return Planned(queue, f"{SINGLETON}{queue}-{chance.randrange(SINGLETONS)}", data, options)
@@ -124,7 +127,7 @@ class Load:
         if do in ("raise", "retry"):
             return {"max_failures": chance.choice((2, 3, 5)), "min_backoff": 0.02, "max_backoff": 0.3}
         if do in ("exit", "segfault"):
-            return {"max_stalls": chance.choice((3, 4))}
+            return {"max_stalls": chance.choice((3, 4)), "min_backoff": 0.02, "max_backoff": 0.3}
         return {}
 
 

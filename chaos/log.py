@@ -79,9 +79,10 @@ class EnqueueAsked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SettleAsked(msgspec.Struct, frozen=True, array_like=True):
-    """One outcome: "completed", "released", "retried", "failed", "crashed", "broken", "unknown", "unhandled".
+    """One outcome: "completed", "released", "retried", "snoozed", "failed", "crashed", "broken", "unknown" or
+    "unhandled".
 
-    `delay` (ms) is that of a retry; 0: immediately.
+    `delay` (ms) is that of a retry, a snooze or a crash; 0: immediately.
     """
 
     job: str

@@ -44,7 +44,7 @@ from windlass.transport.io_steps import Flow
 from windlass.transport.session import Caller, Session
 from windlass.values.durability import Durability
 from windlass.values.job import Lease, Limits, NewJob
-from windlass.values.outcome import Completed, Crashed, HandOver, Outcome, Retried, name_of
+from windlass.values.outcome import Completed, Crashed, HandOver, Outcome, Retried, Snoozed, name_of
 
 T = TypeVar("T")
 
@@ -441,9 +441,15 @@ def _asked_of_parcel(parcel: Parcel) -> EnqueueAsked:
 
 def _settle(outcome: Outcome) -> SettleAsked:
     lease = outcome.lease
-    delay = outcome.when[1] if isinstance(outcome, Retried) and outcome.when and outcome.when[0] == "in" else 0
     alone = outcome.is_cause if isinstance(outcome, Crashed) else True
-    return SettleAsked(lease.id, lease.fence, name_of(outcome), delay, alone)
+    return SettleAsked(lease.id, lease.fence, name_of(outcome), _delay(outcome), alone)
+
+
+def _delay(outcome: Outcome) -> int:
+    match outcome:
+        case Retried(when=("in", ms)) | Snoozed(when=("in", ms)) | Crashed(delay_ms=ms):
+            return ms
+    return 0
 
 
 def _promised() -> str:

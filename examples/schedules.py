@@ -24,14 +24,14 @@ async def main() -> None:
     print("declared  ", await ticks.get())
 
     await app.schedules.aadd("reminder", report.call("added later"), cron="0 9 * * MON-FRI", zone="Europe/Berlin")
-    await app.schedules.arun_now("reminder", QUEUE)  # an extra run; its ticks stay as they are
+    await app.schedules.arun_now(QUEUE, "reminder")  # an extra run; its ticks stay as they are
     while (kind := await ticks.get()) != "added later":
         pass
     print("run now   ", kind)
 
     for schedule in await app.schedules.alist(QUEUE):
         print(f"schedule   {schedule.name}: fired {schedule.fired} so far")
-        await app.schedules.adelete(schedule.name, QUEUE)
+        await app.schedules.adelete(QUEUE, schedule.name)
 
     await worker.stop()
     await running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -25,6 +26,10 @@ from windlass import Queue, Windlass
 from windlass.storage.capabilities import CAPABILITIES
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import Capability
+
+# A shell starts background jobs with SIGINT ignored, and every process that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -38,7 +38,8 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "storage": (("storage.port",), ("storage.capabilities", "storage.formats"), ("storage.lua",),
                 ("storage.native", "storage.compat"), ("storage.layouts",)),
     "worker": (
-        ("worker.process_info", "worker.output", "worker.app_loading", "worker.server_check", "worker.presence"),
+        ("worker.process_info", "worker.output", "worker.app_loading", "worker.server_check", "worker.presence",
+         "worker.tracebacks"),
         ("worker.app_facts", "worker.logs", "worker.settings", "worker.reclaim", "worker.attempt"),
         ("worker.heartbeat", "worker.cancellations", "worker.ipc"),
         ("worker.executors",),
@@ -49,7 +50,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("worker.runner.concurrency", "worker.runner.outbox", "worker.runner.schedule_ticks",
          "worker.runner.job_services", "worker.runner.outcome_log"),
         ("worker.runner.pending_outcomes", "worker.runner.poll_timer", "worker.runner.held_leases",
-         "worker.runner.schedule_timer"),
+         "worker.runner.schedule_timer", "worker.runner.parked_tasks"),
         ("worker.runner.queue_consumer",),
         ("worker.runner.wakeups", "worker.runner.upkeep"),
         ("worker.runner.runner",),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import Any
 
 from bench.peers.driving import NAP, URL, Driver, Numbers, began, handled, main, report
 from windlass import Job, Windlass, current
+from windlass.task import Task
 
 LAYOUT = os.environ.get("BENCH_LAYOUT", "native")
 KIND = os.environ.get("BENCH_KIND", "loop")
@@ -55,21 +57,28 @@ if KIND == "process":
         handled(n)
 
 
+def declared(name: str) -> Task[..., Any, Any]:
+    """The task with this short name."""
+    task = app.find_task(name)
+    assert task is not None
+    return task
+
+
 class WindlassDriver(Driver):
     """Enqueues through the app and works by the command line."""
 
     def blocking(self, numbers: Numbers) -> None:
-        task = app.tasks[self.task]
+        task = declared(self.task)
         for n in numbers:
             task.enqueue(n)
 
     async def awaited(self, numbers: Numbers) -> None:
-        task = app.tasks[self.task]
+        task = declared(self.task)
         for n in numbers:
             await task.aenqueue(n)
 
     def bulk(self, numbers: Numbers) -> None:
-        task = app.tasks[self.task]
+        task = declared(self.task)
         for batch in numbers.batches():
             app.enqueue_many(task.call(n) for n in batch)
 

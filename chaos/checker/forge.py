@@ -204,12 +204,14 @@ class Queue:
         elif asked.outcome == "retried":
             job.failures += 1
             self._put_back(job, wall + asked.delay if asked.delay else 0, wall, old=False)
+        elif asked.outcome == "snoozed":
+            self._put_back(job, wall + asked.delay if asked.delay else 0, wall, old=False)
         elif asked.outcome == "crashed":
             job.stalls += asked.alone
             if asked.alone and job.stalls > job.max_stalls:
                 self._bury(job, "dead", "crashed", wall)
             else:
-                self._put_back(job, 0, wall, old=True)
+                self._put_back(job, wall + asked.delay if asked.delay else 0, wall, old=True)
         elif asked.outcome == "failed":
             job.failures += 1
             self._bury(job, "dead", "failed", wall)
@@ -310,6 +312,7 @@ class Mix:
     retried: float = 0.02
     released: float = 0.005
     crashed: float = 0.003
+    snoozed: float = 0.005
     failed: float = 0.003
     broken: float = 0.0005
     progress: float = 0.005
@@ -328,6 +331,7 @@ SMALL = Mix(
     retried=0.08,
     released=0.05,
     crashed=0.05,
+    snoozed=0.03,
     failed=0.03,
     broken=0.02,
     progress=0.05,
@@ -495,8 +499,11 @@ class _Worker:
             pen.write(Extended(world.t, name, job, fence, kept, _EPOCH, self.queue.step, world.wall, 0))
         drawn -= mix.progress
         if 0 < drawn < mix.crashed:
-            return SettleAsked(job, fence, "crashed", alone=True), ""
+            return SettleAsked(job, fence, "crashed", world.chance.choice((0, 50, 300)), alone=True), ""
         drawn -= mix.crashed
+        if 0 < drawn < mix.snoozed:
+            return SettleAsked(job, fence, "snoozed", world.chance.choice((0, 0, 30, 200))), "raised"
+        drawn -= mix.snoozed
         if 0 < drawn < mix.retried + mix.failed + mix.broken:
             if drawn < mix.retried and claim.failures < 10:
                 return SettleAsked(job, fence, "retried", world.chance.choice((0, 0, 30, 200))), "raised"

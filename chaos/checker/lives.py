@@ -5,9 +5,9 @@ from __future__ import annotations
 from chaos.checker.ledger import NO_PLACE, Columns, Terms
 
 # Why a job is leased again: the causes of duplicates.
-RETRY, RELEASE, LOST_LEASE, CRASH = "retry", "release", "lost lease", "crash"
+RETRY, SNOOZE, RELEASE, LOST_LEASE, CRASH = "retry", "snooze", "release", "lost lease", "crash"
 IN_DOUBT, OPERATOR, REWIND, UNEXPLAINED = "in-doubt settle", "operator", "rewind", "UNEXPLAINED"
-CAUSES = (RETRY, RELEASE, LOST_LEASE, CRASH, IN_DOUBT, OPERATOR, REWIND, UNEXPLAINED)
+CAUSES = (RETRY, SNOOZE, RELEASE, LOST_LEASE, CRASH, IN_DOUBT, OPERATOR, REWIND, UNEXPLAINED)
 
 
 class Holder:

@@ -174,7 +174,7 @@ def _settle_unheard(book: Book, lease: Lease, doubt: SettleAsked) -> None:
     life.failures += failures
     life.stalls += stalls
     life.cause = IN_DOUBT
-    if doubt.outcome in ("retried", "unknown"):
+    if doubt.outcome in ("retried", "snoozed", "unknown") or doubt.delay:
         life.place, life.low = NO_PLACE, 0  # its new place is unknown
 
 

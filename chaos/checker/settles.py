@@ -20,7 +20,7 @@ from chaos.checker.ledger import (
     UNKNOWN,
     WAITING,
 )
-from chaos.checker.lives import CRASH, RELEASE, RETRY, Lease, Life
+from chaos.checker.lives import CRASH, RELEASE, RETRY, SNOOZE, Lease, Life
 from chaos.checker.reaps import ENDS, owner_refused, put_back
 from chaos.log import Answered, EnqueueAsked, Sent, SettleAsked
 
@@ -84,10 +84,14 @@ def _apply(book: Book, life: Life, asked: SettleAsked) -> None:
             put_back(book, life, RELEASE)
         case "retried":
             _retry(book, life, asked.delay)
+        case "snoozed":
+            _put_off(book, life, asked.delay, SNOOZE)
         case "crashed" if asked.alone:
             life.stalls += 1
             if life.stalls > life.terms.max_stalls:
                 book.die(life, "crashed")
+            elif asked.delay:
+                _put_off(book, life, asked.delay, CRASH)
             else:
                 put_back(book, life, CRASH)
         case "crashed":
@@ -116,17 +120,22 @@ def _retry(book: Book, life: Life, delay: int) -> None:
             life.job,
             f"is retried after {life.failures} failures, but {life.terms.max_failures} are allowed",
         )
+    _put_off(book, life, delay, RETRY)
+
+
+def _put_off(book: Book, life: Life, delay: int, cause: str) -> None:
+    """The job waits again, behind its equals, at once or after a delay."""
     life.place, life.low = NO_PLACE, 0
     if delay:
         life.run_at = book.wall - book.trip + delay
         life.not_before = book.sent_t + delay * 1_000_000
-        put_back(book, life, RETRY)
+        put_back(book, life, cause)
         if not life.terms.singleton:
             book.plan(life.job, book.latest_wall + delay, life.waiting)
     else:
         if book.steady_clock and not life.terms.singleton:
             life.place = life.low = book.line(life.terms.priority).append()
-        put_back(book, life, RETRY)
+        put_back(book, life, cause)
 
 
 def _accept_unheld(book: Book, asked: SettleAsked) -> None:

@@ -81,7 +81,7 @@ def hunt(hunter: str, source: Path) -> Catch:
     began = monotonic()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]),
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(source),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(source / ".hypothesis"),  # git ignores it in the unchanged source
     }
     process = subprocess.Popen(
         command(hunter),

@@ -21,7 +21,7 @@ from windlass.transport.endpoint import Endpoint
 from windlass.transport.io_steps import Sleep
 from windlass.transport.session import Session, SessionOptions
 from windlass.values.audit import Audit
-from windlass.values.backoff import after_failure
+from windlass.values.backoff import after_failure, after_snooze
 from windlass.values.job import Lease, NewJob
 from windlass.values.options import JobOptions, changed_job, new_job
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released
@@ -123,11 +123,16 @@ class Actor:
         if roll < 0.85:
             when = self.chance.choice([None, ("in", 0), ("in", 1500), ("in", 20_000)])
             return after_failure(lease, when, "again")
+        if roll < 0.87:
+            return after_snooze(lease, self.chance.choice([("in", 0), ("in", 1500), ("in", 20_000)]), "later")
         if roll < 0.89:
             return Failed(lease, "no")
         if roll < 0.9:
             return Broken(lease, "not JSON")
-        return Crashed(lease, "crashed", is_cause=roll < 0.95, task_max_stalls=self.chance.choice([-1, 3]))
+        if roll >= 0.95:
+            return Crashed(lease, "crashed", is_cause=False)
+        delay_ms = self.chance.choice([0, 1000, 8000])
+        return Crashed(lease, "crashed", True, self.chance.choice([-1, 3]), delay_ms=delay_ms)
 
 
 class Producer(Actor):
@@ -187,6 +192,8 @@ class Producer(Actor):
             options["expires"] = chance.choice([0.4, 2, 7.5, 30])
         if chance.random() < 0.2:
             options["max_stalls"] = chance.choice([0, 1, 20])
+        if chance.random() < 0.1:
+            options["max_snoozes"] = chance.choice([0, 1])
         return new_job(self.stage.payload(), options, MAX_PAYLOAD)
 
     def enqueue(self, queue: str, jobs: list[NewJob]) -> Flow[None]:

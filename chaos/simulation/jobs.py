@@ -59,7 +59,8 @@ class Asked:
     priority: int = 5
     limits: tuple[int, int, int, int] = PLAIN_LIMITS
     updates: int = 1 + 2 + 8 + 16 + 32 + 64 + 128 + 256 + REPLACE_EXTRAS
-    expires: float | None = None  # None if it is not given, 0 if it is removed
+    expires: float | None = None  # None if it is not given or not computed yet, 0 if it is removed
+    lasts: float = 0
 
     def has(self, flag: int) -> bool:
         return bool(self.updates & flag)
@@ -81,12 +82,14 @@ class Job:
     order: int = 0
     failures: int = 0
     stalls: int = 0
+    snoozes: int = 0
     marks: int = 0
     fence: int = 0
     holder: str = ""
     cancelled: bool = False
     reason: str = ""  # why it is dead
     expires: float = 0
+    lasts: float = 0
 
 
 class Reading(NamedTuple):
@@ -129,7 +132,8 @@ def name_of(payload: bytes) -> bytes:
 
 def new_job(id: str, asked: Asked) -> Job:
     marks = LIMITED if asked.has(LIMITS_GIVEN) else 0
-    return Job(id, asked.data, asked.priority, asked.limits, asked.when, marks=marks, expires=asked.expires or 0)
+    expires, lasts = asked.expires or 0, asked.lasts
+    return Job(id, asked.data, asked.priority, asked.limits, asked.when, marks=marks, expires=expires, lasts=lasts)
 
 
 def choose(old: When, new: When, mode: str) -> When:

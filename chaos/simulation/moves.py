@@ -107,24 +107,38 @@ class Moves:
         job.limits = tuple(theirs if asked.has(flag) else ours for flag, theirs, ours in new)  # type: ignore[assignment]
         if asked.has(UPDATE_PRIORITY):
             job.priority = asked.priority
-        if asked.has(REPLACE_EXTRAS) or asked.expires is not None:
-            job.expires = asked.expires if isinstance(job, Asked) else asked.expires or 0
+        if asked.has(REPLACE_EXTRAS) or asked.expires is not None or asked.lasts:
+            job.expires, job.lasts = asked.expires if isinstance(job, Asked) else asked.expires or 0, asked.lasts
         job.when = choose(job.when, asked.when, asked.mode)
         if isinstance(job, Asked):
             return
         if asked.has(LIMITS_GIVEN):
             job.marks |= LIMITED
         if asked.has(RESET):
-            job.failures = job.stalls = 0
+            job.failures = job.stalls = job.snoozes = 0
             job.marks &= ~SUSPECT
+        self._end_expiry_if_started(job)
+
+    def _end_expiry_if_started(self, job: Job) -> None:
+        if job.failures + job.stalls + job.snoozes or job.marks & SUSPECT:
+            job.expires = job.lasts = 0
+
+    def _set_expiry(self, job: Job | Asked, moved: bool) -> None:
+        """An expiry given as a duration counts from the run time, or from now."""
+        if job.lasts and (moved or not job.expires):
+            ahead = job.when.at > self.due
+            job.expires = int(job.when.at) + job.lasts if ahead else self._from_now(int(job.lasts)).at
+
+    def _is_past_expiry(self, job: Job | Asked | None) -> bool:
+        return job is not None and 0 < (job.expires or 0) <= self.due
 
     def _place_again(self, job: Job, when: When, keep_order: bool) -> None:
         job.when, job.holder, job.fence, job.cancelled = when, "", 0, False
-        if job.failures + job.stalls or job.marks & SUSPECT:
-            job.expires = 0  # it has started once
+        self._end_expiry_if_started(job)
         asked = self.blocked.pop(job.id, None)
-        if asked is not None:
+        if asked is not None and not self._is_past_expiry(asked):
             self._merge(job, asked)
+            self._set_expiry(job, moved=job.when.at > self.due)
         self._place(job, keep_order)
 
     def _gone(self, id: str) -> None:
@@ -133,7 +147,7 @@ class Moves:
             self._place(new_job(id, asked))
 
     def _bury(self, job: Job, reason: str) -> None:
-        job.reason, job.expires = reason, 0
+        job.reason, job.expires, job.lasts = reason, 0, 0
         self.dead.pop(job.id, None)
         self.broken.pop(job.id, None)
         (self.broken if reason == UNDECODABLE else self.dead)[job.id] = job

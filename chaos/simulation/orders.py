@@ -66,18 +66,22 @@ class Orders(Moves):
             when = When(ms)
         elif kind == 2:
             when = self._from_now(ms)
-        expires = self._expiry(text[-extras:], when) if extras else None
-        return Asked(data, when, priority, tuple(limits), flags, expires)
-
-    def _expiry(self, extras: bytes, when: When) -> float | None:
-        given = msgspec.msgpack.decode(extras).get("expires")
-        if not given:
-            return None if given is None else 0.0
-        kind, ms = given
-        return float(ms if kind == "at" else when.at + ms if when.at else self._from_now(ms).at)
+        given = msgspec.msgpack.decode(text[-extras:]).get("expires") if extras else None
+        asked = Asked(data, when, priority, tuple(limits), flags)
+        if given and given[0] == "in":
+            asked.lasts = given[1]
+        elif given is not None:
+            asked.expires = given[1] if given else 0
+        return asked
 
     def _put(self, id: str, asked: Asked) -> str:
         waiting, running = self.ready.get(id) or self.scheduled.get(id), self.leased.get(id)
+        if self._is_past_expiry(waiting):
+            if asked.has(MUST_EXIST):
+                return "m"
+            self.ready.pop(id, None)
+            self.scheduled.pop(id, None)
+            waiting = None
         if (waiting or running) and asked.has(KEEP):
             return "k"
         if running:
@@ -87,14 +91,17 @@ class Orders(Moves):
             return "u"
         if asked.has(MUST_EXIST):
             return "m"
+        self._set_expiry(asked, moved=False)
         self._place(new_job(id, asked))
         return "a"
 
     def _update(self, job: Job, asked: Asked) -> None:
-        was_scheduled, old = job.id in self.scheduled, job.when
+        was_scheduled = job.id in self.scheduled
         if not was_scheduled:
             job.when = NOW
+        old = job.when
         self._merge(job, asked)
+        self._set_expiry(job, moved=job.when.at != old.at)
         if was_scheduled and job.when.at == old.at:
             return
         if was_scheduled:
@@ -106,14 +113,17 @@ class Orders(Moves):
 
     def _block(self, id: str, asked: Asked) -> str:
         first = self.blocked.get(id)
-        if first is None:
+        if first is None or self._is_past_expiry(first):
             if asked.has(MUST_EXIST):
                 return "m"
             self.blocked[id] = replace(asked)
+            self._set_expiry(self.blocked[id], moved=False)
             return "b"
+        began = first.when.at
         old, new = first.mode, asked.mode
         mode = old if new == "never" else "always" if old == "always" else new
         self._merge(first, asked)
+        self._set_expiry(first, moved=first.when.at != began)
         kept = (first.updates | asked.updates) & ~(2 * 3 | KEEP | MUST_EXIST)
         first.updates = kept | RUN_AT_MODES.index(mode) << 1
         return "b"
@@ -152,7 +162,7 @@ class Orders(Moves):
             job = None if here else self.dead.pop(id, None) or self.broken.pop(id, None)
             flags += "1" if job else "0"
             if job:
-                job.failures = job.stalls = 0
+                job.failures = job.stalls = job.snoozes = 0
                 job.marks &= ~SUSPECT
                 job.when = NOW
                 self._place(job)

@@ -11,7 +11,7 @@ from chaos.simulation.commands import ScriptCall
 from chaos.simulation.jobs import EXPIRES, LIMITED, NOW, PLAIN_LIMITS, SUSPECT, UNDECODABLE, Answer, Hold, Job, When
 from chaos.simulation.moves import Moves
 from chaos.simulation.violation import Violation
-from windlass.storage.formats import META
+from windlass.storage.formats import META, read_meta
 
 ROUNDING_MS = 4.0  # ms of rounding error
 MAX_JUMP_MS = 1_000.0  # ms that the queue's clock may follow a jump of the server's clock
@@ -105,10 +105,10 @@ class Turns(Moves):
                 self._place_again(job, NOW, keep_order=True)
             case "retry":
                 job.failures += 1
-                job.marks &= ~SUSPECT
-                kind, ms = int(args[0]), int(args[1])
-                when = When(ms) if kind == 1 else self._from_now(ms) if kind == 2 else NOW
-                self._place_again(job, when, keep_order=False)
+                self._postpone(job, args)
+            case "snooze":
+                job.snoozes += 1
+                self._postpone(job, args)
             case "fail":
                 job.failures += 1
                 self._bury(job, "failed")
@@ -118,18 +118,24 @@ class Turns(Moves):
                 job.marks |= SUSPECT
                 self._place_again(job, NOW, keep_order=True)
             case "crash":
-                self._crash(job, allowed=int(args[1]))
+                self._crash(job, allowed=int(args[1]), delay_ms=int(args[2]))
             case _:
                 raise AssertionError(f"unknown outcome {verb!r}")
 
-    def _crash(self, job: Job, allowed: int) -> None:
+    def _postpone(self, job: Job, args: list[bytes]) -> None:
+        job.marks &= ~SUSPECT
+        kind, ms = int(args[0]), int(args[1])
+        when = When(ms) if kind == 1 else self._from_now(ms) if kind == 2 else NOW
+        self._place_again(job, when, keep_order=False)
+
+    def _crash(self, job: Job, allowed: int, delay_ms: int) -> None:
         job.stalls += 1
         if allowed >= 0 and not job.marks & LIMITED:
             job.limits = (job.limits[0], allowed, *job.limits[2:])
         if job.stalls > job.limits[1]:
             self._bury(job, "crashed")
         else:
-            self._place_again(job, NOW, keep_order=True)
+            self._place_again(job, self._from_now(delay_ms) if delay_ms else NOW, keep_order=True)
 
     def _end(self, job: Job, how: str) -> None:
         del self.leased[job.id]
@@ -196,7 +202,7 @@ class Turns(Moves):
             raise Violation("I8", f"{answer.swept} jobs should be swept, but {swept} were")
         if bool(lost) != answer.lost:
             raise Violation("I8", f"the holder should be {'lost' if answer.lost else 'known'}")
-        expired = [id.decode() for id in rare[1]] if len(rare) > 1 else []
+        expired = [id.decode() for id in rare[0][1]] if rare else []
         if expired != answer.expired:
             text = f"{answer.expired} should have expired, but {expired} did"
             raise Violation("I1", text, *(set(expired) ^ set(answer.expired)))
@@ -217,9 +223,10 @@ class Turns(Moves):
         plain = (0, 0, 0, *PLAIN_LIMITS[:2], 0, 0, *PLAIN_LIMITS[2:], 0, 0)
         _, marks, _, *limits = META.unpack_from(meta) if meta else plain
         max_failures, max_stalls, failures, stalls, least, most, _, _ = limits
-        found = (priority, marks, failures, stalls, (max_failures, max_stalls, least, most))
+        snoozes = read_meta(meta).extras.snoozes
+        found = (priority, marks, failures, stalls, snoozes, (max_failures, max_stalls, least, most))
         expected_marks = job.marks | EXPIRES * bool(job.expires)
-        expected = (job.priority, expected_marks, job.failures, job.stalls, job.limits)
+        expected = (job.priority, expected_marks, job.failures, job.stalls, job.snoozes, job.limits)
         if found != expected:
             raise Violation("I12", f"{job.id} should have {expected}, but has {found}", job.id)
         early = job.when.truly - self.moment.true_ms

@@ -55,10 +55,10 @@ def call_customer(data: dict[str, int], job: JobRecord) -> None:
     note("did", "call", data["number"], job)
 
 
-@app.task(queue="shop-media", run="process", max_stalls=2)
+@app.task(queue="shop-media", run="process", max_stalls=2, min_backoff=0)
 def corrupt_photo(job: Job = current()) -> None:
     with noted("poison", 0, job):
-        os.kill(os.getpid(), signal.SIGKILL)  # as a bad decoder would. Two crashes are forgiven
+        os.kill(os.getpid(), signal.SIGKILL)  # as a bad decoder would. Two crashes are forgiven, here without a pause
 
 
 @app.task(queue="shop-orders", priority=0)  # before all waiting orders

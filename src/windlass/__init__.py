@@ -8,7 +8,8 @@ from windlass.queue import Queue
 from windlass.task import Handler, Task
 from windlass.tasks.call import TaskCall
 from windlass.tasks.context import Job
-from windlass.tasks.control import Failure, Retry
+from windlass.tasks.control import Failure, Retry, Snooze
+from windlass.tasks.log_fields import JobLogFilter
 from windlass.tasks.signature import current
 from windlass.values.audit import Audit
 from windlass.values.events import Event, EventKind
@@ -39,6 +40,7 @@ __all__ = [
     "Handler",
     "Job",
     "JobHandle",
+    "JobLogFilter",
     "JobRecord",
     "Lease",
     "Limits",
@@ -47,6 +49,7 @@ __all__ = [
     "RawJob",
     "Receipt",
     "Retry",
+    "Snooze",
     "State",
     "Status",
     "TagCounts",

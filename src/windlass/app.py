@@ -7,8 +7,10 @@ import atexit
 import os
 import threading
 import weakref
+from asyncio.events import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -29,6 +31,7 @@ from windlass.storage.native.sealing import ENCRYPTION_VARIABLE, SIGNING_VARIABL
 from windlass.storage.port import Capability, Layout
 from windlass.task import Handler, Task, TaskMaker, TaskOptions
 from windlass.tasks.call import TaskCall
+from windlass.tasks.codec import Codec, Decode, Encode
 from windlass.tasks.declaration import (
     HandlerOptions,
     OnException,
@@ -37,9 +40,11 @@ from windlass.tasks.declaration import (
     check_queue_options,
     declaring,
 )
+from windlass.tasks.names import default_name
 from windlass.tasks.registry import Registry
 from windlass.transport import AsyncDriver, Endpoint, Flow, Session, SessionOptions, SyncDriver
 from windlass.transport.errors import ConnectFailed, WireLost, public_error
+from windlass.transport.loop_check import warn_of_blocking
 from windlass.transport.presence import list_queues, list_workers
 from windlass.values.durability import EVERY_QUEUE, Durability, levels_by_queue
 from windlass.values.durations import Duration, milliseconds
@@ -67,6 +72,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
+NAMESPACE_VARIABLE = "WINDLASS_NAMESPACE"
 MAX_RETRY_S = CALLER_TTL_MS / 2000  # a queue has not yet forgotten the last answer to a caller that retries
 
 
@@ -77,6 +83,7 @@ class AppConfig(Redacted, frozen=True):
 
     url: str | None
     home: str | None
+    namespace: str
     max_payload: int
     max_dead: int
     max_broken: int
@@ -97,16 +104,18 @@ class Windlass:
 
     Options:
       home            data folder of the embedded server; `WINDLASS_HOME` sets the default.
+      namespace       keeps the queues and workers of this app apart from others on the same server, with the same names
+                      or not; `WINDLASS_NAMESPACE` sets the default, which is none. Only for the native layout.
       retry_for       how long a call is retried while the server cannot be used, 10 s by default; then it raises.
-      call_timeout    how long one attempt of a call waits for its reply, 10 s by default.
+      call_timeout    how long one try of a call waits for its reply, 10 s by default.
       max_payload     the largest payload that is enqueued, 1 MiB by default and 512 MiB at most. Workers run every
                       payload up to 512 MiB.
       max_dead        how many dead jobs a queue keeps, 1,000 by default; then it drops the oldest.
       max_broken      how many broken jobs (with a payload that cannot be decoded) a queue keeps, 1,000 by default.
-                      None is ever dropped: at this limit workers stop leasing from the queue.
+                      None is ever dropped: at this limit workers lease only one job at a time, to try.
       queue_options   defaults for the tasks of a queue: `{"emails": {"max_failures": 3}}`.
-      on_exception    what to do when a job raises: "retry" (the default), or "fail" to let it die at once. `Retry` and
-                      `Failure` decide for themselves. A task can override this.
+      on_exception    what to do when a job raises: "retry" (the default), or "fail" to let it die at once. `Retry`,
+                      `Snooze` and `Failure` decide for themselves. A task can override this.
       durability      the level a job must reach before its enqueue returns: "memory", "everysec", "fsync" or
                       "replicated(n)", for all queues or by queue: `{"orders": "replicated(2)", "*": "fsync"}`. Without
                       it an enqueue waits for nothing more than the server's reply.
@@ -117,6 +126,8 @@ class Windlass:
                       worker never runs a payload that none of them opens. Default: `WINDLASS_SIGNING_KEYS` and
                       `WINDLASS_ENCRYPTION_KEYS` ("2026-11:base64 2026-05:base64").
       allow_eviction  use a server that may evict keys, and so lose jobs, when its memory is full.
+      encode, decode  carry arguments and results of your own types: `encode(value)` returns plain values, and
+                      `decode(type, plain)` makes the value again. pydantic models need neither.
 
     Close it with `close` or `aclose`, or use it as a context manager. Every blocking method `x` has an awaitable
     twin `ax`.
@@ -127,6 +138,7 @@ class Windlass:
         url: str | None = None,
         *,
         home: str | os.PathLike[str] | None = None,
+        namespace: str | None = None,
         max_payload: int = MAX_PAYLOAD,
         max_dead: int = MAX_DEAD,
         max_broken: int = MAX_BROKEN,
@@ -139,6 +151,8 @@ class Windlass:
         durability: str | Mapping[str, str] | None = None,
         signing_keys: Mapping[str, bytes] | None = None,
         encryption_keys: Mapping[str, bytes] | None = None,
+        encode: Encode | None = None,
+        decode: Decode | None = None,
     ) -> None:
         if url == "":
             raise InvalidOption("the server's URL is empty: omit it to use the embedded server")
@@ -148,16 +162,19 @@ class Windlass:
             raise InvalidOption("home is the data folder of the embedded server: pass a URL or home, not both")
         folder = home or self._endpoint.addresses[0].path
         self._embedded = EmbeddedServer(Path(folder) if folder else None) if self.is_embedded else None
+        space = os.environ.get(NAMESPACE_VARIABLE, "") if namespace is None else namespace
+        self.namespace = check_name(space, "namespace") if space != "" else ""
         self._max_payload = check_whole(max_payload, "max_payload", 1, LARGEST_PAYLOAD)
         self._max_dead = check_whole(max_dead, "max_dead", 0, 1_000_000)
         self.max_broken = check_whole(max_broken, "max_broken", 1, 1_000_000)
         self._queue_options = check_queue_options({} if queue_options is None else queue_options)
+        self.codec = Codec(encode, decode)
         self.on_exception = check_on_exception(on_exception)
         self._layout_names = _check_layouts({} if layouts is None else layouts)
         self._layout_names |= read_layouts(os.environ.get("WINDLASS_LAYOUTS", "").split())
         signing, encryption = _keys(signing_keys, SIGNING_VARIABLE), _keys(encryption_keys, ENCRYPTION_VARIABLE)
-        self._seal = Seal(signing, encryption)
-        _check_layouts(self._layout_names, self._seal)  # refuses layouts that cannot be sealed
+        self._seal = Seal(signing, encryption).within(self.namespace)
+        _check_layouts(self._layout_names, self.namespace, self._seal)  # refuses layouts that have neither
         self._durability = levels_by_queue(durability)
         self._registry: Registry[Task[..., Any, Any], Handler[..., Any]] = Registry()
         self._declared_schedules: dict[str, Schedule] = {}
@@ -171,6 +188,7 @@ class Windlass:
         self.given = AppConfig(
             None if self._embedded else url,
             str(self._embedded.home) if self._embedded else None,  # also if it comes from WINDLASS_HOME or the default
+            self.namespace,
             max_payload,
             max_dead,
             max_broken,
@@ -196,7 +214,8 @@ class Windlass:
         return self._endpoint.kind == "embedded"
 
     def __repr__(self) -> str:
-        return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}>"
+        within = f", namespace {self.namespace!r}" if self.namespace else ""
+        return f"<Windlass on {'the embedded server' if self.is_embedded else self._endpoint}{within}>"
 
     def queue(self, name: str, *, layout: str | None = None, durability: str | None = None) -> Queue:
         """Return a queue for raw jobs (bytes). The queue exists once it has a job.
@@ -219,7 +238,14 @@ class Windlass:
         found = self._layouts.get((queue, chosen))
         return found or self._layouts.setdefault(
             (queue, chosen),
-            make_layout(chosen, queue, max_dead=self._max_dead, max_broken=self.max_broken, seal=self._seal),
+            make_layout(
+                chosen,
+                queue,
+                max_dead=self._max_dead,
+                max_broken=self.max_broken,
+                namespace=self.namespace,
+                seal=self._seal,
+            ),
         )
 
     @overload
@@ -233,7 +259,7 @@ class Windlass:
 
         `returns` is the type that `result` decodes the value to. The server is not asked whether the job exists.
         """
-        return JobHandle(self.layout(queue), self._flows, id, returns=returns)
+        return JobHandle(self.layout(queue), self._flows, id, returns=returns, codec=self.codec)
 
     def hand_over(self, parent: str, call: TaskCall) -> HandOver:
         """Check a call that a running job of the queue `parent` hands over, and build its job."""
@@ -270,15 +296,17 @@ class Windlass:
 
         Options:
           queue         where its jobs go; "default".
-          name          the task's name in the payload; the function's name.
+          name          the task's name in the payload; its module and function, "shop.jobs.send_mail".
           run           "loop" for `async def`, "thread" for `def`, or "process", which can be killed.
           timeout       time limit of one attempt; not with run="thread", because a thread cannot be killed.
           max_failures  how many failed attempts are retried, 10. The next failure makes the job dead.
           max_stalls    how many lost leases (worker killed or stuck) are retried, 3. Crashes add to the same
                         counter: see "When a job is dead" in docs/tasks.md.
+          max_snoozes   how often a job may put itself off with `Snooze`, 1,000.
           min_backoff, max_backoff
-                        the wait after the first failure, 2 s; it doubles up to 5 min.
+                        the wait after the first failure, 2 s; it doubles up to 5 min. After a crash it is shorter.
           priority      0 (first) to 9 (last); 5.
+          tags, expires as in `Queue.enqueue`.
           keep_result   how long to keep the return value: "1h". By default it is not kept.
           on_exception  "retry" or "fail"; the app's `on_exception`.
 
@@ -289,7 +317,7 @@ class Windlass:
         return cast(TaskMaker, lambda function: self._declare(function, options))
 
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any, Any]:
-        name = options.get("name", getattr(function, "__name__", repr(function)))
+        name = options["name"] if "name" in options else default_name(function)
         with declaring(f"task {name!r}"):
             task: Task[..., Any, Any] = Task(self, function, name, options)
             self._registry.add_task(task)
@@ -301,7 +329,7 @@ class Windlass:
         """Declare the function that handles every job of a queue as raw bytes: `@app.handler("thumbs")`.
 
         A queue has tasks or one handler. Options, as for `task`: `run`, `timeout`, `max_failures`, `max_stalls`,
-        `min_backoff`, `max_backoff`, `on_exception`. Raises `InvalidTask`.
+        `max_snoozes`, `min_backoff`, `max_backoff`, `on_exception`. Raises `InvalidTask`.
         """
         if callable(queue):
             raise InvalidTask('a handler needs a queue name: @app.handler("thumbs")')
@@ -326,8 +354,13 @@ class Windlass:
         return self._registry.handlers
 
     def find_task(self, name: str) -> Task[..., Any, Any] | None:
-        """The task of this name, or `None`."""
-        return self._registry.tasks.get(name)
+        """The task of this name, or `None`. The function's name alone is enough if one task of the app has it."""
+        return self._registry.find_task(name)
+
+    @property
+    def task_names(self) -> list[str]:
+        """All names that `find_task` finds a task for."""
+        return self._registry.task_names()
 
     # -- schedules -------------------------------------------------------------------------------
 
@@ -377,7 +410,8 @@ class Windlass:
           name          the worker's name; a generated one.
           allow_unsafe  start on a server that may lose jobs (see `windlass doctor`).
 
-        Tasks with run="process" are refused. Raises `InvalidOption`.
+        It has no child processes: jobs of tasks with run="process" wait for `windlass worker`, and a queue that has
+        only such tasks is left out, or refused if you name it. Raises `InvalidOption`.
         """
         from windlass.worker.in_process import Worker  # imported here: producers never need it
         from windlass.worker.settings import Settings, worker_name
@@ -400,7 +434,7 @@ class Windlass:
             grace=milliseconds(grace, "grace", most=86400) / 1000,
             allow_unsafe=check_flag(allow_unsafe, "allow_unsafe"),
         )
-        return Worker(self, settings)
+        return Worker(self, settings, queues_are_chosen=queues is not None)
 
     def own_queues(self) -> list[str]:
         """The queues that this app has tasks, handlers or schedules for."""
@@ -415,26 +449,26 @@ class Windlass:
     # -- queues and workers ----------------------------------------------------------------------
 
     def queues(self) -> list[str]:
-        """List the names of all queues in the server, and of all queues named in `layouts`.
+        """List the names of all queues of this namespace in the server, and of all queues named in `layouts`.
 
         The keys of another system's queue cannot be told from other keys, so such a queue is listed only if named.
         """
-        return self._with_named(self._flows.run(list_queues))
+        return self._with_named(self._flows.run(partial(list_queues, namespace=self.namespace)))
 
     async def aqueues(self) -> list[str]:
         """Awaitable `queues`."""
-        return self._with_named(await self._flows.arun(list_queues))
+        return self._with_named(await self._flows.arun(partial(list_queues, namespace=self.namespace)))
 
     def _with_named(self, found: list[str]) -> list[str]:
         return sorted({*found, *self._layout_names} - {"*"})
 
     def workers(self) -> list[WorkerRecord]:
         """List the workers that sent a heartbeat within the last minute, by name."""
-        return self._flows.run(list_workers)
+        return self._flows.run(partial(list_workers, namespace=self.namespace))
 
     async def aworkers(self) -> list[WorkerRecord]:
         """Awaitable `workers`."""
-        return await self._flows.arun(list_workers)
+        return await self._flows.arun(partial(list_workers, namespace=self.namespace))
 
     # -- bulk enqueue ----------------------------------------------------------------------------
 
@@ -455,7 +489,7 @@ class Windlass:
     def _handles(self, calls: list[TaskCall], receipts: list[Receipt]) -> list[JobHandle[Any]]:
         layouts = {queue: self.layout(queue) for queue in {call.queue for call in calls}}
         return [
-            JobHandle.from_receipt(layouts[call.queue], self._flows, receipt, call.returns, call.keeps)
+            JobHandle.from_receipt(layouts[call.queue], self._flows, receipt, call.returns, call.keeps, self.codec)
             for call, receipt in zip(calls, receipts, strict=True)
         ]
 
@@ -558,7 +592,7 @@ class Windlass:
     async def aclose(self) -> None:
         """Awaitable `close`."""
         await asyncio.to_thread(self.close)
-        await asyncio.sleep(0)  # one loop turn, in which this loop's sockets are closed
+        await asyncio.sleep(0)  # one iteration of the loop, in which this loop's sockets are closed
 
     def _unregister(self, sessions: list[Session]) -> None:
         """Tell the server to forget this program's callers.
@@ -613,6 +647,8 @@ class _Flows:
 
     def run(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow in this thread. Raises public errors only."""
+        if _get_running_loop() is not None:
+            warn_of_blocking()
         session = self._app._session()
         try:
             return self.blocking.run(flow(session))
@@ -636,11 +672,13 @@ async def _disconnect_when_loop_ends(session: Session) -> AsyncIterator[None]:
         session.disconnect()
 
 
-def _check_layouts(given: Mapping[str, str], seal: Seal = UNSEALED) -> dict[str, str]:
+def _check_layouts(given: Mapping[str, str], namespace: str = "", seal: Seal = UNSEALED) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise InvalidOption('layouts must map queue names to layout names, like {"thumbs": "workqueue"}')
     for queue, name in given.items():
-        make_layout(check_layout(name), "all" if queue == "*" else queue, seal=seal)  # checks the queue's name
+        make_layout(
+            check_layout(name), "all" if queue == "*" else queue, namespace=namespace, seal=seal
+        )  # checks the queue's name
     return dict(given)
 
 

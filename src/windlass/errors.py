@@ -6,6 +6,7 @@
     │   ├── InvalidId                        a job id
     │   ├── InvalidPayload                   data that is not bytes
     │   ├── PayloadTooLarge                  data over the limit
+    │   ├── NoSuchQueue                      a pattern that no queue matches
     │   ├── InvalidOption                    priority, counts, flags, durations, URLs
     │   ├── InvalidTime                      a run_at or delay that is not a valid time
     │   ├── InvalidTask                      a task, handler or schedule that cannot be declared so
@@ -37,6 +38,8 @@
         ├── ServerBinaryMissing              no valkey-server or redis-server was found
         └── ServerWillNotStart               the server process did not come up
 
+One class is no error: `BlockingCallWarning` tells of a blocking verb inside an event loop.
+
 Each message says what happened, to which queue or job, and what to do next. After a connection error the class says
 whether the operation happened: `NotApplied` (no) or `OutcomeUnknown` (maybe).
 """
@@ -60,6 +63,10 @@ class InvalidInput(WindlassError, ValueError):
 
 class InvalidName(InvalidInput):
     """A queue or holder name that is not `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`."""
+
+
+class NoSuchQueue(InvalidInput):
+    """No queue has a name of this pattern."""
 
 
 class InvalidId(InvalidInput):
@@ -126,7 +133,7 @@ class StallError(JobFailed):
 
 
 class CrashError(StallError):
-    """A job's process died, and its `stalls` reached `max_stalls` ("When a job is dead" in docs/tasks.md)."""
+    """A job's process died, and its `stalls` exceeded `max_stalls` ("When a job is dead" in docs/tasks.md)."""
 
 
 class ResultMissing(WindlassError):
@@ -146,7 +153,7 @@ class NotApplied(WindlassError):
 
 
 class ServerUnreachable(NotApplied):
-    """No connection could be made."""
+    """No connection could be made, or it was lost in a call that writes nothing."""
 
 
 class ServerLoading(NotApplied):
@@ -229,3 +236,7 @@ class ServerBinaryMissing(EmbeddedError):
 
 class ServerWillNotStart(EmbeddedError):
     """The embedded server was started, but did not come up."""
+
+
+class BlockingCallWarning(UserWarning):
+    """A blocking verb was called inside a running event loop: await the verb with an `a` in front instead."""

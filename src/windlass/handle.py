@@ -10,6 +10,7 @@ import msgspec
 
 from windlass.errors import JobExpired, JobFailed, ResultMissing, Undecodable
 from windlass.storage.port import Layout
+from windlass.tasks.codec import PLAIN, Codec
 from windlass.transport.io_steps import Flow
 from windlass.transport.job_watch import End, JobWatch
 from windlass.transport.session import Session
@@ -35,6 +36,7 @@ class JobHandle(Generic[R]):
 
     __slots__ = (
         "__weakref__",
+        "_codec",
         "_flow_runner",
         "_keeps",
         "_layout",
@@ -56,6 +58,7 @@ class JobHandle(Generic[R]):
         returns: Any = Any,
         keeps: bool | None = None,
         sighting: Sighting | None = None,
+        codec: Codec = PLAIN,
     ) -> None:
         """`keeps` says whether the job's result is kept; `None` if unknown. `sighting`: the server had the job then."""
         self.id = id if status is not None else check_id(id)  # with a status the id comes from the server
@@ -66,10 +69,17 @@ class JobHandle(Generic[R]):
         self._returns = returns
         self._keeps = keeps
         self._sighting = sighting
+        self._codec = codec
 
     @classmethod
     def from_receipt(
-        cls, layout: Layout, flow_runner: FlowRunner, receipt: Receipt, returns: Any, keeps: bool | None
+        cls,
+        layout: Layout,
+        flow_runner: FlowRunner,
+        receipt: Receipt,
+        returns: Any,
+        keeps: bool | None,
+        codec: Codec = PLAIN,
     ) -> Self:
         """Make a handle on a job that this program has enqueued."""
         return cls(
@@ -81,6 +91,7 @@ class JobHandle(Generic[R]):
             returns=returns,
             keeps=keeps,
             sighting=receipt.sighting,
+            codec=codec,
         )
 
     @property
@@ -166,7 +177,7 @@ class JobHandle(Generic[R]):
 
     def _decode(self, data: bytes) -> R:
         try:
-            value: R = msgspec.json.decode(data, type=self._returns)
+            value: R = self._codec.decoder(self._returns).decode(data)
         except msgspec.DecodeError as error:
             raise Undecodable(
                 f"the result of job {self.id!r} of queue {self.queue!r} cannot be decoded: {error}"

@@ -24,6 +24,7 @@ from windlass.transport.enqueue_batcher import EnqueueBatcher
 from windlass.transport.errors import ConnectFailed, WireLost
 from windlass.transport.io_steps import Flow, Sleep
 from windlass.transport.listeners import Listener
+from windlass.transport.pipelines import CommandPipeline, append
 from windlass.transport.session import Session
 from windlass.transport.subscription import FlowRunner
 from windlass.values.audit import EXAMPLES, Audit, DamagedPart, Problem
@@ -111,16 +112,18 @@ class Queue:
           priority      0 (first) to 9 (last); 5.
           max_failures  how many failed attempts are retried, 10.
           max_stalls    how many lost leases and crashes are retried, 3.
+          max_snoozes   how often the job may put itself off with `Snooze`, 1,000.
           min_backoff, max_backoff
-                        the wait after the first failure, 2 s; it doubles up to 5 min.
+                        the wait after the first failure, 2 s; it doubles up to 5 min. After a crash it is shorter.
           tags          up to 10 short strings to find the job by: see `jobs`.
           expires       drop the job if its first attempt has not started by then: a time with a zone (datetime), or a
-                        duration ("10m"), counted from the run time.
+                        duration ("10m"), counted from the run time. An expired job that still waits does not count as
+                        an existing job.
           if_exists     "keep" leaves an existing job of this id as it is; "update" is the default.
           update_data, update_priority, update_max_failures, update_max_stalls, update_min_backoff, update_max_backoff
                         False keeps this part of an existing job.
           update_run_at False, or "later" or "earlier" to change the run time only in that direction.
-          reset_counts  set the failures and stalls of an existing job to 0; by default if its data is updated.
+          reset_counts  set the failures, stalls and snoozes of an existing job to 0; by default if its data is updated.
           durability    the level that the job must reach before this returns: "memory", "everysec", "fsync" or
                         "replicated(2)"; the queue's. The receipt states the level reached.
 
@@ -163,7 +166,7 @@ class Queue:
         batches = list(_batches(jobs))
         if len(batches) == 1:
             return lambda session: self._send(session, batches[0])
-        return lambda session: self._send_in_turn(session, batches)
+        return lambda session: self._send_one_by_one(session, batches)
 
     def _send(self, session: Session, batch: list[NewJob]) -> Flow[list[Receipt]]:
         receipts, short = yield from self._deliver(session, batch, self._layout.enqueue(batch))
@@ -174,7 +177,7 @@ class Queue:
     def _send_awaited(self, batch: list[NewJob]) -> Awaitable[list[Receipt]]:
         return self._flow_runner.arun(lambda session: self._send(session, batch))
 
-    def _send_in_turn(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
+    def _send_one_by_one(self, session: Session, all_batches: list[list[NewJob]]) -> Flow[list[Receipt]]:
         """Send one call for each batch."""
         receipts: list[Receipt] = []
         shortest: Shortfall | None = None
@@ -233,12 +236,29 @@ class Queue:
         """Check data and options and return a job with an id, without sending it."""
         return new_job(data, options, self._max_payload)
 
-    def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
-        """Change a waiting job (ready, scheduled or blocked). False if there is none with this id.
+    def enqueue_in(self, pipeline: CommandPipeline, data: bytes, *, id: str | None = None) -> str | None:
+        """Add a job with the commands of your own redis-py pipeline, blocking or asyncio. You execute it.
 
-        Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`,
-        `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With `when="later"` or
-        `"earlier"` the run time changes only in that direction.
+        In a transaction, the job is added together with your own writes, or not at all. Nobody looks whether a job of
+        this id exists. Only for the layouts native and workqueue. Returns the id; None on native queues, which choose
+        one later and take none. An idle worker finds the job within a second.
+        """
+        job = self.new_job(data, {} if id is None else {"id": id})
+        if id is not None and self.layout == "native":
+            raise InvalidOption(
+                f"enqueue_in: native queue {self.name!r} gives the job its id when a worker first sees it. "
+                "Leave out id, or use enqueue"
+            )
+        append(pipeline, self._layout.push(job))
+        return None if self.layout == "native" else job.id
+
+    def update(self, id: str, **changes: Unpack[UpdateOptions]) -> bool:
+        """Change a waiting job (ready, scheduled or blocked). False if there is none with this id, or it has expired.
+
+        Changes: `data`, `priority`, `run_at` or `delay`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`,
+        `max_backoff`, `tags` (an empty list removes them), `expires` (None removes it), `reset_counts`. With
+        `when="later"` or `"earlier"` the run time changes only in that direction. An expiry that was given as a
+        duration moves with it.
         """
         return self._flow_runner.run(self._update(id, changes))
 
@@ -313,10 +333,8 @@ class Queue:
         If many in a row do not fit, this program may have the wrong keys: the rest is released for other programs.
         """
         found = yield from session.perform(self._layout.turn((), request))
-        while found.expired and not (found.leases or found.undecodable):
-            found = yield from session.perform(
-                self._layout.turn((), request)
-            )  # one call drops a bounded number of them
+        while found.more and not (found.leases or found.undecodable):
+            found = yield from session.perform(self._layout.turn((), request))
         guard = DecodeGuard()
         while found.undecodable and not found.leases:
             if found.broken_over_limit:
@@ -629,7 +647,7 @@ class Queue:
         while True:
             turn = yield from session.perform(self._layout.turn())
             recovered += turn.swept
-            if not turn.swept:
+            if not (turn.swept or turn.more):
                 return recovered
 
     def audit(self, *, repair: bool = False) -> Audit:

@@ -73,48 +73,48 @@ class Schedules:
         """Awaitable `add`."""
         return await self._flow_runner.arun(self._add(name, call, timing))
 
-    def pause(self, name: str, queue: str) -> bool:
+    def pause(self, queue: str, name: str) -> bool:
         """Pause a schedule: it enqueues nothing until `resume`. False if it was paused already or does not exist."""
-        return self._flow_runner.run(self._pause(name, queue, True))
+        return self._flow_runner.run(self._pause(queue, name, True))
 
-    async def apause(self, name: str, queue: str) -> bool:
+    async def apause(self, queue: str, name: str) -> bool:
         """Awaitable `pause`."""
-        return await self._flow_runner.arun(self._pause(name, queue, True))
+        return await self._flow_runner.arun(self._pause(queue, name, True))
 
-    def resume(self, name: str, queue: str) -> bool:
+    def resume(self, queue: str, name: str) -> bool:
         """Resume a schedule at its next tick from now, without the ticks of the pause. False if it was not paused."""
-        return self._flow_runner.run(self._pause(name, queue, False))
+        return self._flow_runner.run(self._pause(queue, name, False))
 
-    async def aresume(self, name: str, queue: str) -> bool:
+    async def aresume(self, queue: str, name: str) -> bool:
         """Awaitable `resume`."""
-        return await self._flow_runner.arun(self._pause(name, queue, False))
+        return await self._flow_runner.arun(self._pause(queue, name, False))
 
-    def run_now(self, name: str, queue: str) -> Receipt | None:
+    def run_now(self, queue: str, name: str) -> Receipt | None:
         """Enqueue the schedule's job now, even if it is paused; the next tick stays. `None` if it does not exist.
 
         The receipt's status is `kept` or `updated` if `overlap` allows no second job beside the one that is there.
         """
-        return self._flow_runner.run(self._run_now(name, queue))
+        return self._flow_runner.run(self._run_now(queue, name))
 
-    async def arun_now(self, name: str, queue: str) -> Receipt | None:
+    async def arun_now(self, queue: str, name: str) -> Receipt | None:
         """Awaitable `run_now`."""
-        return await self._flow_runner.arun(self._run_now(name, queue))
+        return await self._flow_runner.arun(self._run_now(queue, name))
 
-    def delete(self, name: str, queue: str) -> bool:
+    def delete(self, queue: str, name: str) -> bool:
         """Delete a schedule; its jobs stay. A worker that declares it in code adds it again. False if there is none."""
-        return self._flow_runner.run(self._delete(name, queue))
+        return self._flow_runner.run(self._delete(queue, name))
 
-    async def adelete(self, name: str, queue: str) -> bool:
+    async def adelete(self, queue: str, name: str) -> bool:
         """Awaitable `delete`."""
-        return await self._flow_runner.arun(self._delete(name, queue))
+        return await self._flow_runner.arun(self._delete(queue, name))
 
-    def get(self, name: str, queue: str) -> ScheduleRecord | None:
+    def get(self, queue: str, name: str) -> ScheduleRecord | None:
         """Return everything the server knows about one schedule, or `None`."""
-        return self._flow_runner.run(self._get(name, queue))
+        return self._flow_runner.run(self._get(queue, name))
 
-    async def aget(self, name: str, queue: str) -> ScheduleRecord | None:
+    async def aget(self, queue: str, name: str) -> ScheduleRecord | None:
         """Awaitable `get`."""
-        return await self._flow_runner.arun(self._get(name, queue))
+        return await self._flow_runner.arun(self._get(queue, name))
 
     def list(self, queue: str) -> Records:
         """List the schedules of a queue, by name."""
@@ -147,7 +147,7 @@ class Schedules:
 
         return flow
 
-    def _pause(self, name: str, queue: str, paused: bool) -> FlowOf[bool]:
+    def _pause(self, queue: str, name: str, paused: bool) -> FlowOf[bool]:
         check_name(name, "schedule")
 
         def write(present: Schedule | None) -> Schedule | None:
@@ -157,7 +157,7 @@ class Schedules:
 
         return rewrite(self._layout(queue), name, write)
 
-    def _run_now(self, name: str, queue: str) -> FlowOf[Receipt | None]:
+    def _run_now(self, queue: str, name: str) -> FlowOf[Receipt | None]:
         check_name(name, "schedule")
         layout = self._layout(queue)
 
@@ -173,12 +173,12 @@ class Schedules:
 
         return flow
 
-    def _delete(self, name: str, queue: str) -> FlowOf[bool]:
+    def _delete(self, queue: str, name: str) -> FlowOf[bool]:
         check_name(name, "schedule")
         book = schedule_book(self._layout(queue))
         return lambda session: session.perform(book.delete(name))
 
-    def _get(self, name: str, queue: str) -> FlowOf[ScheduleRecord | None]:
+    def _get(self, queue: str, name: str) -> FlowOf[ScheduleRecord | None]:
         check_name(name, "schedule")
         layout = self._layout(queue)
 
@@ -289,6 +289,7 @@ def job_change(schedule: Schedule, tick: int | None) -> Change:
         plain,
         update_data=False,
         replace_extras=False,
+        keep_extras=True,
         update_run_at="never",
         update_priority=False,
         update_max_failures=False,

@@ -28,9 +28,11 @@ from windlass.storage.capabilities import need
 from windlass.storage.port import Capability, Layout
 from windlass.tasks.arguments import Arguments, Bound
 from windlass.tasks.call import TaskCall
+from windlass.tasks.codec import Codec
 from windlass.tasks.context import Job
 from windlass.tasks.declaration import Declaration, HandlerOptions, OnException, QueueOptions
-from windlass.tasks.envelope import MAX_KEEP_S, MAX_TASK_NAME, around_arguments
+from windlass.tasks.envelope import MAX_KEEP_S, around_arguments
+from windlass.tasks.names import check_task_name, short_name
 from windlass.tasks.signature import Signature, parameters_of, takes_current
 from windlass.transport.subscription import FlowRunner
 from windlass.values.durations import Duration, milliseconds
@@ -81,6 +83,9 @@ class TaskApp(Protocol):
     def queue_defaults(self, name: str) -> QueueOptions: ...
 
     @property
+    def codec(self) -> Codec: ...
+
+    @property
     def on_exception(self) -> OnException: ...
 
     @property
@@ -122,7 +127,9 @@ class Sender(Generic[P, V]):
         return self._handle(await self._target.aenqueue(self._data(args, kwargs), **self._options))
 
     def _handle(self, receipt: Receipt) -> JobHandle[V]:
-        return JobHandle.from_receipt(self._layout, self._app._flows, receipt, self._task.returns, self._keep > 0)
+        return JobHandle.from_receipt(
+            self._layout, self._app._flows, receipt, self._task.returns, self._keep > 0, self._app.codec
+        )
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """Build a call without sending it: for `app.enqueue_many`, `app.schedule` and `job.enqueue`."""
@@ -146,9 +153,11 @@ class Task(Declaration[P, R], Generic[P, R, V]):
     """A function that you can call directly, or enqueue so that a worker calls it. Made by `@app.task`."""
 
     def __init__(self, app: TaskApp, function: Callable[P, R], name: str, options: TaskOptions) -> None:
-        self.arguments = Arguments(Signature(function), f"{name}()")
+        self.short_name = options.get("name") or short_name(function)
+        self.arguments = Arguments(Signature(function), f"{self.short_name}()", app.codec)
         self.returns = _return_type(function)
-        self.read_result: Callable[[bytes], Any] = json.Decoder(self.returns).decode
+        self.codec = app.codec
+        self.read_result: Callable[[bytes], Any] = app.codec.decoder(self.returns).decode
         check_known(options, TaskOptions)
         self.app = app
         self.name = check_task_name(name)
@@ -182,8 +191,9 @@ class Task(Declaration[P, R], Generic[P, R, V]):
         """Set options for the next calls: `welcome.using(delay="5m", id="user-42").enqueue(42)`.
 
         Options: `queue`, `keep_result` (as in `app.task`), and all of `Queue.enqueue`: `id`, `delay` or `run_at`,
-        `priority`, `max_failures`, `max_stalls`, `min_backoff`, `max_backoff`, `if_exists`, `update_…`, `reset_counts`,
-        `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the queue's layout lacks an option.
+        `priority`, `max_failures`, `max_stalls`, `max_snoozes`, `min_backoff`, `max_backoff`, `tags`, `expires`,
+        `if_exists`, `update_…`, `reset_counts`, `durability`. Raises `InvalidOption`, and `UnsupportedByLayout` if the
+        queue's layout lacks an option.
         """
         return Sender(self, options)
 
@@ -256,15 +266,6 @@ def _return_type(function: Callable[..., Any]) -> Any:
     except Exception:
         return Any
     return kind
-
-
-def check_task_name(name: object) -> str:
-    """Check a task name: printable text without spaces."""
-    if not isinstance(name, str) or not name.isprintable() or " " in name or not 1 <= len(name) <= MAX_TASK_NAME:
-        raise InvalidTask(f"{name!r} is not a task name: use 1 to {MAX_TASK_NAME} printable characters without spaces")
-    if name == "<lambda>":
-        raise InvalidTask("a lambda has no name of its own: pass name=…, or write a def")
-    return name
 
 
 def check_keep(length: Duration) -> float:

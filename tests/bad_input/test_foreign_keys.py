@@ -25,17 +25,18 @@ _ALL = set(NAMES)
 _TURN = _ALL - {"schedules"}
 _ROW = {"state", "data", "meta", "progress", "last_errors"}
 _ENQUEUE = {"state", "ready", "scheduled", "leases", "data", "meta", "blocked", "idle"}
-_CANCEL = _ENQUEUE - {"idle"} | {"last_errors", "watched"}
+_ENQUEUE_ID = _ENQUEUE | {"ended"}
+_CANCEL = _ENQUEUE_ID - {"idle"} | {"last_errors", "watched"}
 
 # Each verb, and the keys that it has to do with. With the others it does not care what they hold.
 VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "enqueue": (lambda queue, _: queue.enqueue(b"new"), _ENQUEUE),
     "enqueue with options": (lambda queue, _: queue.enqueue(b"", priority=1, max_failures=1), _ENQUEUE),
     "enqueue later": (lambda queue, _: queue.enqueue(b"", delay=60), _ENQUEUE),
-    "enqueue a ready id": (lambda queue, _: queue.enqueue(b"", id="ready", delay=60), _ENQUEUE),
-    "enqueue a scheduled id": (lambda queue, _: queue.enqueue(b"", id="late"), _ENQUEUE),
-    "enqueue a running id": (lambda queue, _: queue.enqueue(b"", id="running"), _ENQUEUE),
-    "enqueue_many": (lambda queue, _: queue.enqueue_many([b"", RawJob(b"", id="x", delay=60)]), _ENQUEUE),
+    "enqueue a ready id": (lambda queue, _: queue.enqueue(b"", id="ready", delay=60), _ENQUEUE_ID),
+    "enqueue a scheduled id": (lambda queue, _: queue.enqueue(b"", id="late"), _ENQUEUE_ID),
+    "enqueue a running id": (lambda queue, _: queue.enqueue(b"", id="running"), _ENQUEUE_ID),
+    "enqueue_many": (lambda queue, _: queue.enqueue_many([b"", RawJob(b"", id="x", delay=60)]), _ENQUEUE_ID),
     "update": (lambda queue, _: queue.update("ready", data=b"new", max_stalls=1), _ENQUEUE),
     "lease": (lambda queue, _: queue.lease(), _TURN),
     "lease_many": (lambda queue, _: queue.lease_many(5, holder="worker-2"), _TURN),
@@ -70,7 +71,7 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "jobs broken": (lambda queue, _: queue.jobs("broken"), {"state", "broken", "dead_records"}),
     "revive": (
         lambda queue, _: queue.revive(["dead", "broken"]),
-        {"state", "ready", "scheduled", "dead", "broken", "dead_records", "data", "meta", "idle"},
+        {"state", "ready", "scheduled", "dead", "broken", "dead_records", "data", "meta", "idle", "ended"},
     ),
     "crash": (lambda queue, lease: settle(queue, Crashed(lease, "no", True)), _TURN),
     "crash of suspects": (lambda queue, lease: settle(queue, Crashed(lease, "no", False)), _TURN),
@@ -90,7 +91,7 @@ VERBS: dict[str, tuple[Callable[[Queue, Lease], Any], set[str]]] = {
     "outbox": (lambda queue, _: perform(queue, lambda layout: layout.outbox(10, [1])), {"state", "outbox"}),
     "forward": (
         lambda queue, _: perform(queue, lambda layout: layout.forward("other", [Parcel(1, "here", "x", b"", b"")])),
-        _ENQUEUE,
+        _ENQUEUE_ID,
     ),
 }
 

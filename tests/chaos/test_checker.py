@@ -44,7 +44,7 @@ def story(tmp_path: Path) -> Story:
 
 @pytest.fixture(scope="module")
 def legal(tmp_path_factory: pytest.TempPathFactory) -> Forged:
-    return Forged.make(tmp_path_factory.mktemp("forged"), jobs=300, seed=11)
+    return Forged.make(tmp_path_factory.mktemp("forged"), jobs=300, seed=37)
 
 
 def broken(report: Report) -> set[str]:
@@ -973,6 +973,33 @@ def test_how_late_jobs_are_is_told(story: Story) -> None:
     assert report.ok, report.text()
     assert report.timed == 1
     assert 300 <= report.late_ms_max <= 310
+
+
+@pytest.mark.parametrize("outcome", ["retried", "snoozed", "crashed"])
+@pytest.mark.parametrize("early", [True, False])
+def test_a_job_that_was_put_off_comes_back_before_its_time(story: Story, outcome: str, early: bool) -> None:
+    story.enqueue("p-1")
+    first = story.claim("w", "p-1")
+    story.start("w", "p-1", first)
+    if outcome != "crashed":
+        story.finish("w", "p-1", first, "raised")
+    story.settle("w", "p-1", first, outcome, delay=5000)
+    story.at += 1 if early else 6
+    counts = {"retried": (1, 0), "snoozed": (0, 0), "crashed": (0, 1)}[outcome]
+    again = story.claim("w", Claim("p-1", 200, check_of("p-1"), 5, *counts))
+    story.complete("w", "p-1", again, attempt=1 + sum(counts))
+    assert broken(story.end()) == ({"I10"} if early else set())
+
+
+def test_a_snooze_is_charged(story: Story) -> None:
+    story.enqueue("p-1")
+    first = story.claim("w", "p-1")
+    story.start("w", "p-1", first)
+    story.finish("w", "p-1", first, "raised")
+    story.settle("w", "p-1", first, "snoozed")
+    again = story.claim("w", Claim("p-1", 200, check_of("p-1"), 5, 1, 0))
+    story.complete("w", "p-1", again, attempt=2)
+    assert broken(story.end()) == {"I12"}
 
 
 def in_order(story: Story, *jobs: str) -> Report:

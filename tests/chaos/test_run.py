@@ -55,9 +55,15 @@ def test_one_seed_gives_one_load() -> None:
 
 def test_the_load_has_jobs_of_every_sort() -> None:
     jobs = [job for number in range(100) for job in Load(1, 0).batch(number, 100)]
-    deeds = ("raise", "fail", "exit", "segfault")
+    deeds = ("raise", "snooze", "fail", "exit", "segfault")
     sorts = {(job.queue, deed) for job in jobs for deed in deeds if f'"{deed}"'.encode() in job.data}
-    assert {("loop", "raise"), ("thread", "fail"), ("process", "exit"), ("process", "segfault")} <= sorts
+    assert {
+        ("loop", "raise"),
+        ("loop", "snooze"),
+        ("thread", "fail"),
+        ("process", "exit"),
+        ("process", "segfault"),
+    } <= sorts
     assert any(job.cancelled for job in jobs)
     assert {"delay", "priority", "max_failures", "max_stalls"} <= {name for job in jobs for name in job.options}
     assert len({job.id for job in jobs}) < len({job.data for job in jobs})  # some ids come again, no payload does

@@ -19,14 +19,15 @@ import redis
 import rich_click as click
 from click.testing import CliRunner, Result
 
-from tests.support.internals import layout_of, perform_call
+from tests.support.internals import layout_of, perform_call, settle
 from tests.support.server import Server
+from tests.support.waiting import LIMIT_S
 from windlass import Limits, Queue, Windlass
 from windlass.cli import SUMMARIES, main
 from windlass.cli.output import first_line, format_duration, format_relative, format_size, printable
 from windlass.storage.native import keys
 from windlass.transport import presence
-from windlass.values.outcome import Broken, UnknownTask
+from windlass.values.outcome import Broken, Snoozed, UnknownTask
 from windlass.values.worker_record import WorkerRecord
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -125,7 +126,7 @@ def test_a_server_that_cannot_be_reached_is_exit_code_4(
     monkeypatch.delenv("WINDLASS_APP", raising=False)
     result = CliRunner().invoke(main, [*words, "--url", "redis://127.0.0.1:1"])
     assert (result.exit_code, result.stdout) == (4, "")
-    assert "127.0.0.1:1" in result.stderr
+    assert result.stderr.startswith("windlass: no connection to 127.0.0.1:1 (")
 
 
 @pytest.mark.parametrize(
@@ -212,11 +213,80 @@ def test_a_worker_that_is_silent_is_lost_perhaps(run: Run, app: Windlass, queue:
     client.delete(*keys.presence_keys())
 
 
+@pytest.mark.parametrize("score", [0.5, -0.25])
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"no record", b"[]", b'{"name": 7}', b'{"name": "a", "queues": {"\\u001b[2J": 1}, "host": "\\u202e\\n"}'],
+)
+def test_a_malformed_worker_record_is_listed_and_harmless(
+    run: Run, queue: Queue, client: redis.Redis, record: bytes, score: float
+) -> None:
+    queue.enqueue(b"x")
+    seen, about = keys.presence_keys()
+    seconds, _ = client.time()
+    name = b"odd\xff\x1b[2J"
+    client.zadd(seen, {name: seconds * 1000 + score})
+    client.hset(about, name, record)
+    for words in (["workers"], ["status"], ["workers", "--json"], ["status", "--json"]):
+        result = run(*words)
+        assert result.exit_code == 0
+        assert "odd" in result.stdout or words[0] == "status"
+        assert all(char.isprintable() or char == "\n" for char in result.output)
+    client.delete(seen, about)
+
+
 def test_status_of_chosen_queues(run: Run, queue: Queue) -> None:
     queue.enqueue(b"x")
-    assert [row["queue"] for row in told(run("status", "other", NAME, "--json"))["queues"]] == ["other", NAME]
-    result = run("status", "other")
-    assert result.exit_code == 0
+    assert [row["queue"] for row in told(run("status", NAME, "--json"))["queues"]] == [NAME]
+    result = run("status", "other", NAME, "--json")
+    assert [row["queue"] for row in json.loads(result.stdout)["queues"]] == ["other", NAME]
+    refused(result, 3, "queue 'other' is not in use")
+
+
+def test_a_typo_in_a_queue_name_is_told_with_the_nearest_name(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"x")
+    wrong = f"{NAME}x"
+    for words in (
+        ["status", wrong],
+        ["jobs", wrong],
+        ["dead", "list", wrong],
+        ["audit", wrong],
+        ["schedules", "list", wrong],
+        ["resume", wrong],
+        ["purge", wrong, "--yes"],
+        ["pause", wrong],
+    ):
+        refused(run(*words), 3, f"queue '{wrong}' is not in use", f"Did you mean '{NAME}'?")
+    assert NAME in told(run("queues", "--json"))
+    assert wrong not in told(run("queues", "--json")), "nothing was written"
+
+
+def test_a_queue_may_be_paused_before_its_first_job(run: Run, app: Windlass) -> None:
+    refused(run("pause", "early"), 3, "To pause it all the same: --yes")
+    assert run("pause", "early", "--yes").stdout == "early is paused.\n"
+    assert run("status", "early").exit_code == 0, "a pause is a use"
+    assert run("resume", "early").exit_code == 0
+
+
+def test_a_queue_of_another_layout_is_never_called_unused(run: Run) -> None:
+    """Its keys cannot be told from other keys."""
+    assert run("status", "thumbs", "--layout", "thumbs=workqueue").exit_code == 0
+
+
+def test_patterns_choose_queues(run: Run, app: Windlass) -> None:
+    names = ["mail-1", "mail-2", "media"]
+    for name in names:
+        app.queue(name).enqueue(b"x")
+    try:
+        assert [row["queue"] for row in told(run("status", "mail-*", "--json"))["queues"]] == names[:2]
+        assert [row["queue"] for row in told(run("status", "m*", "media", "--json"))["queues"]] == names
+        assert [row["queue"] for row in told(run("audit", "mail-?", "--json"))["queues"]] == names[:2]
+        assert told(run("dead", "list", "mail-*", "--json")) == []
+        assert told(run("schedules", "list", "mail-*", "--json")) == []
+        refused(run("status", "post-*"), 3, "no queue in use matches 'post-*'")
+    finally:
+        for name in names:
+            app.queue(name).purge()
 
 
 def test_status_where_nothing_is(run: Run) -> None:
@@ -235,6 +305,10 @@ def test_one_damaged_queue_does_not_hide_the_others(run: Run, queue: Queue, clie
     assert (good["ready"], good["error"]) == (1, None)
     assert "has a wrong type" in bad["error"]
     client.delete(keys.queue_key("damaged", "state"))
+    client.set(keys.queue_key(NAME, "meta"), "foreign")
+    (bad,) = told(run("status", NAME, "--json"))["queues"]
+    assert (bad["ready"], "has a wrong type" in bad["error"]) == (1, True)
+    client.delete(keys.queue_key(NAME, "meta"))
 
 
 def test_a_reader_of_one_queue_sees_that_one(run: Run, server: Server, queue: Queue) -> None:
@@ -260,7 +334,7 @@ def test_status_watched_by_a_program(server: Server, queue: Queue) -> None:
     queue.enqueue(b"y")
     assert json.loads(process.stdout.readline())["queues"][0]["ready"] == 2
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, errors) == (0, "")
 
 
@@ -396,8 +470,18 @@ def test_pages(run: Run, queue: Queue) -> None:
 
 def test_jobs_of_an_empty_queue(run: Run) -> None:
     result = run("jobs", NAME)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert told(run("jobs", NAME, "--json")) == {"queue": NAME, "jobs": [], "cursors": {}}
+    assert (result.exit_code, result.stdout) == (3, "")
+    result = run("jobs", NAME, "--json")
+    assert json.loads(result.stdout) == {"queue": NAME, "jobs": [], "cursors": {}}
+    refused(result, 3, "not in use")
+
+
+def test_a_broken_job_explains_its_state(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"x", id="a")
+    lease = queue.lease(600)
+    assert lease is not None
+    perform_call(queue, layout_of(queue).turn([Broken(lease, "not JSON")]))
+    assert "broken: no worker can decode its payload, so it never ran" in run("jobs", NAME, "a").stdout
 
 
 def test_one_job_whole(run: Run, queue: Queue) -> None:
@@ -625,4 +709,17 @@ def test_a_job_with_an_expiry_is_enqueued_and_shown(run: Run, queue: Queue) -> N
     refused(run("enqueue", "--raw", NAME, "data", "--expires", "soon"), 2, "--expires")
     queue.enqueue(b"data", id="b")
     assert told(run("jobs", NAME, "b", "--json"))["expires_at"] is None
+
+
+def test_snoozes_are_shown_where_there_are_any(run: Run, queue: Queue) -> None:
+    queue.enqueue(b"1", id="a", max_snoozes=7)
+    queue.enqueue(b"2", id="b")
+    assert "snoozes" not in run("jobs", NAME).stdout
+    first, _ = queue.lease_many(2)
+    assert settle(queue, Snoozed(first, ("in", 3_600_000), "rate limit")) == (True,)
+    assert lines(run("jobs", NAME))[0][-1] == "snoozes"
+    assert "1 (max_snoozes 7)" in run("jobs", NAME, "a").stdout
+    assert "snoozes" not in run("jobs", NAME, "b").stdout
+    facts = told(run("jobs", NAME, "a", "--json"))
+    assert (facts["snoozes"], facts["limits"]["max_snoozes"], facts["message"]) == (1, 7, "rate limit")
     assert "expires" not in run("jobs", NAME, "b").stdout

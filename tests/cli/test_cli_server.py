@@ -17,6 +17,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
+from tests.support.waiting import LIMIT_S
 from windlass.cli import main
 from windlass.embedded import EmbeddedServer
 
@@ -172,7 +173,7 @@ def test_logs_follow_until_interrupted(home: Path) -> None:
         seen.set()
         thread.join()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, errors) == (0, "")
 
 

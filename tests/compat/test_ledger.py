@@ -100,10 +100,14 @@ def test_what_a_holder_has_is_told_in_pages(queue: Queue) -> None:
 
 
 def test_who_waited_in_vain_takes_no_notes_along(queue: Queue, server: Server, client: redis.Redis) -> None:
+    (lease,) = leases_of(queue, 1)
+    key = f"windlass:{{{NAME}}}:{queue.layout}:state"
+    client.hdel(key, "swept")
     with Windlass(server.url) as looker:
         assert queue_on(looker, queue.layout, NAME).lease(wait=0.05) is None
-        before = client.hgetall(f"windlass:{{{NAME}}}:{queue.layout}:state")
-        assert before, "when the queue was swept last"
+        assert client.hget(key, "swept"), "when the queue was swept last"
+    assert client.hget(key, "swept")
+    assert queue.complete(lease)
 
 
 def test_options_that_it_cannot_honour_are_refused(queue: Queue) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.layouts import LAYOUTS
 from tests.support.server import Server
-from tests.support.workers import Worker, Workshop
+from tests.support.workers import Worker, Workshop, keys_left
 from windlass import Windlass
 from windlass.errors import UnsupportedByLayout
+from windlass.worker.runner.concurrency import INITIAL_LIMIT
 
 QUEUES = ("loops", "threads", "processes")
 
@@ -54,6 +55,7 @@ def test_nothing_is_lost_whatever_is_killed(shop: Workshop) -> None:
     first = start(shop)
     send(shop, 30, 0.05)
     child, runner = (shop.journal.wait(1, "start", task=f"{way}_work")[0].pid for way in ("process", "loop"))
+    assert child != runner, "what computes does not hold up the event loop"
     # A child, then the runner, then the supervisor, then a whole worker at a stroke.
     os.kill(child, signal.SIGKILL)
     shop.journal.wait(20, "end")
@@ -80,6 +82,18 @@ def test_what_fails_or_takes_too_long_is_tried_again(shop: Workshop) -> None:
     shop.wait_empty(*QUEUES)
 
 
+def test_a_job_that_snoozes_runs_again_later_and_is_not_charged(shop: Workshop) -> None:
+    worker = start(shop)
+    shop.send("loop_snooze", 1, queue="loops")
+    (end,) = shop.journal.wait(1, "end")
+    first, again = shop.journal.all("start")
+    assert again.at - first.at >= 0.3
+    assert end.more["failures"] == 0
+    assert "snoozed: rate limit" in worker.log
+    assert "failed" not in worker.log
+    shop.wait_empty("loops")
+
+
 @pytest.mark.speaks("worqr", "W12", "W9")
 def test_a_worker_that_stops_gives_back_what_it_had(shop: Workshop) -> None:
     worker = shop.start("spoken", lease=2.0, grace=0.5, processes=1, threads=1, concurrency=2)
@@ -90,12 +104,26 @@ def test_a_worker_that_stops_gives_back_what_it_had(shop: Workshop) -> None:
     assert [(count.ready + count.scheduled, count.running) for count in counts] == [(4, 0)] * 3, worker.log
 
 
+@pytest.mark.speaks("worqr", "W4")
+def test_a_worker_that_stops_leaves_no_key(shop: Workshop, server: Server) -> None:
+    worker = start(shop)
+    send(shop, 2, 0.01)
+    shop.wait(lambda: len(numbers(shop, "end")) == 6, "all of them to end")
+    shop.wait_empty(*QUEUES)
+    assert worker.stop() == 0
+    shop.app.close()
+    ours = [key for key in keys_left(server) if key.startswith("windlass:")]
+    assert ours == [], "the other keys are finished jobs of Processor Job Queue"
+
+
 @pytest.mark.speaks("queasy", "Q12")
 def test_concurrency_adapts_here_too(shop: Workshop) -> None:
-    worker = shop.start("spoken", lease=2.0, auto=True, concurrency=50)
-    send(shop, 20, 0.01)
-    shop.wait(lambda: len(numbers(shop, "end")) == 60, "all of them to end")
-    assert "up to 50 coroutines" in worker.log
+    """It begins with ten jobs at once. These only wait, so it takes more, long before the first of them ends."""
+    worker = shop.start("spoken", lease=2.0, grace=0.2, auto=True, concurrency=50)
+    shop.send_many([shop.call("loop_work", number, 60, queue="loops") for number in range(20)])
+    shop.wait(lambda: len(numbers(shop, "start")) > INITIAL_LIMIT, "more of them to start")
+    assert not numbers(shop, "end")
+    assert worker.stop() == 0
 
 
 def test_a_layout_without_tags_and_expiry_refuses_them_wherever_they_are_used(layout: str, server: Server) -> None:
@@ -105,6 +133,12 @@ def test_a_layout_without_tags_and_expiry_refuses_them_wherever_they_are_used(la
             queue.enqueue(b"1", expires="1h")
         with pytest.raises(UnsupportedByLayout, match=f"{layout}.*expiring jobs"):
             app.task(queue="loops", expires="1h", name="short")(lambda: None)
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*(counting snoozes|limits)"):
+            queue.enqueue(b"1", max_snoozes=3)
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*(counting snoozes|limits)"):
+            app.task(queue="loops", max_snoozes=3, name="bound")(lambda: None)
+        with pytest.raises(UnsupportedByLayout, match=f"{layout}.*(counting snoozes|limits)"):
+            app.handler("raw", max_snoozes=3)(lambda data: None)
         for use in (
             lambda: queue.enqueue(b"1", tags=["eu"]),
             lambda: queue.jobs("ready", tag="eu"),

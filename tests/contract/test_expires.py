@@ -14,7 +14,7 @@ from windlass import JobRecord, Queue, RawJob, State, Status
 from windlass.errors import InvalidOption, InvalidTime
 from windlass.storage.formats import MAX_ITEMS
 from windlass.storage.port import LeaseRequest, Turn
-from windlass.values.outcome import Crashed
+from windlass.values.outcome import Crashed, UnknownTask
 
 pytestmark = pytest.mark.needs("EXPIRES")
 Later = Callable[[float], None]
@@ -129,6 +129,142 @@ def test_an_enqueue_replaces_the_expiry_and_an_update_changes_or_removes_it(queu
     assert drain(queue) == ["b"]
 
 
+def test_a_job_that_has_started_gets_no_expiry_again(queue: Queue, later: Later) -> None:
+    """Neither by a change that was blocked behind the attempt, nor by one that comes while the retry waits."""
+    queue.enqueue(b"", id="a", expires="10s")
+    lease = take(queue, seconds=60)
+    assert queue.enqueue(b"", id="a", update_data=False, update_run_at=False, expires="10s").status is Status.BLOCKED
+    assert queue.retry(lease, delay=5)
+    assert record_of(queue, "a").expires_at is None
+    assert queue.enqueue(b"", id="a", update_data=False, update_run_at=False, expires="10s").status is Status.UPDATED
+    assert queue.update("a", expires="10s")
+    assert (record_of(queue, "a").expires_at, record_of(queue, "a").failures) == (None, 1)
+    later(30)
+    assert drain(queue) == ["a"]
+
+
+def test_a_blocked_job_that_expired_does_not_take_the_retry_of_the_running_one_with_it(
+    queue: Queue, later: Later
+) -> None:
+    queue.enqueue(b"first", id="a")
+    lease = take(queue, seconds=60)
+    assert queue.enqueue(b"second", id="a", expires="10s").status is Status.BLOCKED
+    later(11)
+    assert queue.retry(lease, delay=0)
+    again = take(queue)
+    assert (again.data, again.failures) == (b"first", 1)
+    assert queue.complete(again)
+    assert queue.counts().waiting == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"if_exists": "keep"}, {"update_data": False}], ids=str)
+@pytest.mark.parametrize("delay", [0, 5], ids=["ready", "scheduled"])
+def test_an_expired_job_does_not_swallow_a_new_one(
+    queue: Queue, later: Later, options: dict[str, Any], delay: int
+) -> None:
+    queue.enqueue(b"1", id="x", delay=delay, tags=["old"], expires="10s")
+    later(delay + 11)
+    assert queue.enqueue(b"2", id="x", expires="60s", **options).status is Status.ADDED
+    assert (queue.audit().problems, queue.counts().waiting) == (0, 1)
+    lease = take(queue)
+    assert (lease.data, lease.tags) == (b"2", ())
+    assert queue.complete(lease)
+    queue.enqueue(b"3", id="x", expires="10s")
+    later(20)
+    assert queue.enqueue(b"4", id="x", **options).status is Status.ADDED
+    assert (drain(queue), queue.counts().waiting) == (["x"], 0)
+
+
+def test_a_new_job_leaves_no_entry_of_the_expired_one(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"1", id="was ready", expires="10s")
+    queue.enqueue(b"1", id="was scheduled", delay=60, expires=datetime.now(UTC) + timedelta(seconds=10))
+    later(11)
+    assert queue.enqueue(b"2", id="was ready", delay=60).status is Status.ADDED
+    assert queue.enqueue(b"2", id="was scheduled").status is Status.ADDED
+    assert (queue.audit().problems, queue.counts().ready, queue.counts().scheduled) == (0, 1, 1)
+    assert drain(queue) == ["was scheduled"]
+
+
+def test_an_expired_job_behind_a_running_one_does_not_swallow_a_new_one(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"1", id="x")
+    running = take(queue, seconds=60)
+    assert queue.enqueue(b"2", id="x", tags=["old"], expires="10s").status is Status.BLOCKED
+    later(11)
+    assert not queue.update("x", data=b"no")
+    assert queue.enqueue(b"3", id="x", update_data=False).status is Status.BLOCKED
+    assert queue.complete(running)
+    lease = take(queue)
+    assert (lease.data, lease.tags) == (b"3", ())
+
+
+def test_an_expired_job_cannot_be_changed(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"1", id="x", expires="10s")
+    later(11)
+    assert not queue.update("x", data=b"new", expires="1h")
+    assert ask_for_jobs(queue).expired == ("x",)
+
+
+def test_an_expiry_moves_with_the_run_time(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"", id="a", delay=60)
+    assert queue.update("a", expires="10s")
+    queue.enqueue(b"", id="b", delay=60)
+    queue.enqueue(b"", id="b", update_run_at="later", expires="10s")
+    queue.enqueue(b"", id="c", expires="10s")
+    assert queue.update("c", delay=60)
+    queue.enqueue(b"", id="d", delay=90, expires="10s")
+    assert queue.update("d", delay=60)
+    for id in "abcd":
+        job = record_of(queue, id)
+        assert job.run_at is not None
+        assert job.expires_at is not None
+        assert job.expires_at - job.run_at == pytest.approx(10, abs=0.002)
+    later(61)
+    assert drain(queue) == ["a", "b", "c", "d"]
+
+
+def test_an_expiry_moves_with_the_run_time_of_a_blocked_job(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"", id="changed")
+    changed = take(queue, seconds=600)
+    queue.enqueue(b"", id="retried")
+    retried = take(queue, seconds=600)
+    queue.enqueue(b"", id="changed", delay=60)
+    assert queue.update("changed", expires="10s")
+    queue.enqueue(b"", id="retried", update_run_at=False, expires="10s")
+    assert queue.retry(changed, delay=0)
+    assert queue.retry(retried, delay=60)
+    for id in ("changed", "retried"):
+        job = record_of(queue, id)
+        assert job.run_at is not None
+        assert job.expires_at is not None
+        assert job.expires_at - job.run_at == pytest.approx(10, abs=0.002)
+    later(61)
+    assert drain(queue) == ["changed", "retried"]
+
+
+def test_a_time_to_expire_at_does_not_move(queue: Queue) -> None:
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=5)
+    queue.enqueue(b"", id="a", delay="1h", expires="10m")
+    assert queue.update("a", expires=at)
+    assert queue.update("a", delay="2h")
+    assert record_of(queue, "a").expires_at == at.timestamp()
+
+
+def test_a_duration_counts_from_now_if_the_run_time_has_passed(queue: Queue) -> None:
+    queue.enqueue(b"", id="a", run_at=datetime.now(UTC) - timedelta(hours=1), expires="10m")
+    assert drain(queue) == ["a"]
+
+
+def test_a_job_that_expires_in_the_turn_that_parked_it_leaves_nothing(queue: Queue, later: Later) -> None:
+    queue.enqueue(b"1", id="a", expires="10s")
+    lease = take(queue, seconds=60)
+    assert queue.enqueue(b"2", id="a", update_data=False).status is Status.BLOCKED
+    later(11)
+    outcome = UnknownTask(lease, "send")
+    turn = perform(queue, lambda layout: layout.turn([outcome], LeaseRequest(want=1, seconds=30)))
+    assert (turn.settled, turn.expired) == ((True,), ("a",))
+    assert queue.audit().problems == 0
+
+
 def test_expired_jobs_in_large_numbers_are_dropped_in_bounded_steps_and_the_next_job_comes_at_once(
     queue: Queue, later: Later
 ) -> None:
@@ -165,4 +301,6 @@ def test_an_expiry_without_a_zone_or_before_the_run_time_is_refused(queue: Queue
         queue.enqueue(b"", expires=datetime(2030, 1, 1))
     with pytest.raises(InvalidTime, match="expires before it may run"):
         queue.enqueue(b"", run_at=datetime(2030, 1, 2, tzinfo=UTC), expires=datetime(2030, 1, 1, tzinfo=UTC))
+    with pytest.raises(InvalidTime, match="expires before it may run"):
+        queue.update("a", run_at=datetime(2030, 1, 2, tzinfo=UTC), expires=datetime(2030, 1, 1, tzinfo=UTC))
     assert queue.counts().waiting == 0

@@ -11,6 +11,7 @@ from tests.contract.leasing import drain, take
 from tests.support.internals import keep_at_most, layout_of, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
+from windlass.values.job import LIMITED
 from windlass.values.outcome import Broken, Completed, Crashed, Failed, NoFailureHandler, Outcome
 
 pytestmark = pytest.mark.needs("FAILURE_HANDLERS", "DEAD")
@@ -74,6 +75,7 @@ def test_a_failed_job_becomes_a_job_for_the_handler(catching: Queue) -> None:
         reason="failed",
         message="user deleted — für immer",
         died_at=record.died_at,
+        marks=LIMITED,
     )
     assert record.died_at == pytest.approx(time.time(), abs=LIMIT_S)
     assert catching.complete(lease)
@@ -94,6 +96,7 @@ def test_a_crash_is_caught(catching: Queue) -> None:
     assert (record.id, record.reason, record.message, record.stalls) == ("a", "crashed", "killed by signal 11", 1)
 
 
+@pytest.mark.serves("Q5")
 def test_a_stall_is_caught_by_whoever_sweeps(catching: Queue, later: Later) -> None:
     catching.enqueue(b"data", id="a", max_stalls=0, priority=1)
     take(catching, seconds=10)

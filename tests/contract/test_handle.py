@@ -418,11 +418,11 @@ def test_a_wait_leaves_only_what_ends_by_itself(server: Server, client: redis.Re
         with pytest.raises(TimeoutError):
             make(queue).result(timeout=0.01)
         assert queue.cancel("a")
-    watched, mark = queue_key("waited", "watched"), result_key("waited", "a")
-    assert sorted(client.keys("windlass:{waited}:*")) == [mark.encode(), watched.encode()]
+    watched, marks = queue_key("waited", "watched"), queue_key("waited", "ended")
+    assert sorted(client.keys("windlass:{waited}:*")) == [marks.encode(), watched.encode()]
     assert 0 < client.pttl(watched) <= 60_000
-    assert 0 < client.pttl(mark) <= MARK_TTL_MS, "how the cancelled job ended"
-    client.delete(watched, mark)
+    assert 0 < client.pttl(marks) <= MARK_TTL_MS, "how the cancelled job ended"
+    client.delete(watched, marks)
 
 
 async def test_a_wait_that_is_cancelled_closes_its_connection(raw_queue: Queue, waiting: Waiting) -> None:

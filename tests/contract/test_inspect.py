@@ -10,6 +10,7 @@ import pytest
 from tests.contract.leasing import drain, take
 from tests.support.moments import since
 from windlass import Counts, JobRecord, Lease, Limits, Page, Queue, RawJob, State
+from windlass.values.job import LIMITED
 
 Later = Callable[[float], None]
 
@@ -54,16 +55,27 @@ def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> No
     limits = Limits(max_failures=4)
     assert job is not None
     assert job.run_at == since(began, 60)
-    assert job == JobRecord(queue.name, "a", State.SCHEDULED, b"data", 2, run_at=job.run_at, limits=limits)
+    assert job == JobRecord(
+        queue.name, "a", State.SCHEDULED, b"data", 2, run_at=job.run_at, limits=limits, marks=LIMITED
+    )
     later(61)
     lease = take(queue, holder="worker-1")
     assert queue.progress(lease, 0.5)
     assert queue.get("a") == JobRecord(
-        queue.name, "a", State.RUNNING, b"data", 2, limits=limits, progress=0.5, holder="worker-1", fence=lease.fence
+        queue.name,
+        "a",
+        State.RUNNING,
+        b"data",
+        2,
+        limits=limits,
+        marks=LIMITED,
+        progress=0.5,
+        holder="worker-1",
+        fence=lease.fence,
     )
     assert queue.retry(lease, delay=0, message="no luck")
     assert queue.get("a") == JobRecord(
-        queue.name, "a", State.READY, b"data", 2, failures=1, limits=limits, message="no luck"
+        queue.name, "a", State.READY, b"data", 2, failures=1, limits=limits, marks=LIMITED, message="no luck"
     )
     assert queue.fail(take(queue), "enough")
     job = queue.get("a")
@@ -76,6 +88,7 @@ def test_a_job_can_be_looked_at_in_every_state(queue: Queue, later: Later) -> No
         2,
         failures=2,
         limits=limits,
+        marks=LIMITED,
         reason="failed",
         message="enough",
         died_at=job.died_at,

@@ -122,7 +122,7 @@ def test_no_other_end_is_taken_for_a_completion(
     assert job.state() is job.ending() is ending
     assert [event.kind for event in job.events()] == [ending.value]
     assert raw_queue.get("a") is None
-    assert 0 < client.pttl(result_key(raw_queue.name, "a")) <= MARK_TTL_MS, "a mark, which ends by itself"
+    assert 0 < client.pttl(queue_key(raw_queue.name, "ended")) <= MARK_TTL_MS, "a mark, which ends by itself"
     assert handle_on(raw_queue, "a").state() is ending, "also to who did not enqueue it"
     with pytest.raises(JobFailed if ending in (Ending.DEAD, Ending.BROKEN) else ResultMissing):
         job.result()
@@ -402,7 +402,7 @@ async def test_many_awaited_calls_return_handles(app: Windlass) -> None:
 def test_a_record_names_its_task_and_arguments(app: Windlass) -> None:
     queue = app.queue("tasks")
 
-    @app.task(queue="tasks", keep_result="1h")
+    @app.task(queue="tasks", name="greet", keep_result="1h")
     async def greet(name: str, times: int = 1) -> None: ...
 
     record = greet.enqueue("Ada", times=2).record()

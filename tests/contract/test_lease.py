@@ -194,6 +194,7 @@ def test_progress_can_be_told_and_read(queue: Queue, later: Later) -> None:
     assert (job.progress, job.fence) == (None, again.fence), "a new attempt begins at nothing"
 
 
+@pytest.mark.serves("Q4")
 def test_a_holder_keeps_all_its_jobs_by_one_beat(queue: Queue, later: Later) -> None:
     queue.enqueue_many([b""] * 3)
     leases = queue.lease_many(3, seconds=10, holder="worker-1")

@@ -14,6 +14,7 @@ from tests.contract.leasing import drain, take
 from tests.support.internals import keep_at_most, perform, settle
 from tests.support.waiting import LIMIT_S
 from windlass import Counts, JobRecord, Lease, Limits, Queue, State
+from windlass.values.job import LIMITED
 from windlass.values.outcome import (
     Broken,
     Completed,
@@ -32,8 +33,8 @@ Later = Callable[[float], None]
 AGAIN = 300  # seconds until a job of an unknown task is given out without being asked for
 
 
-def crash(lease: Lease, *, alone: bool = True) -> Crashed:
-    return Crashed(lease, "killed by signal 9", alone)
+def crash(lease: Lease, *, alone: bool = True, delay_ms: int = 0) -> Crashed:
+    return Crashed(lease, "killed by signal 9", alone, delay_ms=delay_ms)
 
 
 def job(queue: Queue, id: str = "a") -> JobRecord:
@@ -103,6 +104,45 @@ def test_a_crash_leaves_the_failures_alone(raw_queue: Queue) -> None:
     assert settle(raw_queue, crash(take(raw_queue))) == (True,)
     lease = take(raw_queue)
     assert (lease.failures, lease.stalls) == (1, 1)
+
+
+def test_a_crashed_job_waits_as_long_as_its_outcome_says(raw_queue: Queue, later: Later) -> None:
+    ids = [raw_queue.enqueue(b"", expires="1d").id for _ in range(2)]
+    before = time.time()
+    assert settle(raw_queue, crash(take(raw_queue), delay_ms=60_000)) == (True,)
+    record = job(raw_queue, ids[0])
+    assert (record.state, record.stalls, record.message) == (State.SCHEDULED, 1, "killed by signal 9")
+    assert record.run_at is not None
+    assert before + 60 <= record.run_at + 0.001
+    assert record.expires_at is None
+    assert drain(raw_queue) == [ids[1]]
+    later(61)
+    assert drain(raw_queue) == [ids[0]]
+
+
+def test_an_enqueue_behind_a_crashed_job_sets_its_run_time(raw_queue: Queue) -> None:
+    for id in ("now", "later"):
+        raw_queue.enqueue(b"1", id=id)
+    leases = raw_queue.lease_many(2)
+    raw_queue.enqueue(b"2", id="now")
+    raw_queue.enqueue(b"2", id="later", update_run_at="later")
+    assert settle(raw_queue, *(crash(lease, delay_ms=60_000) for lease in leases)) == (True, True)
+    assert (job(raw_queue, "now").state, job(raw_queue, "later").state) == (State.READY, State.SCHEDULED)
+    assert job(raw_queue, "later").data == b"2"
+
+
+def test_the_last_crash_ends_the_job_at_once(raw_queue: Queue) -> None:
+    raw_queue.enqueue(b"", id="a", max_stalls=0)
+    assert settle(raw_queue, crash(take(raw_queue), delay_ms=60_000)) == (True,)
+    assert job(raw_queue).state is State.DEAD
+
+
+def test_a_cancelled_job_that_crashes_is_gone(raw_queue: Queue) -> None:
+    raw_queue.enqueue(b"", id="a")
+    lease = take(raw_queue)
+    assert raw_queue.cancel("a", running=True)
+    assert settle(raw_queue, crash(lease, delay_ms=60_000)) == (True,)
+    assert raw_queue.get("a") is None
 
 
 # -- suspects --------------------------------------------------------------------------------------
@@ -364,7 +404,7 @@ def test_a_revived_job_begins_anew(queue: Queue, raw_queue: Queue, death: str) -
     queue.enqueue(b"", id="b", priority=2)
     assert queue.revive(["a", "b", "nosuch"]) == [True, False, False]
     record = job(queue)
-    assert record == JobRecord(queue.name, "a", State.READY, b"data", 2, limits=Limits(4, 0, 7.0, 300.0))
+    assert record == JobRecord(queue.name, "a", State.READY, b"data", 2, limits=Limits(4, 0, 7.0, 300.0), marks=LIMITED)
     assert [(lease.id, lease.attempt, lease.suspect) for lease in queue.lease_many(5)] == [
         ("b", 1, False),
         ("a", 1, False),

@@ -32,7 +32,7 @@ def test_an_expired_lease_is_taken_back_by_a_clean(queue: Queue, later: Later) -
     assert queue.clean() == Cleaned(recovered=0), "once"
 
 
-@pytest.mark.serves("R5", "W14", "R9")
+@pytest.mark.serves("R5", "W14", "R9", "W1")
 @pytest.mark.needs("LIMITS")
 def test_no_cleaner_is_needed_the_next_lease_does_it(queue: Queue, later: Later) -> None:
     queue.enqueue(b"", id="a")
@@ -106,7 +106,7 @@ def test_names_that_begin_alike_are_not_confused(queue: Queue, later: Later) -> 
     assert queue.complete_many([long, dotted]) == [True, True]
 
 
-@pytest.mark.serves("W14", "R5", "W2")
+@pytest.mark.serves("W14", "R5", "W2", "H3")
 @pytest.mark.needs("LIMITS", "ORDER")
 def test_eight_peers_recover_it_once(raw_queue: Queue, later: Later) -> None:
     ids = [receipt.id for receipt in raw_queue.enqueue_many([b""] * 200)]
@@ -135,6 +135,7 @@ def test_a_holder_of_thousands_is_recovered_whole(queue: Queue, later: Later) ->
     assert drain(queue) == ids
 
 
+@pytest.mark.serves("Q4")
 @pytest.mark.parametrize("forgiven", [0, 1, 3])
 @pytest.mark.parametrize("holder", [None, "worker-1"])
 @pytest.mark.needs("LIMITS", "DEAD")
@@ -154,6 +155,7 @@ def test_stalls_are_forgiven_so_many_times_and_no_more(
     assert "max_stalls" in job.message
 
 
+@pytest.mark.serves("Q4")
 @pytest.mark.needs("LIMITS", "DEAD")
 def test_three_stalls_are_forgiven_by_default(queue: Queue, later: Later) -> None:
     queue.enqueue(b"")

@@ -14,7 +14,18 @@ from tests.support.waiting import wait_until
 from windlass import Lease, Limits, Queue
 from windlass.storage.native.keys import queue_key, result_key
 from windlass.values.job import Result
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Kept, Outcome, Released, Retried, UnknownTask
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    Kept,
+    Outcome,
+    Released,
+    Retried,
+    Snoozed,
+    UnknownTask,
+)
 
 pytestmark = pytest.mark.needs("RESULTS")
 
@@ -191,6 +202,7 @@ ENDS: dict[str, tuple[Callable[[Lease], Outcome], str]] = {
     "completed with a result": (lambda lease: Completed(lease, Kept(b"1", MINUTE)), "completed"),
     "released": (Released, "released"),
     "retried": (lambda lease: Retried(lease, ("in", 0), "no"), "retried"),
+    "snoozed": (lambda lease: Snoozed(lease, ("in", 0), "no"), "snoozed"),
     "failed": (Failed, "dead"),
     "crashed": (lambda lease: Crashed(lease, "", True), "crashed"),
     "suspect": (lambda lease: Crashed(lease, "", False), "crashed"),

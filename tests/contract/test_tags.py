@@ -77,7 +77,19 @@ def test_the_tags_of_a_blocked_job_wait_with_it(queue: Queue) -> None:
 
 @pytest.mark.parametrize(
     "tags",
-    ["invoice", b"invoice", 7, [7], [""], ["two words"], ["a\nb"], ["x" * 65], ["\ud800"], [str(n) for n in range(11)]],
+    [
+        "invoice",
+        b"invoice",
+        iter(["invoice"]),
+        7,
+        [7],
+        [""],
+        ["two words"],
+        ["a\nb"],
+        ["x" * 65],
+        ["\ud800"],
+        [str(n) for n in range(11)],
+    ],
     ids=lambda tags: repr(tags)[:20],
 )
 def test_bad_tags_are_refused_with_the_rule_and_nothing_is_added(queue: Queue, tags: Any) -> None:

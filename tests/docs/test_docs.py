@@ -28,12 +28,18 @@ def marked_tests(mark: str) -> dict[str, set[str]]:
     """Row id → the tests that carry it in a mark, as `path::name`; of layouts, only rows of their own document."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in ROOT.glob("tests/**/test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for decorator in node.decorator_list:
+        tree = ast.parse(path.read_text())
+        of_all = [node.value for node in tree.body if isinstance(node, ast.Assign) and _is_pytestmark(node)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                for decorator in (*of_all, *node.decorator_list):
                     for row in rows_of(decorator, mark):
                         found[row].add(f"{path.relative_to(ROOT)}::{node.name}")
     return found
+
+
+def _is_pytestmark(node: ast.Assign) -> bool:
+    return [ast.unparse(target) for target in node.targets] == ["pytestmark"]
 
 
 def rows_of(decorator: ast.expr, mark: str) -> list[str]:

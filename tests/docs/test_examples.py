@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 import redis
 
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from windlass import Windlass
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -29,7 +31,7 @@ def test_example(example: Path, server: Server, client: redis.Redis) -> None:
         capture_output=True,
         text=True,
         env=os.environ | {"WINDLASS_URL": server.url},
-        timeout=30,
+        timeout=1.75 * LIMIT_S,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
@@ -60,13 +62,34 @@ def test_the_shop_as_its_first_lines_say(server: Server) -> None:
         assert thumbnail.startswith(b"P6\n50 40\n255\n")
         assert len(thumbnail) == len(b"P6\n50 40\n255\n") + 50 * 40 * 3
     with Windlass(server.url) as app:
-        assert app.schedules.delete("heartbeat", "shop-orders")
+        assert app.schedules.delete("shop-orders", "heartbeat")
         for name in ("shop-orders", "shop-media", "shop-mail"):
             assert app.queue(name).counts().waiting == 0
             app.queue(name).purge()
     with server.client() as client:
         # What came from another queue's outbox is remembered for a day; that expires by itself.
         assert [key for key in client.keys("*shop-*") if client.pttl(key) < 0] == []
+
+
+def test_the_first_steps_of_the_readme(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    """The first file and the first two commands, as a reader types them."""
+    readme = (FOLDER.parent / "README.md").read_text()
+    (module,) = re.findall(r"^`jobs.py`:\n\n```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert readme.index("```python") < readme.index("```sh"), "a program comes first"
+    assert readme[readme.index("```python\n") :].startswith(f"```python\n{module}")
+    start_worker, enqueue = re.findall(r"^(windlass worker jobs:app|python -c .*)$", readme, re.MULTILINE)[:2]
+    (tmp_path / "jobs.py").write_text(module)
+    folder = os.path.dirname(sys.executable)
+    variables = os.environ | {"WINDLASS_URL": server.url, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(shlex.split(start_worker), cwd=tmp_path, env=variables, stderr=subprocess.PIPE) as worker:
+        try:
+            subprocess.run(enqueue, shell=True, cwd=tmp_path, env=variables, check=True)
+            assert worker.stderr is not None
+            assert b"hello, world!\n" in iter(worker.stderr.readline, b"")
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(20) == 0
+        finally:
+            worker.kill()
 
 
 def _done(ledger: Path) -> Counter[str]:

@@ -6,6 +6,7 @@ is a list of (priority, turn) pairs, and each turn number is given out once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -29,7 +30,8 @@ class Change:
     reset_counts: bool = True
     keep: bool = False
     must_exist: bool = False
-    expires: float | None = None  # 0 removes the expiry of an existing job
+    lasts: float | None = None  # from the run time to the expiry; 0 removes the expiry of an existing job
+    expires: float = 0
     replace_extras: bool = True
 
 
@@ -45,12 +47,14 @@ class Entry:
     turn: int = 0
     failures: int = 0
     stalls: int = 0
+    snoozes: int = 0
     fence: int = 0
     holder: str = ""
     cancelled: bool = False
     progress: float | None = None
     suspect: bool = False
     aside_until: float = 0
+    lasts: float = 0
     expires: float = 0
 
 
@@ -73,7 +77,7 @@ class QueueModel:
     broken: dict[str, Entry] = field(default_factory=dict)
     parked: set[tuple[str, str]] = field(default_factory=set)  # (task, id); may contain outdated entries
     holders: dict[str, tuple[float, int]] = field(default_factory=dict)
-    marks: dict[str, str] = field(default_factory=dict)  # how jobs ended that left nothing else, by id
+    marks: dict[str, str] = field(default_factory=dict)  # how jobs ended that did not complete, by id
 
     # -- moves -----------------------------------------------------------------------------------
 
@@ -110,18 +114,28 @@ class QueueModel:
         if change.update_priority:
             job.priority = change.priority
         if change.reset_counts:
-            job.failures = job.stalls = 0
+            job.failures = job.stalls = job.snoozes = 0
             job.suspect = False
-        if change.replace_extras or change.expires is not None:
-            job.expires = change.expires or 0
+        if change.replace_extras or change.lasts is not None:
+            job.lasts, job.expires = change.lasts or 0, change.expires
         job.run_at = _run_at(job.run_at, change.run_at, change.run_at_mode)
+        _end_expiry_if_started(job)
+
+    def _set_expiry(self, job: Entry | Change, moved: bool) -> None:
+        if job.lasts and (moved or not job.expires):
+            job.expires = max(self.now, job.run_at) + job.lasts
+
+    def _is_past_expiry(self, job: Entry | Change | None) -> bool:
+        return job is not None and 0 < job.expires <= self.now
 
     def _place_again(self, job: Entry, keep_turn: bool) -> None:
-        if job.failures + job.stalls or job.suspect:
-            job.expires = 0
+        _end_expiry_if_started(job)
         change = self.blocked.pop(job.id, None)
-        if change:
+        if self._is_past_expiry(change):
+            self.marks[job.id] = "BLOCKED_EXPIRED"
+        elif change:
             self._merge(job, change)
+            self._set_expiry(job, moved=job.run_at > self.now)
         job.holder, job.fence, job.progress, job.cancelled = "", 0, None, False
         self._place(job, keep_turn)
 
@@ -149,12 +163,7 @@ class QueueModel:
             del self.dead[oldest]
             self._dropped(oldest, "DIED")
             self.dropped += 1
-        if self._gone(job.id):
-            self.marks[job.id] = "GOES_ON"
-        elif job.id in self.dead or job.id in self.broken:
-            self.marks.pop(job.id, None)
-        else:
-            self.marks[job.id] = "DIED"
+        self.marks[job.id] = "GOES_ON" if self._gone(job.id) else "BROKE" if broken else "DIED"
 
     def _end_lease(self, job: Entry) -> None:
         del self.leased[job.id]
@@ -167,11 +176,14 @@ class QueueModel:
 
     def enqueue(self, id: str, change: Change) -> str | None:
         """Add or change a job; returns the status."""
-        if not change.must_exist:
-            self.marks.pop(id, None)
         self._promote()
         waiting = self.ready.get(id) or self.scheduled.get(id)
         running = self.leased.get(id)
+        if self._is_past_expiry(waiting):
+            if change.must_exist:
+                return None
+            self.cancel(id, running=False)
+            waiting = None
         if (waiting or running) and change.keep:
             return "kept"
         if running:
@@ -181,12 +193,15 @@ class QueueModel:
             return "updated"
         if change.must_exist:
             return None
+        self.marks.pop(id, None)
+        self._set_expiry(change, moved=False)
         self._place(_new_entry(id, change))
         return "added"
 
     def _update(self, job: Entry, change: Change) -> None:
         was_scheduled, old_run_at = job.id in self.scheduled, job.run_at
         self._merge(job, change)
+        self._set_expiry(job, moved=job.run_at != old_run_at)
         if was_scheduled and job.run_at == old_run_at:
             return
         if was_scheduled:
@@ -200,15 +215,18 @@ class QueueModel:
 
     def _block(self, id: str, change: Change) -> str | None:
         first = self.blocked.get(id)
-        if first is None:
+        if first is None or self._is_past_expiry(first):
             if change.must_exist:
                 return None
+            self.marks.pop(id, None)
             self.blocked[id] = replace(change)
+            self._set_expiry(self.blocked[id], moved=False)
             return "blocked"
         mode = change.run_at_mode
         folded: RunAtMode = (
             first.run_at_mode if mode == "never" else "always" if first.run_at_mode == "always" else mode
         )
+        gives_expiry = change.replace_extras or change.lasts is not None
         self.blocked[id] = Change(
             data=change.data if change.update_data else first.data,
             priority=change.priority if change.update_priority else first.priority,
@@ -219,9 +237,11 @@ class QueueModel:
             update_priority=first.update_priority or change.update_priority,
             update_limits=first.update_limits or change.update_limits,
             reset_counts=first.reset_counts or change.reset_counts,
-            expires=change.expires if change.replace_extras or change.expires is not None else first.expires,
+            lasts=change.lasts if gives_expiry else first.lasts,
+            expires=0 if gives_expiry else first.expires,
             replace_extras=first.replace_extras or change.replace_extras,
         )
+        self._set_expiry(self.blocked[id], moved=self.blocked[id].run_at != first.run_at)
         return "blocked"
 
     def upkeep(self) -> None:
@@ -258,7 +278,12 @@ class QueueModel:
             job.suspect = True
             self._place_again(job, keep_turn=True)
         elif verb == "crash":
-            self._crash(job)
+            self._crash(job, run_at)
+        elif verb == "snooze":
+            job.snoozes += 1
+            job.suspect = False
+            job.run_at = run_at
+            self._place_again(job, keep_turn=False)
         elif verb == "break":
             self._bury(job, broken=True)
         elif verb == "put aside":
@@ -279,11 +304,12 @@ class QueueModel:
     def _no_room_for(self, id: str) -> bool:
         return len(self.broken) >= self.max_broken and id not in self.broken
 
-    def _crash(self, job: Entry) -> None:
+    def _crash(self, job: Entry, run_at: float) -> None:
         job.stalls += 1
         if job.stalls > job.limits[1]:
             self._bury(job)
         else:
+            job.run_at = run_at
             self._place_again(job, keep_turn=True)
 
     def unpark(self, task: str) -> int:
@@ -300,6 +326,19 @@ class QueueModel:
                 count += 1
         return count
 
+    def claim(self, task: str, n: int) -> list[Entry]:
+        """The parked jobs of this task that the next lease must begin with."""
+        if self.paused:
+            return []
+        found = sorted((id for each, id in self.parked if each == task), key=str.encode)[:n]
+        self.parked -= {(task, id) for id in found}
+        claimed = [job for id in found if (job := self.scheduled.get(id)) and job.run_at == job.aside_until]
+        for job in claimed:
+            del self.scheduled[job.id]
+            job.run_at = 0
+            self._place(job)
+        return claimed
+
     def revive(self, id: str) -> bool:
         """Revive a dead or broken job."""
         if id in self.ready or id in self.scheduled or id in self.leased:
@@ -311,16 +350,18 @@ class QueueModel:
         self._place(Entry(id, job.data, job.priority, job.limits))
         return True
 
-    def lease(self, n: int, seconds: float, holder: str) -> list[Entry]:
-        """The jobs that must be leased now, in order."""
+    def lease(self, n: int, seconds: float, holder: str, claimed: Sequence[Entry] = ()) -> list[Entry]:
+        """The jobs that must be leased now, in order: claimed ones first."""
         if self.paused:
             return []
         chosen: list[Entry] = []
-        for job in sorted(self.ready.values(), key=lambda job: (job.priority, job.turn)):
+        for job in [*claimed, *sorted(self.ready.values(), key=lambda job: (job.priority, job.turn))]:
             if len(chosen) == n:
                 break
+            if job.id not in self.ready:
+                continue  # a claimed one, for the second time
             del self.ready[job.id]
-            if job.expires and job.expires <= self.now:
+            if self._is_past_expiry(job):
                 self.marks[job.id] = "EXPIRED"
                 continue
             job.holder = holder
@@ -390,7 +431,13 @@ class QueueModel:
 
 
 def _new_entry(id: str, change: Change) -> Entry:
-    return Entry(id, change.data, change.priority, change.limits, change.run_at, expires=change.expires or 0)
+    lasts, expires = change.lasts or 0, change.expires
+    return Entry(id, change.data, change.priority, change.limits, change.run_at, lasts=lasts, expires=expires)
+
+
+def _end_expiry_if_started(job: Entry) -> None:
+    if job.failures + job.stalls + job.snoozes or job.suspect:
+        job.lasts = job.expires = 0
 
 
 def _run_at(old: float, new: float, mode: RunAtMode) -> float:

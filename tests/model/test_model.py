@@ -7,6 +7,7 @@ are made at least (6,000 by default; a million takes about an hour), `WINDLASS_M
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,13 +23,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.queue_model import DEFAULT_LIMITS, Change, QueueModel
+from tests.model.queue_model import DEFAULT_LIMITS, Change, Entry, QueueModel
 from tests.support.internals import perform, settle
 from tests.support.queue_clock import pass_time
 from tests.support.server import Server
 from windlass import Lease, Queue, RawJob, Windlass
 from windlass.storage.native.keys import queue_key
-from windlass.values.outcome import Broken, Crashed, Outcome, UnknownTask
+from windlass.storage.port import LeaseRequest
+from windlass.values.outcome import Broken, Crashed, Outcome, Snoozed, UnknownTask
 
 STEPS = int(os.environ.get("WINDLASS_MODEL_STEPS", "6000"))
 SHRINK = "WINDLASS_MODEL_SHRINK" in os.environ  # shrink a failing run; takes minutes instead of seconds
@@ -124,7 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data, priority, self._run_at(after), limits, update_data, mode, update_priority, update_limits,
             update_data if reset is None else reset, keep,
-            expires=self.model.now + after + lasts if lasts else None, replace_extras=update_data,
+            lasts=lasts or None, replace_extras=update_data,
         )  # fmt: skip
         assert receipt.status == self.model.enqueue(id, change)
 
@@ -175,7 +177,7 @@ class QueueMachine(RuleBasedStateMachine):
         change = Change(
             data or b"", priority or 5, self._run_at(after), DEFAULT_LIMITS, data is not None, mode,
             priority is not None, False, False, must_exist=True,
-            expires=None if expires is None else self.model.now + after + lasts if lasts else 0, replace_extras=False,
+            lasts=None if expires is None else lasts, replace_extras=False,
         )  # fmt: skip
         assert self.queue.update(id, **changes) == (self.model.enqueue(id, change) is not None)
 
@@ -189,11 +191,21 @@ class QueueMachine(RuleBasedStateMachine):
     def lease(self, n: int, seconds: int, holder: str | None) -> None:
         leases = self.queue.lease_many(n, seconds, holder=holder)
         self.model.upkeep()
-        expected = self.model.lease(n, seconds, holder or self._raw_holder())
+        self._compare(leases, self.model.lease(n, seconds, holder or self._raw_holder()))
+
+    @rule(n=st.integers(1, 4), seconds=LENGTHS, task=TASKS)
+    def claim(self, n: int, seconds: int, task: str) -> None:
+        """As a worker that knows this task."""
+        request = LeaseRequest(want=n, seconds=seconds, holder="w1", claims=(task,))
+        leases = perform(self.queue, lambda layout: layout.turn((), request)).leases
+        self.model.upkeep()
+        self._compare(leases, self.model.lease(n, seconds, "w1", self.model.claim(task, n)))
+
+    def _compare(self, leases: Sequence[Lease], expected: Sequence[Entry]) -> None:
         assert [lease.id for lease in leases] == [job.id for job in expected]
         for lease, job in zip(leases, expected, strict=True):
-            assert (lease.data, lease.priority, lease.failures, lease.stalls, lease.suspect) == (
-                job.data, job.priority, job.failures, job.stalls, job.suspect,
+            assert (lease.data, lease.priority, lease.failures, lease.stalls, lease.snoozes, lease.suspect) == (
+                job.data, job.priority, job.failures, job.stalls, job.snoozes, job.suspect,
             )  # fmt: skip
             assert all(lease.fence > older.fence for older in self.leases)
             job.fence = lease.fence
@@ -202,7 +214,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         index=st.integers(0, 50),
         verb=st.sampled_from(
-            ["complete", "complete", "release", "retry", "fail", "crash", "suspect", "break", "put aside"]
+            ["complete", "complete", "release", "retry", "snooze", "fail", "crash", "suspect", "break", "put aside"]
         ),
         delay=st.integers(0, 2),
         task=TASKS,
@@ -212,12 +224,14 @@ class QueueMachine(RuleBasedStateMachine):
         if lease is None:
             return
         after = self._delay(delay)
+        after_ms = round(after * 1000)
         kept = {
             "complete": lambda: self.queue.complete(lease),
             "release": lambda: self.queue.release(lease),
             "retry": lambda: self.queue.retry(lease, delay=after),
             "fail": lambda: self.queue.fail(lease, "no"),
-            "crash": lambda: self._settle(Crashed(lease, "killed", True)),
+            "snooze": lambda: self._settle(Snoozed(lease, ("in", after_ms))),
+            "crash": lambda: self._settle(Crashed(lease, "killed", True, delay_ms=after_ms)),
             "suspect": lambda: self._settle(Crashed(lease, "killed", False)),
             "break": lambda: self._settle(Broken(lease, "not JSON")),
             "put aside": lambda: self._settle(UnknownTask(lease, task)),
@@ -230,7 +244,7 @@ class QueueMachine(RuleBasedStateMachine):
         return settle(self.queue, outcome)[0]
 
     @rule(
-        verb=st.sampled_from(["complete", "release", "retry", "crash", "suspect", "put aside"]),
+        verb=st.sampled_from(["complete", "release", "retry", "snooze", "crash", "suspect", "put aside"]),
         delay=st.sampled_from([0, 0, 1]),
         task=TASKS,
     )
@@ -334,8 +348,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert (counts.broken, counts.parked) == (len(model.broken), len(model.parked))
         assert counts.dropped == model.dropped
         ready = sorted(model.ready.values(), key=lambda job: (job.priority, job.turn))
-        seen = [(job.id, job.data, job.priority, job.failures, job.stalls) for job in queue.all_jobs("ready")]
-        assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls) for job in ready]
+        seen = [
+            (job.id, job.data, job.priority, job.failures, job.stalls, job.snoozes) for job in queue.all_jobs("ready")
+        ]
+        assert seen == [(job.id, job.data, job.priority, job.failures, job.stalls, job.snoozes) for job in ready]
         expiring = {job.id for state in ("ready", "scheduled") for job in queue.all_jobs(state) if job.expires_at}
         assert expiring == {job.id for job in (*model.ready.values(), *model.scheduled.values()) if job.expires}
         scheduled = sorted(model.scheduled.values(), key=lambda job: (job.run_at, job.turn))
@@ -344,11 +360,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert leased == {job.id: (job.fence, job.progress, job.cancelled) for job in model.leased.values()}
         blocked = {job.id: (job.data, job.priority) for job in queue.all_jobs("blocked")}
         assert blocked == {id: (change.data, change.priority) for id, change in model.blocked.items()}
-        marks = {id: perform(queue, lambda layout, id=id: layout.remains(id)).mark for id in "abcdé"}  # type: ignore[misc]
-        assert {id: mark.name for id, mark in marks.items() if mark} == model.marks
+        marks = {id: perform(queue, lambda layout, id=id: layout.remains(id)).mark for id in {*"abcdé", *model.marks}}  # type: ignore[misc]
+        assert {id: mark.name for id, mark in marks.items() if mark is not None} == model.marks
         for state, dead_records in (("dead", model.dead), ("broken", model.broken)):
-            buried = {job.id: (job.data, job.failures, job.stalls) for job in queue.all_jobs(state)}
-            assert buried == {job.id: (job.data, job.failures, job.stalls) for job in dead_records.values()}
+            buried = {job.id: (job.data, job.failures, job.stalls, job.snoozes) for job in queue.all_jobs(state)}
+            assert buried == {
+                job.id: (job.data, job.failures, job.stalls, job.snoozes) for job in dead_records.values()
+            }
         assert self.client.hlen(queue_key("model", "data")) == len(model.ready) + len(model.scheduled) + len(
             model.leased
         )

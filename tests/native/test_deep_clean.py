@@ -348,3 +348,14 @@ def test_a_deep_clean_beside_live_workers_mends_and_disturbs_nobody(
     assert sum(mended for _, mended in cleaned) >= len(lost)
     assert repaired(raw_queue) == (0, 0)
     assert raw_queue.counts() == NOTHING
+
+
+def test_a_clean_goes_on_past_more_entries_without_a_lease_than_one_turn_looks_at(
+    raw_queue: Queue, client: redis.Redis, keys: Keys, later: Later
+) -> None:
+    raw_queue.enqueue(b"", id="z")
+    take(raw_queue, seconds=10, holder="w")
+    client.zadd(keys.held, {f"w\0gone-{number:04}": 0 for number in range(2500)})
+    later(11)
+    assert raw_queue.clean() == Cleaned(recovered=1)
+    assert (client.exists(keys.held), drain(raw_queue)) == (0, ["z"])

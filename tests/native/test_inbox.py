@@ -11,7 +11,8 @@ import redis
 from tests.contract.leasing import drain, take
 from tests.support.server import Server
 from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
-from windlass import Counts, Lease, Limits, Queue, RawJob, State
+from windlass import Counts, Lease, Limits, Queue, RawJob, State, Windlass
+from windlass.errors import InvalidOption, UnsupportedByLayout
 from windlass.storage.native.keys import queue_key
 
 
@@ -135,9 +136,23 @@ def test_a_push_can_be_part_of_a_callers_own_transaction(raw_queue: Queue, clien
     """Any write of the caller's in the same slot, and the job: both or neither."""
     with client.pipeline(transaction=True) as pipeline:
         pipeline.set(f"order:{{{raw_queue.name}}}", b"paid")
-        pipeline.lpush(queue_key(raw_queue.name, "inbox"), b"ship it")
+        assert raw_queue.enqueue_in(pipeline, b"ship it") is None
         pipeline.execute()
     lease = raw_queue.lease()
     assert lease is not None
     assert lease.data == b"ship it"
     client.delete(f"order:{{{raw_queue.name}}}")
+
+
+def test_a_pipeline_that_cannot_carry_a_job_is_refused(raw_queue: Queue, client: redis.Redis, server: Server) -> None:
+    with pytest.raises(InvalidOption, match="Leave out id, or use enqueue"):
+        raw_queue.enqueue_in(client.pipeline(), b"1", id="a")
+    with (
+        Windlass(server.url, signing_keys={"k": b"k" * 32}) as sealed,
+        pytest.raises(UnsupportedByLayout, match="signs or encrypts its jobs"),
+    ):
+        sealed.queue(raw_queue.name).enqueue_in(client.pipeline(), b"1")
+    with Windlass(server.url) as app:
+        for layout in ("worqr", "queasy", "hworker", "processor"):
+            with pytest.raises(UnsupportedByLayout, match=f"{layout}.*own pipeline.*native or workqueue"):
+                app.queue("pipes", layout=layout).enqueue_in(client.pipeline(), b"{}")

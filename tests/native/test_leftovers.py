@@ -20,7 +20,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, Windlass
 from windlass.storage.formats import MARK_TTL_MS
-from windlass.storage.native.keys import queue_key, result_key
+from windlass.storage.native.keys import queue_key
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Completed, Crashed, HandOver, Kept, Outcome, UnknownTask
 
@@ -160,11 +160,11 @@ def test_what_nobody_asks_for_again_ends_by_itself(server: Server, client: redis
         assert settle(queue, Completed(first, Kept(b"1", 60_000)), UnknownTask(second, "task")) == (True, True)
         assert queue.cancel("b")
     left = {key: client.pttl(key) for key in client.scan_iter()}
-    assert {key.decode().partition("}:")[2] for key in left} == {"watched", "parked", "result:a", "result:b"}
-    mark = left.pop(result_key(NAME, "b").encode())
-    assert 600_000 < mark <= MARK_TTL_MS
+    assert {key.decode().partition("}:")[2] for key in left} == {"watched", "parked", "result:a", "ended"}
+    marks = left.pop(queue_key(NAME, "ended").encode())
+    assert 600_000 < marks <= MARK_TTL_MS
     assert all(0 < ms <= 600_000 for ms in left.values())
-    client.delete(*left, result_key(NAME, "b"))
+    client.delete(*left, queue_key(NAME, "ended"))
 
 
 def test_what_is_broken_stays(server: Server, client: redis.Redis) -> None:

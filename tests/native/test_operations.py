@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from tests.support.faces import FACES, Blocking
+from tests.support.internals import perform
 from tests.support.lost_replies import (
     EACH_LOSS,
     SCRIPT_CALLS,
@@ -20,11 +21,14 @@ from tests.support.lost_replies import (
     queue_behind,
 )
 from tests.support.proxy import DROP_REPLY, FaultProxy, nth
+from tests.support.queue_clock import pass_time
 from tests.support.repairing import repaired
-from windlass import Lease, Queue, Receipt, State, Status, Windlass
+from windlass import Lease, Queue, RawJob, Receipt, State, Status, Windlass
 from windlass.errors import OutcomeUnknown, ServerUnreachable
+from windlass.storage.formats import MAX_ITEMS
 from windlass.storage.native import scripts
 from windlass.storage.native.keys import queue_keys
+from windlass.storage.port import LeaseRequest
 
 OPERATIONS = int(os.environ.get("WINDLASS_LOSSY_OPERATIONS", "3000"))
 SEED = int(os.environ.get("WINDLASS_LOSSY_SEED", "20"))
@@ -161,3 +165,30 @@ def test_thousands_of_operations_with_lost_replies_have_no_double_effect(
         both: Any = face(queue)
         live_with_losses(both, proxy, OPERATIONS, SEED)
         both.close()
+
+
+def one_behind_many_that_expired(queue: Queue, client: redis.Redis) -> None:
+    queue.enqueue_many([RawJob(b"", expires="1s") for _ in range(MAX_ITEMS)])
+    queue.enqueue(b"", id="last")
+    pass_time(client, queue.name, 2)
+
+
+def test_a_lease_whose_reply_was_lost_goes_on_past_the_expired_jobs_that_it_dropped(
+    queue: Queue, proxy: FaultProxy, client: redis.Redis
+) -> None:
+    one_behind_many_that_expired(queue, client)
+    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+    lease = queue.lease(60)
+    assert proxy.counts["drop_reply"] == 1
+    assert lease is not None
+    assert lease.id == "last"
+
+
+def test_a_repeated_turn_that_stopped_at_a_limit_says_that_there_may_be_work_now(
+    queue: Queue, proxy: FaultProxy, client: redis.Redis
+) -> None:
+    one_behind_many_that_expired(queue, client)
+    proxy.faults = nth(DROP_REPLY, only=SCRIPT_CALLS)
+    turn = perform(queue, lambda layout: layout.turn((), LeaseRequest(want=1, seconds=60, waiter="w")))
+    assert proxy.counts["drop_reply"] == 1
+    assert (turn.leases, turn.more, turn.next_work_in) == ((), True, 0)

@@ -12,6 +12,7 @@ import redis
 
 from tests.support.internals import perform
 from windlass import Queue, RawJob
+from windlass.storage.formats import MAX_ITEMS
 from windlass.storage.native.keys import queue_key
 from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.outcome import Completed
@@ -69,3 +70,30 @@ def test_plain_jobs_leave_no_byte_of_options(client: redis.Redis, raw_queue: Que
     assert not client.exists(queue_key(raw_queue.name, "meta"))
     raw_queue.enqueue(b"tagged", tags=["eu"])
     assert client.hlen(queue_key(raw_queue.name, "meta")) == 1
+
+
+def test_many_expired_jobs_are_read_in_large_pieces(
+    client: redis.Redis, raw_queue: Queue, later: Callable[[float], None]
+) -> None:
+    raw_queue.enqueue_many([RawJob(b"job", expires="1s") for _ in range(MAX_ITEMS)])
+    later(2)
+    turns: list[Turn] = []
+    request = LeaseRequest(want=MAX_ITEMS, seconds=60)
+    commands = commands_of(client, lambda: turns.append(perform(raw_queue, lambda layout: layout.turn((), request))))
+    assert len(turns[0].expired) == MAX_ITEMS
+    assert commands["zpopmin"] == 2
+
+
+def test_expired_jobs_count_among_the_bytes_of_a_turn(
+    client: redis.Redis, raw_queue: Queue, later: Callable[[float], None]
+) -> None:
+    large = b"x" * (1024 * 1024)
+    raw_queue.enqueue_many([RawJob(large, expires="1s") for _ in range(20)])
+    raw_queue.enqueue(b"last", id="last")
+    later(2)
+    turn = perform(raw_queue, lambda layout: layout.turn((), LeaseRequest(want=MAX_ITEMS, seconds=60)))
+    assert turn.more
+    assert 8 <= len(turn.expired) < 20
+    lease_after = raw_queue.lease()
+    assert lease_after is not None
+    assert lease_after.id == "last"

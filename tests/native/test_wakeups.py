@@ -252,7 +252,7 @@ def test_a_waiter_is_on_time_for_a_run_time_set_while_it_waits(
 
 
 @pytest.mark.usefixtures("no_poll_floor")
-@pytest.mark.serves("W7", "Q8")
+@pytest.mark.serves("W7", "Q8", "W1")
 def test_a_waiter_takes_what_falls_due_while_it_waits(raw_queue: Queue, client: redis.Redis) -> None:
     raw_queue.enqueue(b"", delay=1.3)
     began = time.monotonic()

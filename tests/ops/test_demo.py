@@ -170,7 +170,7 @@ def test_a_worker_does_not_outlive_a_demo_that_is_killed(valkey: Server, scratch
     for folder in scratch.iterdir():
         shutil.rmtree(folder)
     with Windlass(valkey.url) as app:
-        app.schedules.delete("heartbeat", "shop-orders")
+        app.schedules.delete("shop-orders", "heartbeat")
         for name in QUEUES:
             app.queue(name).purge()
     assert lasting_keys_of_the_shop(valkey) == []

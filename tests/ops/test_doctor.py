@@ -32,10 +32,11 @@ from windlass import RawJob, Windlass
 from windlass.cli import main
 from windlass.doctor import Finding, examine
 from windlass.doctor.checks import CHECKS
-from windlass.doctor.facts import NEEDED, Facts, Slow
+from windlass.doctor.facts import Facts, Slow, needed
 from windlass.doctor.known_bugs import KNOWN_BUGS, known_bugs_of
 from windlass.errors import ServerMayEvict, ServerReadOnly, ServerTooOld, ServerUnfit
 from windlass.transport.presence import beat as beat_worker
+from windlass.transport.presence import forget
 from windlass.values.outcome import Broken
 from windlass.values.validation import MAX_BROKEN
 from windlass.values.worker_record import WorkerRecord
@@ -242,10 +243,10 @@ def _told(patch: int | None) -> str | None:
 def test_what_a_worker_needs_is_what_its_acl_line_gives() -> None:
     """But for what a client tells of itself."""
     given = set(re.findall(r"\+(\S+)", (RULES / "worker.acl").read_text())) - {"client|setinfo"}
-    needed = {
-        ("|".join(line.split()[:2]) if line.startswith(("CLIENT", "SCRIPT")) else line.split()[0]) for line in NEEDED
+    asked = {
+        ("|".join(line.split()[:2]) if line.startswith(("CLIENT", "SCRIPT")) else line.split()[0]) for line in needed()
     }
-    assert {name.lower() for name in needed} == given
+    assert {name.lower() for name in asked} == given
 
 
 # -- real servers ------------------------------------------------------------------------------------
@@ -567,7 +568,7 @@ def test_the_command_refuses_too_and_says_why_in_one_line(followed: tuple[Server
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("windlass: the worker does not start, because the server could lose jobs")
+    assert last.startswith("windlass: the worker does not start on this server")
     assert "set `appendonly yes`" in last
     assert primary.command("KEYS", "*") == []
 
@@ -612,6 +613,37 @@ def _still_loading(frame: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
+def test_workers_with_different_tasks_on_one_queue_are_told(durable: Server, run: Run) -> None:
+    def record(name: str, queue: str, digest: str, *tasks: str) -> WorkerRecord:
+        return WorkerRecord(name, "here", 1, queues={queue: 1}, tasks_digest=digest, tasks=tasks)
+
+    workers = [
+        record("w1", "default", "aa", "shop.jobs.pay", "shop.jobs.send"),
+        record("w2", "default", "bb", "blog.jobs.publish"),
+        record("w3", "default", "aa", "shop.jobs.pay"),
+        record("w4", "media", "bb", "blog.jobs.publish"),
+        record("w5", "default", ""),
+    ]
+    with Windlass(durable.url) as app:
+        for each in workers:
+            perform_call(app, beat_worker(each))
+        findings = json.loads(run("--url", durable.url, "--json").stdout)["findings"]
+        (told,) = [each for each in findings if each["check"] == "queues"]
+        assert told["level"] == "warning"
+        assert told["what"] == (
+            "default: the workers w1 (shop.jobs.pay, shop.jobs.send, …) and w2 (blog.jobs.publish, …) have different "
+            "tasks; each passes on the jobs that it does not know"
+        )
+        assert (
+            "give each a namespace (Windlass(namespace=…) or WINDLASS_NAMESPACE) or queues of its own" in told["remedy"]
+        )
+        perform_call(app, forget("w2"))
+        findings = json.loads(run("--url", durable.url, "--json").stdout)["findings"]
+        assert not [each for each in findings if each["check"] == "queues"]
+        for each in workers:
+            perform_call(app, forget(each.name))
+
+
 def test_the_flow_can_be_awaited_as_well(durable: Server) -> None:
     async def look() -> list[Finding]:
         async with Windlass(durable.url) as app:
@@ -639,7 +671,7 @@ def test_a_queue_that_stands_still_for_what_cannot_be_decoded_is_told(durable: S
         result = run("--url", durable.url, "--json")
         told = [each["what"] for each in json.loads(result.stdout)["findings"] if each["check"] == "queues"]
         assert told == [
-            "doctor-broken: worker w1 takes no jobs from it: wrong keys",
+            "doctor-broken: worker w1 only tries one job at a time: wrong keys",
             "doctor-broken: 1000 jobs cannot be decoded; the queue keeps no more (max_broken)",
         ]
         queue.purge()

@@ -66,10 +66,10 @@ def test_no_name_with_a_meaning_elsewhere_is_taken(app: Windlass, client: redis.
         lambda: queue.beat(name, register=True),
         lambda: app.schedules.add(name, ("plain", b""), every="1h"),
         lambda: app.schedules.add("good", (name, b""), every="1h"),
-        lambda: app.schedules.pause(name, "plain"),
-        lambda: app.schedules.run_now(name, "plain"),
-        lambda: app.schedules.delete(name, "plain"),
-        lambda: app.schedules.get(name, "plain"),
+        lambda: app.schedules.pause("plain", name),
+        lambda: app.schedules.run_now("plain", name),
+        lambda: app.schedules.delete("plain", name),
+        lambda: app.schedules.get("plain", name),
         lambda: app.schedules.list(name),
         lambda: app.worker([name]),
         lambda: app.worker(["plain"], name=name),
@@ -253,9 +253,9 @@ def _all_kinds(app: Windlass, queue: Queue, number: int) -> None:
         _unless_refused(lambda: queue.revive([fourth.id]))
     if Capability.SCHEDULES in can:
         app.schedules.add(f"every-{number}", (queue.name, payload), every=f"{number + 1}h")
-        app.schedules.run_now(f"every-{number}", queue.name)
+        app.schedules.run_now(queue.name, f"every-{number}")
         app.schedules.list(queue.name)
-        app.schedules.delete(f"every-{number}", queue.name)
+        app.schedules.delete(queue.name, f"every-{number}")
         perform_call(app, presence.beat(WorkerRecord(name=f"worker-{number}")))
         perform_call(app, presence.forget(f"worker-{number}"))
         app.workers()

@@ -125,7 +125,7 @@ def test_reading_hostile_payloads_names_and_lines_executes_imports_and_opens_not
 CODE = (
     "os.system", "builtins.eval", "builtins:eval", "subprocess.Popen", "eval", "exec", "__import__", "__class__",
     "__init__", "__globals__", "tests.security.trap.spring", "tests.security.trap:spring", "tests.security.trap",
-    "tests.security.probing_app.swallow", "tests.security.probing_app:swallow", "swallow.__globals__", "app.tasks",
+    "probing_app.swallow", "tests.security.probing_app:swallow", "swallow.__globals__", "app.tasks",
     "swallow ", "Swallow", "\0swallow", "antigravity", "this", "windlass.worker.executors.child:find_function",
 )  # fmt: skip
 

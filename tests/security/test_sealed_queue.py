@@ -28,7 +28,7 @@ from windlass.storage.native.records import add_sum, take_sum
 from windlass.storage.native.sealed_layout import SealedLayout
 from windlass.storage.native.sealing import SEALED
 from windlass.storage.port import Layout, LeaseRequest
-from windlass.values.decode_guard import MAX_RUN
+from windlass.values.decode_guard import MAX_UNDECODABLE_IN_A_ROW
 from windlass.values.job import NewJob
 from windlass.values.outcome import Broken, Completed, Failed, HandOver, Kept
 from windlass.worker.runner.outbox import empty_outbox
@@ -492,12 +492,12 @@ def test_a_schedule_is_sealed_and_so_are_its_jobs(
     assert data["hourly@2026-06-01T13:00:00Z"].startswith(SEALED)
     leases = raw_queue.lease_many(10)
     assert [lease.data for lease in leases] == [b"secret"] * 3
-    assert app.schedules.pause("hourly", name)
-    assert app.schedules.resume("hourly", name)
+    assert app.schedules.pause(name, "hourly")
+    assert app.schedules.resume(name, "hourly")
     (record,) = app.schedules.list(name)
     assert record.schedule is not None
     assert (record.fired, record.schedule.data) == (3, b"secret")
-    receipt = app.schedules.run_now("hourly", name)
+    receipt = app.schedules.run_now(name, "hourly")
     assert receipt is not None
     assert one(raw_queue).data == b"secret"
     # The jobs of a schedule share one payload, which is theirs alone.
@@ -534,16 +534,16 @@ def test_a_forged_schedule_is_shown_as_such_and_never_ticks(
     at(NOON + HOUR)
     for what, record in forged.items():
         records["a"] = record
-        found = app.schedules.get("a", name)
+        found = app.schedules.get(name, "a")
         assert found is not None
         assert found.schedule is None, what
         assert "refused" in (found.problem or ""), what
         assert ticker_of(app, name)(declared("a", name)).unreadable == ("a",), what
         assert "a" not in [job.id for job in raw_queue.jobs("ready").jobs], what
         with pytest.raises(KeyConflict, match="Delete it first"):
-            app.schedules.pause("a", name)
+            app.schedules.pause(name, "a")
     assert [job.id for job in raw_queue.jobs("ready").jobs] == ["b"], "the others go on"
-    assert app.schedules.delete("a", name)
+    assert app.schedules.delete(name, "a")
 
 
 def test_a_program_without_keys_leaves_sealed_schedules_alone(
@@ -691,11 +691,13 @@ def test_a_program_with_wrong_keys_leaves_the_queue_to_others(server: Server) ->
         Windlass(server.url, signing_keys={"k": wrong}) as other,
     ):
         queue = ours.queue("sealed-guard")
-        queue.enqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(5 * MAX_RUN)])
+        queue.enqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(5 * MAX_UNDECODABLE_IN_A_ROW)])
         with pytest.raises(TooManyUndecodable, match="keys, then revive or purge"):
             other.queue("sealed-guard").lease()
         counts = queue.counts()
-        assert 0 < counts.broken <= MAX_RUN
-        assert (counts.broken + counts.ready, counts.running) == (5 * MAX_RUN, 0)
+        assert 0 < counts.broken <= MAX_UNDECODABLE_IN_A_ROW
+        assert (counts.broken + counts.ready, counts.running) == (5 * MAX_UNDECODABLE_IN_A_ROW, 0)
         assert all(queue.revive([job.id for job in queue.jobs("broken", limit=100).jobs]))
-        assert queue.complete_many(queue.lease_many(5 * MAX_RUN)) == [True] * 5 * MAX_RUN
+        assert (
+            queue.complete_many(queue.lease_many(5 * MAX_UNDECODABLE_IN_A_ROW)) == [True] * 5 * MAX_UNDECODABLE_IN_A_ROW
+        )

@@ -17,7 +17,7 @@ from typing import Self
 from redis.crc import key_slot
 
 from tests.support.server import Server
-from windlass.storage.native.keys import ANY_QUEUE
+from windlass.storage.native.keys import any_queue
 
 # (key, command) → the queue that the key belongs to; None if it must not be touched.
 Judge = Callable[[bytes, bytes], bytes | None]
@@ -32,7 +32,7 @@ _FIRST_TWO = frozenset(b"LMOVE SMOVE RENAME".split())
 _ALL = frozenset(b"DEL EXISTS MGET SDIFF UNLINK".split())
 _NONE = frozenset(b"AUTH CLIENT CLUSTER COMMAND CONFIG ECHO HELLO INFO PING SCRIPT SELECT TIME WAIT WAITAOF".split())
 _CHANNELS = frozenset(b"PUBLISH SUBSCRIBE UNSUBSCRIBE".split())
-_CHANNEL = re.compile(rb"windlass:(wake|cancel|event):.+", re.DOTALL)
+_CHANNEL = re.compile(rb"windlass:(wake|cancel|event|parked):.+", re.DOTALL)
 _LINE = re.compile(rb"\+[0-9.]+ \[\d+ ([^\]]*)\] (.*)", re.DOTALL)
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|.)", re.DOTALL)
@@ -164,7 +164,7 @@ class KeyWatch:
                 if not _CHANNEL.fullmatch(channel):
                     self._complain(command, channel)
             return []
-        if command == b"SCAN" and (ANY_QUEUE.encode() in words):
+        if command == b"SCAN" and (any_queue().encode() in words):
             return []
         self._complain(command, b"a command that nothing should need")
         return []

@@ -180,3 +180,17 @@ def test_the_help_teaches_the_protocol() -> None:
         "docs/stdio.md",
     ):
         assert word in shown
+
+
+def test_a_service_that_ends_leaves_no_key_of_windlass(start: Start, client: redis.Redis) -> None:
+    service = start("--tick", "off")
+    service.idle("w")
+    service.add("a")
+    assert service.assigned() == ("w", "a")
+    service.job("job_accepted", "w", "a")
+    service.job("job_finished", "w", "a")
+    service.idle("v")
+    assert service.is_silent()
+    assert service.end() == 0
+    assert client.keys("windlass:*") == []
+    assert client.exists("workers_idle:ffmpeg", "workers_busy:ffmpeg", "workers_last_seen:ffmpeg") == 0

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from windlass import Queue, RawJob, State, Windlass
 from windlass.stdio.native import NativeDispatcher
 from windlass.storage.native.keys import queue_key
-from windlass.values.decode_guard import MAX_RUN
+from windlass.values.decode_guard import MAX_UNDECODABLE_IN_A_ROW
 
 
 @pytest.fixture
@@ -187,10 +187,14 @@ async def test_a_service_with_wrong_keys_leaves_the_queue_to_others(server: Serv
         Windlass(server.url, signing_keys={"k": wrong}) as other,
     ):
         queue = ours.queue("stdio-guard")
-        await queue.aenqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(3 * MAX_RUN)])
+        await queue.aenqueue_many([RawJob(b"x", id=f"job-{n}") for n in range(3 * MAX_UNDECODABLE_IN_A_ROW)])
         dispatcher = NativeDispatcher(other)
-        assert await dispatcher.dispatch(queue.name, [f"w{n}" for n in range(2 * MAX_RUN)]) == []
+        assert await dispatcher.dispatch(queue.name, [f"w{n}" for n in range(2 * MAX_UNDECODABLE_IN_A_ROW)]) == []
         assert await dispatcher.dispatch(queue.name, ["w1"]) == [], "the queue is suspended"
         counts = await queue.acounts()
-        assert (counts.broken, counts.ready, counts.running) == (MAX_RUN, 2 * MAX_RUN, 0)
+        assert (counts.broken, counts.ready, counts.running) == (
+            MAX_UNDECODABLE_IN_A_ROW,
+            2 * MAX_UNDECODABLE_IN_A_ROW,
+            0,
+        )
         await queue.apurge()

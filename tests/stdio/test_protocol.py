@@ -147,6 +147,33 @@ def test_ticks_come_by_its_own_clock(start: Start, later: Callable[[float], None
     assert service.assigned() == ("w2", "a")
 
 
+@pytest.mark.speaks("processor", "P4", "P6")
+def test_a_service_finds_the_queues_of_one_that_died(
+    start: Start, client: redis.Redis, later: Callable[[float], None]
+) -> None:
+    """Nobody names the queue to the new service: no job comes, and no worker."""
+    dead = start("--tick", "off")
+    for uuid in "ab":
+        dead.add(uuid)
+        dead.idle(f"worker-of-{uuid}")
+        dead.assigned()
+    dead.job("job_accepted", "worker-of-a", "a")
+    assert dead.is_silent()
+    dead.kill()
+    later(9.1)
+    client.hset("jobs_processing:of another program", "field", "x")
+    client.hset("jobs_processing:other", "field", "x")
+    service = start("--tick", "off")
+    service.send("tick")
+    assert service.log()["log_message"] == "queue ffmpeg: lost jobs queued again: 2"
+    assert sorted(client.lrange("jobs_queued:ffmpeg", 0, -1)) == [b"a", b"b"]
+    assert client.exists("workers_busy:ffmpeg", "workers_last_seen:ffmpeg") == 0
+    assert "jobs_processing:other" in service.complaint(), "this is told once, not at each tick"
+    service.send("tick")
+    assert service.is_silent()
+    client.delete("jobs_processing:of another program", "jobs_processing:other")
+
+
 @pytest.mark.speaks("processor", "P5")
 def test_progress_is_from_0_to_1_and_can_be_read(service: Service) -> None:
     service.add("a")

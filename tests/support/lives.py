@@ -27,13 +27,14 @@ from tests.support.layouts import pass_time
 from windlass import Counts, JobRecord, Lease, Page, Queue, RawJob, Receipt, State, Status, Windlass
 from windlass.storage.port import Capability, LeaseRequest, Turn
 from windlass.transport.io_steps import Exchange
-from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, UnknownTask
+from windlass.values.outcome import Broken, Completed, Crashed, Failed, Outcome, Released, Retried, Snoozed, UnknownTask
 
 T = TypeVar("T")
 Step = tuple[str, int]
 NAME = "lives"
 MAX_DEAD = 4
 DAY_MS = 86_400_000
+CRASH_DELAY_MS = 2_000  # between two of the pauses below
 CLOCK_BLUR_S = 0.05  # seconds by which the model's clock and the server's may differ
 LEASE_LENGTHS_S = (5, 30, 100, 300)  # seconds of a lease
 PAUSES_S = (1.2, 4, 11, 40, 130, 700)
@@ -42,8 +43,10 @@ SETTLING: dict[str, Callable[[Lease], Outcome]] = {
     "complete": Completed,
     "release": Released,
     "retry": lambda lease: Retried(lease, ("in", 0)),
+    "snooze": lambda lease: Snoozed(lease, ("in", 0)),
     "fail": Failed,
     "crash": lambda lease: Crashed(lease, "crash", True),
+    "crash and wait": lambda lease: Crashed(lease, "crash", True, delay_ms=CRASH_DELAY_MS),
     "crash of several": lambda lease: Crashed(lease, "crash", False),
     "unknown": lambda lease: UnknownTask(lease, "task"),
     "broken": lambda lease: Broken(lease, "broken"),
@@ -534,6 +537,8 @@ class Life:
             self.bury(job, "broken")
         elif self.layout == "queasy":
             if isinstance(outcome, Crashed) and outcome.is_cause:
+                if job.behind is None:
+                    job.due = max(job.due, self.now() + outcome.delay_ms / 1000 - CLOCK_BLUR_S)
                 return self.stall(job)
             if verb in (Broken, UnknownTask):
                 job.due = max(job.due, self.now() + 200) if job.behind is None else job.due

@@ -41,7 +41,7 @@ def finish(queue: Queue) -> list[str]:
 
 
 def seen(schedules: Any, name: str, queue: str) -> ScheduleRecord:
-    record = schedules.get(name, queue)
+    record = schedules.get(queue, name)
     assert isinstance(record, ScheduleRecord)
     return record
 

@@ -79,8 +79,8 @@ class Entry(NamedTuple):
 
 
 def note(what: str, job: Any = None, **more: Any) -> None:
-    """Write a journal line from a job, with one write call, so that it is never torn."""
-    told = (job.task or "", job.id, job.attempt, job.fence) if job is not None else ("", "", 0, 0)
+    """Write a journal line from a job, with one write call, so that it is never torn. It has the task's short name."""
+    told = ((job.task or "").rpartition(".")[2], job.id, job.attempt, job.fence) if job is not None else ("", "", 0, 0)
     line = json.dumps([what, *told, os.getpid(), time.monotonic(), more]) + "\n"
     fd = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:

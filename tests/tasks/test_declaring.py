@@ -34,7 +34,8 @@ def test_a_bare_task_has_the_plain_settings(here: Windlass) -> None:
         """Tidy up."""
         return days * 2
 
-    assert (tidy.name, tidy.queue, tidy.run, tidy.timeout) == ("tidy", "default", "thread", None)
+    assert (tidy.queue, tidy.run, tidy.timeout) == ("default", "thread", None)
+    assert tidy.name == f"{__name__}.test_a_bare_task_has_the_plain_settings.tidy"
     assert (tidy.limits, tidy.on_exception, tidy.keep_result, tidy.failure_handler) == (Limits(), "retry", 0, None)
     assert tidy.__doc__ == "Tidy up."
     assert "tidy" in repr(tidy)
@@ -201,10 +202,10 @@ def test_a_task_cannot_be_declared_twice(here: Windlass) -> None:
 
 
 def test_two_tasks_of_one_name_are_both_named(here: Windlass) -> None:
-    here.task(name="go")(stay)
+    here.task(name=f"{__name__}.go")(stay)
     with pytest.raises(InvalidTask) as caught:
         here.task(go)
-    for told in ("task 'go'", "test_declaring.stay", "test_declaring.go", f"{__file__}:", "name="):
+    for told in (f"task '{__name__}.go'", "test_declaring.stay", "test_declaring.go", f"{__file__}:", "name="):
         assert told in str(caught.value)
     assert here.task(name="other")(go).name == "other"
 
@@ -216,8 +217,8 @@ def test_two_apps_may_use_the_same_name(here: Windlass) -> None:
 
 def test_the_app_knows_its_tasks(here: Windlass) -> None:
     task = here.task(stay)
-    assert here.tasks == {"stay": task}
-    assert here.find_task("stay") is task
+    assert here.tasks == {f"{__name__}.stay": task}
+    assert here.find_task(f"{__name__}.stay") is here.find_task("stay") is task
     assert here.find_task("go") is None
     with pytest.raises(TypeError):
         here.tasks["x"] = task  # type: ignore[index]

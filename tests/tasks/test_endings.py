@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.tasks import A_JOB, named, yielding
-from windlass import Failure, Limits, Retry, Windlass
+from windlass import Failure, Limits, Retry, Snooze, Windlass
 from windlass.errors import CrashError, InvalidTask, InvalidTime, JobFailed, StallError, WindlassError
 from windlass.tasks.declaration import FAILURE_LIMITS
 
@@ -29,16 +29,29 @@ def test_retry_says_when() -> None:
     assert str(Retry("busy")) == Retry("busy").message == "busy"
 
 
+def test_snooze_says_when() -> None:
+    assert Snooze("busy", delay="5s").when == ("in", 5000)
+    assert Snooze(delay=0).when == ("in", 0)
+    assert Snooze(at=datetime(2030, 1, 1, tzinfo=UTC)).when == ("at", 1893456000000)
+    assert str(Snooze("busy", delay=1)) == Snooze("busy", delay=1).message == "busy"
+
+
+def test_snooze_needs_a_time() -> None:
+    with pytest.raises(InvalidTime, match=r'Snooze needs a time: Snooze\(delay="5m"\), or at='):
+        Snooze("busy")
+
+
+@pytest.mark.parametrize("kind", [Retry, Snooze])
 @pytest.mark.parametrize("when", [{"delay": 1, "at": 1}, {"delay": "soon"}, {"at": datetime(2030, 1, 1)}, {"at": "x"}])
-def test_retry_with_no_moment_in_time(when: Any) -> None:
-    with pytest.raises(InvalidTime, match="Retry: ") as caught:
-        Retry("busy", **when)
+def test_no_moment_in_time(kind: type[Retry] | type[Snooze], when: Any) -> None:
+    with pytest.raises(InvalidTime, match=f"{kind.__name__}: ") as caught:
+        kind("busy", **when)
     assert "run_at" not in str(caught.value)
 
 
 def test_verdicts_are_exceptions_but_no_errors_of_windlass() -> None:
     assert Failure("gone").message == str(Failure("gone")) == "gone"
-    for verdict in (Retry(), Failure()):
+    for verdict in (Retry(), Snooze(delay=1), Failure()):
         assert isinstance(verdict, Exception)
         assert not isinstance(verdict, WindlassError)
 
@@ -111,7 +124,7 @@ def test_failure_handlers_that_cannot_be(here: Windlass, function: Any, options:
     with pytest.raises(InvalidTask) as caught:
         task.on_failure(**options)(function)
     assert told in str(caught.value)
-    assert "the failure handler of task 'go'" in str(caught.value)
+    assert f"the failure handler of task '{__name__}.go'" in str(caught.value)
     assert task.failure_handler is None
 
 

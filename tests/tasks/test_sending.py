@@ -24,7 +24,7 @@ def test_a_task_lands_on_its_queue_as_a_plain_job(app: Windlass, emails: Queue, 
     receipt = welcome.enqueue(42, locale="fr")
     record = emails.get(receipt.id)
     assert record is not None
-    assert record.data == b'{"task":"welcome","args":{"user_id":42,"locale":"fr"}}'
+    assert record.data == f'{{"task":"{welcome.name}","args":{{"user_id":42,"locale":"fr"}}}}'.encode()
     assert (record.priority, record.limits, record.state) == (5, Limits(), State.READY)
     assert not client.exists(queue_key("emails", "meta"))
     welcome.using(max_failures=1).enqueue(42)
@@ -73,7 +73,7 @@ def test_options_of_a_call(app: Windlass, emails: Queue, texts: Queue) -> None:
     record = emails.get("w")
     assert record is not None
     assert (record.state, record.priority, record.limits.max_failures) == (State.SCHEDULED, 1, 1)
-    assert record.json() == {"task": "welcome", "args": {"user_id": 1}}
+    assert record.json() == {"task": welcome.name, "args": {"user_id": 1}}
 
     welcome.using(queue="texts", id="t").enqueue(3)
     assert texts.get("t") is not None
@@ -174,7 +174,7 @@ def test_many_calls_to_many_queues_in_one_go(app: Windlass, emails: Queue, texts
     @app.task(queue="texts", max_failures=1)
     def ping(n: int) -> None: ...
 
-    calls = [task.using(id=f"{task.name}-{n}").call(n) for n in range(5) for task in (welcome, ping)]
+    calls = [task.using(id=f"{task.short_name}-{n}").call(n) for n in range(5) for task in (welcome, ping)]
     receipts = app.enqueue_many(call for call in calls)
     assert [receipt.id for receipt in receipts] == [f"{name}-{n}" for n in range(5) for name in ("welcome", "ping")]
     assert app.enqueue_many([calls[0]])[0].status == Status.UPDATED
@@ -206,7 +206,7 @@ def test_only_calls_can_be_sent(here: Windlass) -> None:
 
 def test_a_call_is_a_value_that_keeps_its_data_to_itself(welcome: Task[..., Any, Any]) -> None:
     call = welcome.using(priority=1).call(42, "secret")
-    assert (call.task, call.queue, call.options) == ("welcome", "default", {"priority": 1})
+    assert (call.task, call.queue, call.options) == (welcome.name, "default", {"priority": 1})
     assert "secret" not in repr(call)
     with pytest.raises(AttributeError):
         call.task = "x"  # type: ignore[misc]

@@ -6,17 +6,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 import redis
 
 from tests.support.cluster import Cluster
+from tests.support.internals import layout_of
 from tests.support.seats import ClusterSeat
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.topology.life import BOTH_FACES, QueueLife, drain, every_verb, fill_every_key, through
 from windlass import Queue, Status, Windlass
+from windlass.errors import ResultMissing
 from windlass.storage.native import keys
 
 
@@ -102,6 +105,23 @@ def test_every_verb_from_any_node(cluster: Cluster, seed: int, face: type) -> No
             queue = through(face, app.queue(name))
             every_verb(queue)
             queue.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_a_wait_subscribes_on_the_node_of_its_queue(
+    cluster: Cluster, server: ClusterSeat, app: Windlass, index: int
+) -> None:
+    """Another node forwards messages later: a wait could hear of the end of an earlier job with the same id."""
+    queue = app.queue(names_on_each_node(cluster, "wait")[index])
+    queue.enqueue(b"", id="a", delay=3600)
+    node, channel = holder_of(cluster, queue), layout_of(queue).event_channel("a")
+    with Windlass(server.url) as newcomer, ThreadPoolExecutor() as pool:
+        waits = pool.submit(newcomer.job(queue.name, "a").result)  # its first call: it knows one node of the cluster
+        wait_until(lambda: waits.done() or node.command("PUBSUB", "NUMSUB", channel)[1], "a subscription")
+        assert not waits.done()
+        assert queue.cancel("a")
+        with pytest.raises(ResultMissing):
+            waits.result()
 
 
 @pytest.mark.usefixtures("client")

@@ -6,7 +6,7 @@ import pytest
 
 from windlass import Lease
 from windlass.values import decode_guard
-from windlass.values.decode_guard import MAX_PAUSE_S, MAX_RUN, DecodeGuard
+from windlass.values.decode_guard import MAX_PAUSE_S, MAX_UNDECODABLE_IN_A_ROW, DecodeGuard
 from windlass.values.outcome import Broken, Released
 
 LEASE = Lease("q", "a", b"", 1)
@@ -21,7 +21,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def exhausted(guard: DecodeGuard) -> DecodeGuard:
-    assert [guard.record_undecodable(OURS) for _ in range(MAX_RUN)] == [OURS] * MAX_RUN
+    assert [guard.record_undecodable(OURS) for _ in range(MAX_UNDECODABLE_IN_A_ROW)] == [
+        OURS
+    ] * MAX_UNDECODABLE_IN_A_ROW
     return guard
 
 
@@ -44,7 +46,7 @@ def test_what_no_worker_can_decode_says_nothing_about_this_one(clock: list[float
 
 def test_a_job_that_could_be_decoded_begins_a_new_run(clock: list[float]) -> None:
     guard = DecodeGuard()
-    for _ in range(MAX_RUN - 1):
+    for _ in range(MAX_UNDECODABLE_IN_A_ROW - 1):
         guard.record_undecodable(OURS)
     assert not guard.record_decoded()
     exhausted(guard)

@@ -342,6 +342,9 @@ def test_names_are_names() -> None:
             cron="@daily",
             zone="Europe/Berlin",
         ),
+        made(options={"tags": ["eu", "import"], "expires": "10m"}),
+        made(options={"tags": [], "expires": None}),
+        made(options={"expires": datetime(2030, 1, 1, tzinfo=UTC)}),
     ],
 )
 def test_a_schedule_comes_back_as_it_was_written(schedule: Schedule) -> None:
@@ -369,6 +372,9 @@ def by_hand(schedule: Schedule) -> bytes:
         (by_hand(made()).replace(b'"every":3600000', b'"every":3600000,"new":1'), "new"),
         (by_hand(made()).replace(b'"skip"', b'"dance"'), "dance"),
         (by_hand(made(options={"priority": 1})).replace(b'"priority":1', b'"priority":99'), "<= 9"),
+        (by_hand(made(options={"tags": ["x"]})).replace(b'["x"]', b'"x"'), "$.job.extras.tags"),
+        (by_hand(made(options={"tags": ["x"]})).replace(b'["x"]', b"[1]"), "$.job.extras.tags"),
+        (by_hand(made(options={"expires": 1})).replace(b'["in",1000]', b"5"), "$.job.extras.expires"),
     ],
 )
 def test_a_record_that_is_not_ours_is_shown_as_such(record: bytes, why: str) -> None:

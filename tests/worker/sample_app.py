@@ -16,6 +16,7 @@ from typing import Any
 from windlass import Windlass
 from windlass.worker import process_info
 from windlass.worker.executors.child import Link
+from windlass.worker.ipc import frames
 from windlass.worker.ipc.frames import MAX_BODY_BYTES, MAX_HEADER_BYTES
 
 app = Windlass("redis://127.0.0.1:1")  # nobody connects to it
@@ -30,6 +31,15 @@ def facts(app: Windlass) -> dict[str, Any]:
 
 def many_facts(app: Windlass) -> dict[str, Any]:
     return {"many": ["x" * 128] * (MAX_HEADER_BYTES // 128 + 1)}
+
+
+def too_many_facts(app: Windlass) -> dict[str, Any]:
+    frames.MAX_BODY_BYTES = 1000
+    return {"many": "x" * 1001}
+
+
+def unreadable_facts(app: Windlass) -> dict[str, Any]:
+    return {"shown": object()}
 
 
 def run_job(app: Windlass, header: dict[str, Any], body: bytes, link: Link) -> Answer:

@@ -229,7 +229,7 @@ def test_a_failure_handler_is_itself_retried(shop: Workshop) -> None:
 
 @pytest.mark.serves("Q5", "Q4")
 def test_a_failure_handler_runs_for_a_crashed_job(shop: Workshop) -> None:
-    id = shop.send("caught_crash", queue="caught", max_stalls=1)
+    id = shop.send("caught_crash", queue="caught", max_stalls=1, min_backoff=0)
     wait_until(lambda: any(entry.more.get("id") == id for entry in shop.journal.all("caught")), "it to be told")
     (caught,) = [entry for entry in shop.journal.all("caught") if entry.more["id"] == id]
     assert (caught.more["stalls"], caught.more["type"]) == (2, "CrashError")
@@ -242,7 +242,7 @@ def test_a_failure_handler_runs_for_a_crashed_job(shop: Workshop) -> None:
 def test_result_raises_the_reason_of_a_crash_with_a_failure_handler(shop: Workshop, asked: str) -> None:
     """`during` reads the reason from the event, `after` from the stored result."""
     data = write_envelope("caught_crash", keep=60.0 if asked == "after" else 0.0)
-    (receipt,) = shop.app.enqueue_many([TaskCall("caught_crash", "caught", data, {"max_stalls": 1})])
+    (receipt,) = shop.app.enqueue_many([TaskCall("caught_crash", "caught", data, {"max_stalls": 1, "min_backoff": 0})])
     if asked == "after":
         shop.wait_job_gone("caught", receipt.id, 15)
     with pytest.raises(CrashError, match="SIGKILL"):

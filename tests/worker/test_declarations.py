@@ -86,7 +86,7 @@ async def test_a_call_on_another_queue_keeps_the_declaration_of_its_task(app: Wi
         await until(lambda: caught and {"good", "bad", "scheduled"} <= set(ran))
     assert caught == [{"name": "bad", "times": 1}]
     assert (await app.queue("away").acounts()).dead == 0
-    await app.schedules.adelete("visits", "away")
+    await app.schedules.adelete("away", "visits")
     await app.queue("away").apurge()
 
 

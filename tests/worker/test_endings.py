@@ -26,7 +26,7 @@ from windlass.storage.native import scripts
 from windlass.tasks.context import MAX_HAND_OVER_BYTES, MAX_HAND_OVERS
 from windlass.tasks.envelope import write_envelope
 from windlass.values.validation import MAX_PAYLOAD
-from windlass.worker.supervisor import supervisor
+from windlass.worker.supervisor import runner_group, supervisor
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
 WAYS = tuple(QUEUES)
@@ -40,7 +40,7 @@ def blocked(shared_shop: Workshop) -> str:
     """
     shared_shop.start("endings", lease=2.0)
     return shared_shop.send(
-        "block", supervisor.LAG_WARNING_S + 2 * supervisor.MEMORY_CHECK_EVERY_S + 0.4, queue="loops"
+        "block", runner_group.LAG_WARNING_S + 2 * supervisor.MEMORY_CHECK_EVERY_S + 0.4, queue="loops"
     )
 
 
@@ -271,7 +271,7 @@ def test_arguments_are_logged_only_on_request(shop: Workshop, tmp_path: Path, fl
     with command(shop, tmp_path, "--queue", "secrets", "--log-level", "debug", *flags) as log:
         wait_until(lambda: len(told_of_jobs(log)) >= expected.total(), "every end to be told")
     told = told_of_jobs(log)
-    assert Counter((line["id"], line["outcome"]) for line in told) == expected
+    assert Counter((line["job_id"], line["outcome"]) for line in told) == expected
     if flags:
         assert all(SECRET in line["data"] and line["data"] in line["message"] for line in told)
     else:
@@ -333,6 +333,6 @@ def test_a_job_that_blocks_the_event_loop_gives_one_warning(shared_shop: Worksho
     (lag,) = re.findall(
         r'! A job has blocked the event loop for (\d\.\d) s; declare its task with run="process"\n', worker.log
     )
-    assert float(lag) >= supervisor.LAG_WARNING_S
+    assert float(lag) >= runner_group.LAG_WARNING_S
     assert [entry.attempt for entry in shared_shop.journal.all("start", id=blocked)] == [1], "it is left alone"
     assert worker.stop() == 0

@@ -127,6 +127,17 @@ async def test_facts_and_arguments_grow_with_the_app() -> None:
         assert (await asyncio.wait_for(asyncio.shield(forked.exited), LIMIT_S)).code == 70, "it lacks its descriptor"
 
 
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [("too_many_facts", "is too large: the limits are"), ("unreadable_facts", "Encoding objects of type object")],
+)
+async def test_facts_that_cannot_be_sent_are_not_blamed_on_the_app(facts: str, why: str) -> None:
+    with pytest.raises(AppNotLoadable) as refused:
+        await ForkServer.open(SAMPLE, facts=f"tests.worker.sample_app:{facts}")
+    assert why in str(refused.value)
+    assert "os._exit" not in str(refused.value)
+
+
 async def test_facts() -> None:
     async with await ForkServer.open(SAMPLE, facts="tests.worker.sample_app:facts") as forkserver:
         facts = forkserver.facts
@@ -140,6 +151,11 @@ async def test_facts() -> None:
 
 BROKEN = {
     "no colon": ("jobs", "", "'jobs' does not name an app: write module:attribute"),
+    "a file": (
+        "shop/jobs.py:app",
+        "",
+        "'shop/jobs.py:app' does not name an app: write module:attribute, such as shop.jobs:app",
+    ),
     "no module": ("jobz:app", "", "No module named 'jobz'"),
     "other name": ("jobs:ap", "import windlass\nfirst = second = windlass.Windlass()", "jobs:first or jobs:second"),
     "no app": ("jobs:app", "x = 1", "'app' does not exist .* put `app = windlass.Windlass"),

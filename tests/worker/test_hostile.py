@@ -89,6 +89,14 @@ def test_a_coroutine_that_does_not_stop_is_killed_with_its_runner(shop: Workshop
     assert worker.process.poll() is None
 
 
+def test_a_coroutine_that_does_not_stop_is_judged_by_the_limits_of_its_task(shop: Workshop) -> None:
+    shop.start("hostile", kill_grace=0.5)
+    id = shop.send("ignore_it_once", queue="stubborn")
+    record = shop.wait_state("stubborn", id, "dead")
+    assert (record.failures, record.stalls) == (1, 0)
+    assert "did not stop after its timeout" in (record.message or "")
+
+
 @pytest.mark.serves("Q7")
 def test_a_coroutine_that_stops_in_time_affects_no_other_job(shop: Workshop) -> None:
     worker = shop.start("hostile", kill_grace=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 import time
@@ -11,9 +12,12 @@ from typing import Any, cast
 import pytest
 
 from tests.support.conditions import until
-from windlass import Job, Lease, Retry, Windlass, current
+from tests.support.internals import arun_flow
+from windlass import Job, JobLogFilter, Lease, Retry, Windlass, current
 from windlass.errors import InvalidOption, JobFailed
 from windlass.storage.native.keys import queue_key
+from windlass.worker.app_facts import QueueFacts, facts_of
+from windlass.worker.heartbeat import send_heartbeat
 
 
 async def test_it_runs_coroutines_and_threads_and_stops(app: Windlass) -> None:
@@ -38,6 +42,39 @@ async def test_it_runs_coroutines_and_threads_and_stops(app: Windlass) -> None:
     await working
     assert sorted(seen) == sorted([("loop", n, True) for n in range(20)] + [("thread", n, False) for n in range(20)])
     assert (await app.queue("local").acounts()).running == 0
+
+
+async def test_the_programs_own_logging_learns_of_the_job(app: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("shop")
+    caplog.handler.addFilter(JobLogFilter())
+    problem = ValueError("no good")
+
+    @app.task(queue="local", max_failures=0)
+    async def on_the_loop() -> None:
+        log.warning("on the loop", extra={"queue": "of its own"})
+        raise problem
+
+    @app.task(queue="local")
+    def in_a_thread() -> None:
+        log.warning("in a thread")
+
+    worker = app.worker(["local"])
+    working = asyncio.create_task(worker.run())
+    ids = [(await task.aenqueue()).id for task in (on_the_loop, in_a_thread)]
+    await until(lambda: {"on the loop", "in a thread"} <= {record.msg for record in caplog.records})
+    await until(lambda: any(record.exc_info for record in caplog.records))
+    await worker.stop()
+    await working
+    told = {record.getMessage().partition(":")[0]: vars(record) for record in caplog.records}
+    fields = ("job_id", "task", "queue", "attempt")
+    assert [told["on the loop"][name] for name in fields] == [ids[0], on_the_loop.name, "of its own", 1]
+    assert [told["in a thread"][name] for name in fields] == [ids[1], in_a_thread.name, "local", 1]
+    failed = told[f"{on_the_loop.name} local/{ids[0]}"]
+    assert [failed[name] for name in fields] == [ids[0], on_the_loop.name, "local", 1]
+    assert failed["exc_info"][1] is problem
+    log.warning("outside")
+    assert vars(caplog.records[-1])["job_id"] is None
+    await app.queue("local").apurge()
 
 
 async def test_cancelling_it_returns_running_jobs(app: Windlass) -> None:
@@ -194,7 +231,66 @@ async def test_what_it_cannot_do_is_refused(app: Windlass) -> None:
     @app.task(queue="media", run="process")
     def thumbnail() -> None: ...
 
-    with pytest.raises(InvalidOption, match="windlass worker"):
-        app.worker()
+    for queues in (None, ["media"]):
+        with pytest.raises(InvalidOption, match=r'queue media: all tasks there have run="process".*windlass worker'):
+            app.worker(queues)
     with pytest.raises(InvalidOption, match="concurrency"):
         app.worker(["x"], concurrency=0)
+
+
+async def test_a_queue_of_process_tasks_is_left_out_with_a_warning(
+    app: Windlass, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = asyncio.Event()
+
+    @app.task(queue="media", run="process")
+    def thumbnail() -> None: ...
+
+    @app.task(queue="local")
+    async def work() -> None:
+        ran.set()
+
+    with caplog.at_level("WARNING", "windlass"):
+        worker = app.worker()
+    assert "Queue media left out" in caplog.text
+    assert "windlass worker" in caplog.text
+    working = asyncio.create_task(worker.run())
+    await work.aenqueue()
+    await ran.wait()
+    await until(lambda: app.workers()[0].queues == {"local": 1})
+    await worker.stop()
+    await working
+
+
+async def test_a_process_task_beside_others_waits_for_another_worker(
+    app: Windlass, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is put aside once, uncharged: this worker's heartbeats do not ask for a job that it cannot run."""
+
+    @app.task(queue="local", run="process")
+    def thumbnail() -> None: ...
+
+    @app.task(queue="local")
+    async def work() -> None: ...
+
+    receipt = await thumbnail.aenqueue()
+    worker = app.worker()
+    with caplog.at_level("WARNING", "windlass"):
+        working = asyncio.create_task(worker.run())
+        await until(lambda: app.queue("local").counts().parked == 1)
+    assert "Task thumbnail: jobs wait for another worker" in caplog.text
+    parked = app.queue("local").get(receipt.id)
+    assert parked is not None
+    assert parked.failures == parked.stalls == 0
+    await worker.stop()
+    await working
+
+    async def beat(facts: QueueFacts) -> int:
+        layout = app.layout("local")
+        await arun_flow(app, lambda session: send_heartbeat(session, layout, "a", 1.0, facts, register=True))
+        await arun_flow(app, lambda session: session.perform(layout.unregister_holder("a")))
+        return (await app.queue("local").acounts()).parked
+
+    assert await beat(facts_of(app, with_processes=False).of("local")) == 1
+    assert await beat(facts_of(app).of("local")) == 0, "a worker with processes takes it back at once"
+    await app.queue("local").apurge()

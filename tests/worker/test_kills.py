@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.waiting import FOREVER_S
 from tests.support.workers import Entry, Workshop, pass_time
+from windlass.values.backoff import MIN_CRASH_BACKOFF_S
 
 QUEUES = {"loop": "loops", "thread": "threads", "process": "processes"}
 WAYS = tuple(QUEUES)
@@ -47,7 +48,7 @@ def test_a_killed_child_s_job_runs_again_within_a_second_and_its_neighbours_go_o
     neighbours = [send(shop, "loop", 1.0), send(shop, "thread", 1.0)]
     killed = []
     for _ in range(40):
-        id = send(shop, "process", 0.1)
+        id = send(shop, "process", 0.1, min_backoff=0)
         kill(first_start(shop, id).pid)
         again = shop.journal.wait(2, "start", id=id)[1]
         assert (again.attempt, again.fence > shop.journal.all("start", id=id)[0].fence) == (2, True)
@@ -57,6 +58,27 @@ def test_a_killed_child_s_job_runs_again_within_a_second_and_its_neighbours_go_o
     assert all(tried[id] == [1, 2] for id in killed), "charged exactly once each"
     assert all(tried[id] == [1] for id in neighbours)
     assert Counter(shop.journal.ids("end")) == Counter([*killed, *neighbours])
+
+
+@pytest.mark.parametrize("way", ["process", "loop"])
+def test_a_job_that_killed_its_process_waits_before_its_next_attempt(shop: Workshop, way: str) -> None:
+    """The cause of the crash, such as a lack of memory, is to have time to pass."""
+    shop.start("running", processes=1)
+    id = shop.send(f"{way}_die_once", queue=QUEUES[way])
+    first, again = shop.journal.wait(2, "start", id=id)
+    assert again.at - first.at >= MIN_CRASH_BACKOFF_S
+    shop.wait_empty(QUEUES[way])
+    assert attempts(shop)[id] == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["process", "loop"])
+def test_a_crash_is_judged_by_the_limits_of_the_task(shop: Workshop, way: str) -> None:
+    """The job has no limits of its own. In the runner, the supervisor judges, which does not import the app."""
+    shop.start("running", processes=1)
+    id = shop.send(f"{way}_die_for_good", queue=QUEUES[way])
+    record = shop.wait_state(QUEUES[way], id, "dead")
+    assert (record.stalls, record.reason) == (1, "crashed")
+    assert attempts(shop)[id] == [1]
 
 
 @pytest.mark.serves("Q4")
@@ -115,7 +137,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_a_peer_goes_on(shop: W
     assert second.stop() == 0
 
 
-@pytest.mark.serves("W14", "W3", "W1")
+@pytest.mark.serves("W14", "W3", "W1", "R9")
 def test_jobs_of_a_vanished_worker_come_back_after_the_lease(shop: Workshop) -> None:
     first = shop.start("running", lease=LOST_LEASE, environment=LONG)
     ids = [send(shop, way, 0.3) for way in WAYS for _ in range(2)]

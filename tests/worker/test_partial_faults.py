@@ -257,7 +257,7 @@ def test_overlap_is_respected_when_the_scheduled_job_changes_workers(shop: Works
         return shop.start("overlapping", lease=2.0, grace=0.3, environment={"WINDLASS_TEST_GATE": str(gate)})
 
     def schedule(name: str) -> ScheduleRecord:
-        record = shop.app.schedules.get(name, "turns")
+        record = shop.app.schedules.get("turns", name)
         assert record is not None
         return record
 
@@ -292,7 +292,7 @@ def test_overlap_is_respected_when_the_scheduled_job_changes_workers(shop: Works
     gate.touch()
     for name in names:
         shop.journal.wait(2, "end", id=name)
-    assert all(shop.app.schedules.pause(name, "turns") for name in names)
+    assert all(shop.app.schedules.pause("turns", name) for name in names)
     shop.wait_empty("turns")
     assert not overlapping(shop.journal)
     assert Counter(shop.journal.ids("stopped")) == dict.fromkeys(names, 2)

@@ -17,6 +17,7 @@ from tests.support.conditions import until
 from tests.support.internals import end_stream, only_child_of, prefetched_plans, replace_prefetch, set_typical_duration
 from tests.support.workers import Workshop
 from windlass import Windlass
+from windlass.tasks.envelope import write_envelope
 from windlass.values.job import Lease
 from windlass.values.outcome import Completed, Crashed, Outcome, Released, Retried
 from windlass.worker import attempt
@@ -150,7 +151,7 @@ class Bench:
 
     def submit(self, *ids: str, data: str = "") -> None:
         for id in ids:
-            payload = self.app.tasks["_short"].call(data).data
+            payload = write_envelope("_short", msgspec.json.encode([data]))
             plan = attempt.plan(self.app, Lease("q", id, payload, fence=int(id) + 1))
             assert isinstance(plan, Plan)
             self.executor.submit(plan)

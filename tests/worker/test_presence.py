@@ -203,9 +203,9 @@ async def test_an_unchanged_record_is_sent_less_often_and_news_soon(
     told: list[WorkerRecord] = []
     beat = fleet.beat
 
-    def tell(record: WorkerRecord) -> Call[bool]:
+    def tell(record: WorkerRecord, namespace: str) -> Call[bool]:
         told.append(record)
-        return beat(record)
+        return beat(record, namespace)
 
     monkeypatch.setattr(presence, "beat", tell)
     asked = 0

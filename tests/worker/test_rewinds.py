@@ -46,7 +46,7 @@ def test_a_job_that_an_old_copy_shows_as_leased_runs_again(own: Server, tmp_path
         restore(own, copy)
         shop.journal.wait(2, "end", id=done)  # far sooner than the lease ends
         shop.wait_empty("first")
-        assert "has lost data" in worker.log
+        shop.wait(lambda: "has lost data" in worker.log, "the log of the loss")
         first, second = shop.journal.all("start", id=done)
         assert second.fence > first.fence
         assert second.attempt == 1, "nobody is charged"

@@ -23,11 +23,11 @@ def test_an_added_schedule_ticks_and_can_be_paused(shop: Workshop) -> None:
     call = shop.call("tick", "added", queue="ticks")
     shop.app.schedules.add("added", call, every="1s")
     shop.wait(lambda: [e for e in shop.journal.all("tick") if e.more["name"] == "added"], "a tick of it")
-    assert shop.app.schedules.pause("added", "ticks")
+    assert shop.app.schedules.pause("ticks", "added")
     (added,) = [record for record in shop.app.schedules.list("ticks") if record.name == "added"]
     fired = added.fired
     shop.journal.wait(len(shop.journal.all("tick")) + 2, "tick")  # the other one goes on
-    record = shop.app.schedules.get("added", "ticks")
+    record = shop.app.schedules.get("ticks", "added")
     assert record is not None
     assert record.fired == fired
-    assert shop.app.schedules.delete("added", "ticks")
+    assert shop.app.schedules.delete("ticks", "added")

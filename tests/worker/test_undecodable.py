@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 from tests.support.workers import Workshop
 from windlass import Windlass
 from windlass.tasks.envelope import write_envelope
-from windlass.values.decode_guard import MAX_RUN
+from windlass.values.decode_guard import MAX_UNDECODABLE_IN_A_ROW
 from windlass.values.options import RawJob
 
 JOBS = 300
@@ -41,7 +41,7 @@ def test_old_code_leaves_a_queue_to_a_worker_with_new_code(server: Server, tmp_p
         old = shop.start("versions", environment=OLD)
         wait_suspended(shop)
         counts = queue.counts()
-        assert 0 < counts.broken <= 2 * MAX_RUN, "one run, and the jobs that it tried since then"
+        assert 0 < counts.broken <= 2 * MAX_UNDECODABLE_IN_A_ROW, "one run, and the jobs that it tried since then"
         assert counts.ready + counts.running + counts.broken == JOBS
         assert "leases only one job at a time" in old.log
         shop.start("versions")
@@ -62,7 +62,7 @@ def test_wrong_keys_under_the_right_id_leave_a_queue_to_the_right_ones(
         wrong = shop.start("versions", environment=keys(WRONG_KEY))
         wait_suspended(shop)
         counts = queue.counts()
-        assert 0 < counts.broken <= 2 * MAX_RUN
+        assert 0 < counts.broken <= 2 * MAX_UNDECODABLE_IN_A_ROW
         assert counts.ready + counts.running + counts.broken == JOBS
         wrong.stop()
         shop.start("versions", environment=keys(KEY))
@@ -101,11 +101,14 @@ def test_a_worker_that_suspends_a_queue_works_on_the_others(server: Server, tmp_
 def test_single_undecodable_jobs_among_others_do_not_suspend_a_queue(server: Server, tmp_path: Path) -> None:
     with Workshop(server, tmp_path) as shop:
         queue = shop.app.queue("default")
-        bad, good = new_jobs(3 * MAX_RUN), [RawJob(write_envelope("greet", b'{"number": 1}'))] * (3 * MAX_RUN)
+        bad, good = (
+            new_jobs(3 * MAX_UNDECODABLE_IN_A_ROW),
+            [RawJob(write_envelope("greet", b'{"number": 1}'))] * (3 * MAX_UNDECODABLE_IN_A_ROW),
+        )
         queue.enqueue_many([job for pair in zip(bad, good, strict=True) for job in pair])
         worker = shop.start("versions", environment=OLD)
-        shop.journal.wait(3 * MAX_RUN, "done")
-        wait_until(lambda: queue.counts().broken == 3 * MAX_RUN, "the others to be broken")
+        shop.journal.wait(3 * MAX_UNDECODABLE_IN_A_ROW, "done")
+        wait_until(lambda: queue.counts().broken == 3 * MAX_UNDECODABLE_IN_A_ROW, "the others to be broken")
         assert "suspended" not in worker.log
 
 

@@ -13,6 +13,7 @@ import rich_click as click
 from windlass import __version__
 from windlass.cli.exit_codes import exit_code
 from windlass.errors import WindlassError
+from windlass.values.printable import in_lines
 
 # Each command is the function of its name in the module of its name. `windlass --help` shows them in these groups.
 GROUPS = {
@@ -81,7 +82,7 @@ def _load(placeholder: click.Command) -> click.Command:
 
 
 def _print_error(message: str) -> None:
-    click.echo(f"windlass: {message}", err=True)
+    click.echo(f"windlass: {in_lines(message)}", err=True)
 
 
 # Short metavars, without ranges, leave room for the longest variable name at 80 columns.

@@ -12,8 +12,10 @@ from windlass.cli.connect import with_server
 from windlass.cli.exit_codes import FAILED
 from windlass.cli.options import json_option, option_of, queues_argument
 from windlass.cli.output import as_object, plural, print_json, print_table, printable
+from windlass.cli.queue_names import check_in_use, chosen_queues
 from windlass.errors import KeyConflict
 from windlass.values.audit import Audit
+from windlass.values.name_patterns import is_pattern
 
 COLUMNS = {"queue": "queue", "layout": "layout", "jobs": "jobs", "problems": "problems", "repaired": "repaired"}
 
@@ -40,7 +42,7 @@ def audit(app: Windlass, queues: tuple[str, ...], repair: bool, as_json: bool) -
       windlass audit emails --repair
       windlass audit --json | jq '.queues[] | select(.ok | not)'
     """
-    results = [_audit(app, name, repair) for name in queues or app.queues()]
+    results = [_audit(app, name, repair) for name in chosen_queues(app, queues)]
     if as_json:
         print_json({"queues": results})
     else:
@@ -50,6 +52,7 @@ def audit(app: Windlass, queues: tuple[str, ...], repair: bool, as_json: bool) -
             _print_problems(result)
     if not all(result["ok"] for result in results):
         sys.exit(FAILED)
+    check_in_use(app, [name for name in queues if not is_pattern(name)])
 
 
 def _audit(app: Windlass, name: str, repair: bool) -> dict[str, Any]:

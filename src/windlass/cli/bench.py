@@ -38,7 +38,7 @@ _option = option_of("bench")
     metavar="DURATION",
     default="13s",
     show_default=True,
-    help="Time limit of all steps together, without the start of the worker.",
+    help="Time limit of all steps together; the start of the worker does not count.",
 )
 @_option(
     "--jobs",

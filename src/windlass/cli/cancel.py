@@ -8,7 +8,7 @@ from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.exit_codes import NotFound
 from windlass.cli.options import json_option, option_of
-from windlass.cli.output import print_json
+from windlass.cli.output import print_json, printable
 
 
 @click.command()
@@ -33,16 +33,19 @@ def cancel(app: Windlass, queue: str, id: str, running: bool, as_json: bool) -> 
     """
     done = app.queue(queue).cancel(id, running=running)
     job = app.queue(queue).get(id) if running or not done else None
+    job_name = printable(f"{queue}/{id}")
     if done:
         runs = job is not None and job.cancelled
         if as_json:
             print_json({"queue": queue, "id": id, "state": "told" if runs else "cancelled"})
         elif runs:
-            click.echo(f"{queue}/{id} runs; its worker stops it. A job in a thread stops when it checks job.cancelled.")
+            click.echo(f"{job_name} runs; its worker stops it. A job in a thread stops when it checks job.cancelled.")
         else:
-            click.echo(f"{queue}/{id} is cancelled.")
+            click.echo(f"{job_name} is cancelled.")
         return
     if job is None:
         raise NotFound(f"job {id!r} is not on queue {queue!r}: it is done, or never existed")
-    remedy = ". Give --running to cancel a running job" if job.state.value == "running" else ""
+    if job.cancelled:
+        raise NotFound(f"job {id!r} of queue {queue!r} is cancelled already: its worker stops it")
+    remedy = ". Give --running to cancel a running job" if job.state.value == "running" and not running else ""
     raise NotFound(f"job {id!r} of queue {queue!r} was not cancelled: it is {job.state.value}{remedy}")

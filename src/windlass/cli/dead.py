@@ -11,10 +11,12 @@ from windlass.cli.job_list import list_dead_jobs, list_jobs, listing_options
 from windlass.cli.options import json_option, option_of, yes_option
 from windlass.cli.output import plural, print_json
 from windlass.cli.purge import purge_jobs
+from windlass.cli.queue_names import check_in_use, chosen_queues
 from windlass.values.job import State
+from windlass.values.name_patterns import is_pattern
 
 _option = option_of("dead")
-_broken_option = _option("--broken", is_flag=True, help="Use the broken jobs instead of the dead jobs.")
+_broken_option = _option("--broken", is_flag=True, help="The broken jobs instead of the dead jobs.")
 
 
 @click.group()
@@ -43,16 +45,18 @@ def dead() -> None:
 def list_(
     app: Windlass, queue: str | None, broken: bool, limit: int, cursor: str | None, with_data: bool, as_json: bool
 ) -> None:
-    """List the dead jobs of a queue, or of all queues.
+    """List the dead jobs of a queue, of the queues of a pattern such as 'mail-*', or of all queues.
 
     The latest comes first. The list shows when each job died, why, and its last error message.
     """
-    if queue is not None:
+    if queue is not None and not is_pattern(queue):
         list_jobs(app.queue(queue), [_state(broken)], limit, cursor, with_data, as_json)
+        check_in_use(app, [queue])
         return
     if cursor:
         raise click.UsageError("--cursor belongs to one queue: name the queue, too")
-    list_dead_jobs([app.queue(name) for name in app.queues()], _state(broken), limit, with_data, as_json)
+    names = chosen_queues(app, () if queue is None else (queue,))
+    list_dead_jobs([app.queue(name) for name in names], _state(broken), limit, with_data, as_json)
 
 
 @dead.command()

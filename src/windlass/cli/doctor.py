@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import rich_click as click
 
@@ -16,6 +17,7 @@ from windlass.cli.status import survey
 from windlass.doctor import SEVERITY, Finding, can_read_queues, examine
 from windlass.doctor.finding import warning
 from windlass.errors import WindlassError
+from windlass.values.worker_record import WorkerRecord
 
 
 @click.command()
@@ -38,7 +40,7 @@ def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
       windlass doctor --url redis://localhost:6379/0 --strict
       windlass doctor --json | jq '.findings[] | select(.level == "danger")'
     """
-    found = [*app._flows.run(examine), *_queue_findings(app)]
+    found = [*app._flows.run(partial(examine, namespace=app.namespace)), *_queue_findings(app)]
     worst = max(found, key=lambda finding: SEVERITY[finding.level]).level if found else "ok"
     if as_json:
         print_json({"worst": worst, "findings": [as_object(finding) for finding in found]})
@@ -50,18 +52,19 @@ def doctor(app: Windlass, strict: bool, as_json: bool) -> None:
 
 def _queue_findings(app: Windlass) -> Iterator[Finding]:
     """Queues that are suspended, or full of broken jobs."""
-    if not app._flows.run(can_read_queues):
+    if not app._flows.run(partial(can_read_queues, namespace=app.namespace)):
         yield Finding("queues", "unseen", "this user may not read the queues", "the line in docs/acl/reader.acl")
         return
     try:
         found = survey(app)["queues"]
+        yield from _queues_of_several_apps(app.workers())
     except WindlassError:
-        return  # another finding says which server cannot be reached
+        return  # another finding says which server cannot be reached, or that a right is missing
     for queue in found:
         for each in queue.get("suspended", ()):
             yield warning(
                 "queues",
-                f"{queue['queue']}: worker {each['worker']} takes no jobs from it: {each['reason']}",
+                f"{queue['queue']}: worker {each['worker']} only tries one job at a time: {each['reason']}",
                 f"check the code and the keys of that worker; see windlass dead list --broken {queue['queue']}",
             )
         if queue.get("broken", 0) >= app.max_broken:
@@ -69,6 +72,24 @@ def _queue_findings(app: Windlass) -> Iterator[Finding]:
                 "queues",
                 f"{queue['queue']}: {queue['broken']} jobs cannot be decoded; the queue keeps no more (max_broken)",
                 f"retry or delete them: windlass dead retry --broken --all {queue['queue']}",
+            )
+
+
+def _queues_of_several_apps(workers: list[WorkerRecord]) -> Iterator[Finding]:
+    """Queues whose living workers know different tasks."""
+    by_queue: dict[str, dict[str, WorkerRecord]] = {}
+    for worker in workers:
+        if worker.tasks_digest and not worker.is_lost:
+            for queue in worker.queues:
+                by_queue.setdefault(queue, {}).setdefault(worker.tasks_digest, worker)
+    for queue, apps in sorted(by_queue.items()):
+        if len(apps) > 1:
+            named = " and ".join(f"{worker.name} ({', '.join(worker.tasks)}, …)" for worker in list(apps.values())[:2])
+            yield warning(
+                "queues",
+                f"{queue}: the workers {named} have different tasks; each passes on the jobs that it does not know",
+                "if these are different projects, give each a namespace (Windlass(namespace=…) or WINDLASS_NAMESPACE) "
+                "or queues of its own; after a deployment, restart the workers that run old code",
             )
 
 

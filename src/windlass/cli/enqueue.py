@@ -13,11 +13,20 @@ import rich_click as click
 from windlass.app import Windlass
 from windlass.cli.connect import connect, is_typed, load
 from windlass.cli.exit_codes import NotFound
-from windlass.cli.options import app_option, duration, json_option, layout_option, option_of, url_option
+from windlass.cli.options import (
+    app_option,
+    duration,
+    json_option,
+    layout_option,
+    namespace_option,
+    option_of,
+    url_option,
+)
 from windlass.cli.output import print_json, printable
-from windlass.task import DEFAULT_QUEUE, CallOptions, check_task_name
+from windlass.task import DEFAULT_QUEUE, CallOptions
 from windlass.tasks.call import TaskCall
 from windlass.tasks.envelope import write_envelope
+from windlass.tasks.names import check_task_name
 from windlass.values.options import JobOptions
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -32,11 +41,17 @@ _option = option_of("enqueue")
 @_option("--delay", type=duration(), metavar="DURATION", help="Delay the job, like 90s or 1h30m.")
 @_option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="0 runs first, 9 last. The default is 5.")
 @_option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the job. Repeat it for several tags.")
-@_option("--expires", type=duration(), metavar="DURATION", help="Drop the job if it has not started by then.")
+@_option(
+    "--expires",
+    type=duration(),
+    metavar="DURATION",
+    help="Drop the job if it has not started so long after its run time.",
+)
 @_option("--queue", metavar="NAME", help="Use this queue instead of the task's queue.")
 @_option("--durability", metavar="LEVEL", help="Required durability: memory, everysec, fsync, or replicated(n).")
 @app_option("The app of the task. Its signature checks the arguments, and its server gets the job.")
 @url_option
+@namespace_option
 @layout_option
 @json_option
 def enqueue(
@@ -52,6 +67,7 @@ def enqueue(
     durability: str | None,
     app_name: str | None,
     url: str | None,
+    namespace: str | None,
     as_json: bool,
 ) -> None:
     """Put a job on a queue.
@@ -79,11 +95,12 @@ def enqueue(
             raise click.UsageError("--url and --app both name a server: give one of them")
         call = TaskCall("", what, _bytes(arguments), options)
     elif app_name:
-        call = _checked_call(load(app_name), what, arguments, options, queue)
+        app = load(app_name)
+        call, namespace = _checked_call(app, what, arguments, options, queue), namespace or app.namespace
     else:
         call = TaskCall(what, queue or DEFAULT_QUEUE, _envelope(what, arguments), options)
     # WINDLASS_URL does not override an app: an app without a URL of its own has read it already.
-    with connect(url, None if is_typed("url") else app_name) as server:
+    with connect(url, namespace, None if is_typed("url") else app_name) as server:
         (receipt,) = server.enqueue_many([call])
     if not (raw or app_name or queue):
         click.echo(

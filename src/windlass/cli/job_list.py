@@ -27,6 +27,7 @@ from windlass.tasks.envelope import read_envelope
 from windlass.values.job import JobRecord, Page, State
 
 STATES = [state.value for state in State]
+BROKEN_IN_WORDS = "broken: no worker can decode its payload, so it never ran"
 COLUMNS = ("state", "id", "task", "priority", "when", "failures", "stalls", "holder", "progress", "message")
 DEAD_COLUMNS = ("id", "task", "died", "reason", "failures", "stalls", "message")
 
@@ -79,6 +80,7 @@ def list_jobs(
     all_dead = set(states) <= {State.DEAD, State.BROKEN}
     columns = list(DEAD_COLUMNS if all_dead else COLUMNS)
     rows = [list(_dead_row(job) if all_dead else _row(job)) for job in found]
+    _add_column("snoozes", columns, rows, [str(job.snoozes or "") for job in found])
     _add_column("tags", columns, rows, [" ".join(job.tags) for job in found])
     _add_column("data", columns, rows, [_shown(job.data) if with_data else "" for job in found])
     named = " or ".join(states) if len(states) < len(State) else "jobs"
@@ -147,13 +149,14 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
             ("id", job.id),
             ("task", task_of(job)),
             ("handles", None if job.failed is None else f"the failure of {job.failed.id}"),
-            ("state", job.state.value),
+            ("state", BROKEN_IN_WORDS if job.state is State.BROKEN else job.state.value),
             ("priority", job.priority),
             ("tags", " ".join(job.tags) or None),
             ("runs at", format_time(job.run_at)),
             ("expires at", format_time(job.expires_at)),
             ("failures", f"{job.failures} (max_failures {limits.max_failures})"),
             ("stalls", f"{job.stalls} (max_stalls {limits.max_stalls})"),
+            ("snoozes", f"{job.snoozes} (max_snoozes {limits.max_snoozes})" if job.snoozes else None),
             ("backoff", f"{limits.min_backoff:g} s to {limits.max_backoff:g} s"),
             ("progress", None if job.progress is None else f"{job.progress:.0%}"),
             ("holder", job.holder),
@@ -174,9 +177,9 @@ def show_job(job: JobRecord, with_data: bool, as_json: bool) -> None:
 def job_facts(job: JobRecord, with_data: bool) -> dict[str, Any]:
     """A job as a JSON object."""
     failed = job.failed
-    facts = structs.asdict(job) | {"tags": job.tags, "expires_at": job.expires_at}
+    facts = structs.asdict(job) | {"tags": job.tags, "expires_at": job.expires_at, "snoozes": job.snoozes}
     facts |= {"task": task_of(job), "failed": None if failed is None else failed.id}
-    del facts["data"], facts["extras"]
+    del facts["data"], facts["extras"], facts["marks"]
     return facts | ({"data": payload(job.data)} if with_data else {})
 
 

@@ -9,6 +9,7 @@ from windlass.cli.connect import with_server
 from windlass.cli.exit_codes import NotFound
 from windlass.cli.job_list import STATES, list_jobs, listing_options, show_job
 from windlass.cli.options import json_option, option_of
+from windlass.cli.queue_names import check_in_use
 from windlass.values.job import State
 
 
@@ -63,3 +64,4 @@ def jobs(
         raise click.UsageError("--cursor belongs to one state: give --state, too")
     states = [State(state)] if state else list(State)
     list_jobs(app.queue(queue), states, limit, cursor, with_data, as_json, tag)
+    check_in_use(app, [queue])

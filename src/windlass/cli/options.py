@@ -13,6 +13,7 @@ import rich_click as click
 
 from windlass.errors import InvalidInput
 from windlass.values.durations import milliseconds
+from windlass.values.validation import check_name
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -76,8 +77,7 @@ def layout_option(command: Command) -> Command:
         except InvalidInput as error:
             raise click.BadParameter(str(error)) from None
         if given:  # for each app that this command makes, also in the processes of a worker
-            context.call_on_close(functools.partial(_restore_layouts, os.environ.get("WINDLASS_LAYOUTS", "")))
-            os.environ["WINDLASS_LAYOUTS"] = " ".join(given)
+            _set_variable(context, "WINDLASS_LAYOUTS", " ".join(given))
         return given
 
     return _option(
@@ -91,8 +91,31 @@ def layout_option(command: Command) -> Command:
     )(command)
 
 
-def _restore_layouts(layouts: str) -> None:
-    os.environ["WINDLASS_LAYOUTS"] = layouts
+def namespace_option(command: Command) -> Command:
+    """`--namespace`: the namespace of the command's app. Every app without one of its own reads the variable."""
+
+    def export(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
+        try:
+            given = check_name(given, "namespace") if given else given
+        except InvalidInput as error:
+            raise click.BadParameter(str(error)) from None
+        if given is not None:
+            _set_variable(context, "WINDLASS_NAMESPACE", given)
+        return given
+
+    return _option(
+        "WINDLASS_NAMESPACE",
+        "--namespace",
+        metavar="NAME",
+        callback=export,
+        help="Use the queues and workers of this namespace. By default, those without one.",
+    )(command)
+
+
+def _set_variable(context: click.Context, name: str, value: str) -> None:
+    """Set a variable of the environment for the time of a command."""
+    context.call_on_close(functools.partial(os.environ.__setitem__, name, os.environ.get(name, "")))
+    os.environ[name] = value
 
 
 # -- types -----------------------------------------------------------------------------------------

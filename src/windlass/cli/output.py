@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import rich_click as click
 
+from windlass.values.printable import in_json, in_one_line
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -23,9 +25,10 @@ def print_json(value: object) -> None:
     """Print one JSON document: on one line for programs, indented on a terminal."""
     text = msgspec.json.encode(value)
     try:
-        click.echo(msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text)
+        text = msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text
     except RecursionError:  # a payload that is nested too deep to be indented
-        click.echo(text)
+        pass
+    click.echo(in_json(text.decode()))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Row], if_empty: str) -> None:
@@ -67,7 +70,7 @@ def printable(value: object) -> str:
     """Escape control characters, so that a value cannot move the cursor or change a colour. None becomes `-`."""
     if value is None:
         return "-"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(value))
+    return in_one_line(str(value))
 
 
 def first_line(text: str | None, most: int = 100) -> str | None:

@@ -9,6 +9,7 @@ from windlass.cli.connect import with_server
 from windlass.cli.job_list import STATES
 from windlass.cli.options import json_option, option_of, yes_option
 from windlass.cli.output import plural, print_json
+from windlass.cli.queue_names import check_in_use
 from windlass.values.job import State
 
 PURGEABLE = [state for state in STATES if state != State.RUNNING]
@@ -41,6 +42,7 @@ def purge(app: Windlass, queue: str, state: str | None, yes: bool, as_json: bool
 
 def purge_jobs(app: Windlass, queue: str, state: State | None, yes: bool, as_json: bool) -> None:
     """Delete the jobs of one state, or all jobs; ask first, unless `yes`."""
+    check_in_use(app, [queue])
     if not yes:
         counts = app.queue(queue).counts()
         amount = getattr(counts, state) if state else counts.waiting + counts.running + counts.dead + counts.broken

@@ -8,6 +8,7 @@ from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option
 from windlass.cli.output import print_json
+from windlass.cli.queue_names import check_in_use
 
 
 @click.command()
@@ -16,6 +17,7 @@ from windlass.cli.output import print_json
 @with_server
 def resume(app: Windlass, queue: str, as_json: bool) -> None:
     """Resume a paused queue."""
+    check_in_use(app, [queue])
     changed = app.queue(queue).resume()
     if as_json:
         print_json({"queue": queue, "paused": False, "changed": changed})

@@ -11,7 +11,9 @@ from windlass.cli.connect import with_server
 from windlass.cli.exit_codes import NotFound
 from windlass.cli.job_list import payload
 from windlass.cli.options import Command, json_option, option_of, queues_argument, yes_option
-from windlass.cli.output import as_object, format_relative, print_json, print_table
+from windlass.cli.output import as_object, format_relative, print_json, print_table, printable
+from windlass.cli.queue_names import check_in_use, chosen_queues
+from windlass.values.name_patterns import is_pattern
 from windlass.values.schedule import Cron, ScheduleRecord
 
 COLUMNS = ("queue", "name", "when", "state", "next", "last", "fired", "dropped", "missed")
@@ -42,11 +44,12 @@ def schedules() -> None:
 @with_server
 def list_(app: Windlass, queues: tuple[str, ...], with_data: bool, as_json: bool) -> None:
     """List the schedules of all queues, or of the queues that you name."""
-    found = [record for queue in queues or app.queues() for record in app.schedules.list(queue)]
+    found = [record for queue in chosen_queues(app, queues) for record in app.schedules.list(queue)]
     if as_json:
         print_json([_facts(record, with_data) for record in found])
     else:
         print_table(COLUMNS, [_row(record) for record in found], "No queue has a schedule.")
+    check_in_use(app, [name for name in queues if not is_pattern(name)])
 
 
 @schedules.command()
@@ -56,7 +59,7 @@ def list_(app: Windlass, queues: tuple[str, ...], with_data: bool, as_json: bool
 def pause(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Pause a schedule: it enqueues no job until it is resumed."""
     _check(app, queue, name)
-    changed = app.schedules.pause(name, queue)
+    changed = app.schedules.pause(queue, name)
     if as_json:
         print_json({"queue": queue, "name": name, "paused": True, "changed": changed})
     else:
@@ -70,7 +73,7 @@ def pause(app: Windlass, queue: str, name: str, as_json: bool) -> None:
 def resume(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Resume a schedule: it enqueues its next job at its next time from now."""
     _check(app, queue, name)
-    changed = app.schedules.resume(name, queue)
+    changed = app.schedules.resume(queue, name)
     if as_json:
         print_json({"queue": queue, "name": name, "paused": False, "changed": changed})
     else:
@@ -83,13 +86,13 @@ def resume(app: Windlass, queue: str, name: str, as_json: bool) -> None:
 @with_server
 def run(app: Windlass, queue: str, name: str, as_json: bool) -> None:
     """Enqueue the job of a schedule now, even if the schedule is paused."""
-    receipt = app.schedules.run_now(name, queue)
+    receipt = app.schedules.run_now(queue, name)
     if receipt is None:
         raise _missing(queue, name)
     if as_json:
         print_json({"queue": queue, **as_object(receipt)})
     else:
-        click.echo(f"{queue}/{receipt.id}: {receipt.status}")
+        click.echo(printable(f"{queue}/{receipt.id}: {receipt.status}"))
 
 
 @schedules.command()
@@ -105,7 +108,7 @@ def delete(app: Windlass, queue: str, name: str, yes: bool, as_json: bool) -> No
     _check(app, queue, name)
     if not yes:
         click.confirm(f"Delete schedule {name} of queue {queue}?", abort=True, err=True)
-    app.schedules.delete(name, queue)
+    app.schedules.delete(queue, name)
     if as_json:
         print_json({"queue": queue, "name": name, "deleted": True})
     else:
@@ -113,7 +116,7 @@ def delete(app: Windlass, queue: str, name: str, yes: bool, as_json: bool) -> No
 
 
 def _check(app: Windlass, queue: str, name: str) -> None:
-    if app.schedules.get(name, queue) is None:
+    if app.schedules.get(queue, name) is None:
         raise _missing(queue, name)
 
 

@@ -14,6 +14,7 @@ from windlass.app import Windlass
 from windlass.cli.connect import with_server
 from windlass.cli.options import json_option, option_of, queues_argument
 from windlass.cli.output import as_object, make_table, plural, print_json, print_table, printable
+from windlass.cli.queue_names import check_in_use, chosen_queues
 from windlass.errors import AccessDenied, KeyConflict, UnsupportedByLayout
 from windlass.values.worker_record import WorkerRecord
 
@@ -31,8 +32,9 @@ UNKNOWN_TASK = re.compile("a worker did not know the task (.*); the job waits fo
 def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -> None:
     """Show the job counts and the problems of each queue.
 
-    Shows all queues, or the queues that you name. Below the table it lists problems: paused queues, queues with jobs
-    and no worker, jobs of a task that no worker knows.
+    Shows all queues, or the queues that you name; a name may be a pattern. Below the table it lists problems: paused
+    queues, queues with jobs and no worker, jobs of a task that no worker knows. Exits with 3 if a queue that you name
+    is not in use.
 
     A blocked job waits because a job with the same id is running. A broken job never ran, because no worker can decode
     its payload: `windlass dead list --broken QUEUE` says why.
@@ -45,8 +47,10 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
     Examples:
       windlass status
       windlass status emails media --watch
+      windlass status 'mail-*'
       windlass status --json | jq '.queues[] | select(.dead > 0)'
     """
+    queues = tuple(chosen_queues(app, queues)) if queues else ()
     if not watch:
         found = survey(app, queues)
         if as_json:
@@ -54,9 +58,12 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
                 queue |= {} if queue["error"] else _tags(app, queue["queue"])
             print_json(found)
         else:
+            if found["namespace"]:
+                click.echo(f"namespace {found['namespace']}")
             print_table(COLUMNS, _rows(found), "No queue is in use.")
             for problem in _all_problems(found):
                 click.echo(problem)
+        check_in_use(app, queues)
         return
     try:
         if as_json or not sys.stdout.isatty():
@@ -75,7 +82,12 @@ def survey(app: Windlass, names: tuple[str, ...] = ()) -> dict[str, Any]:
     except AccessDenied:  # a user with rights on one queue only
         workers = None
     found = [_survey_queue(app, name, workers) for name in names or app.queues()]
-    return {"time": time(), "workers": None if workers is None else len(workers), "queues": found}
+    return {
+        "time": time(),
+        "namespace": app.namespace or None,
+        "workers": None if workers is None else len(workers),
+        "queues": found,
+    }
 
 
 def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) -> dict[str, Any]:
@@ -99,11 +111,13 @@ def _survey_queue(app: Windlass, name: str, workers: list[WorkerRecord] | None) 
 
 
 def _tags(app: Windlass, name: str) -> dict[str, Any]:
-    """How many waiting and running jobs have each tag; nothing where a layout has no tags."""
+    """How many waiting and running jobs have each tag, or why that is not known. Nothing where a layout has no tags."""
     try:
         tags = app.queue(name).tags()
     except UnsupportedByLayout:
         return {}
+    except KeyConflict as error:
+        return {"error": str(error)}
     return {"tags": tags.jobs, "tags_complete": tags.complete}
 
 
@@ -136,11 +150,11 @@ def _problems(queue: dict[str, Any]) -> Iterator[str]:
         wait, whose = ("waits", "its") if queue["parked"] == 1 else ("wait", "their")
         yield f"{plural(queue['parked'], 'job')} {wait} for a worker that knows {whose} task{named}"
     for each in queue["suspended"]:
-        yield f"worker {each['worker']} takes no jobs from this queue: {each['reason']}"
+        yield f"worker {each['worker']} only tries one job at a time: {each['reason']}"
     if queue["broken"] >= queue["max_broken"]:
         yield (
             f"{plural(queue['broken'], 'job')} cannot be decoded, and the queue keeps no more (max_broken): a worker "
-            f"that finds another one stops taking jobs; see `windlass dead list --broken {queue['queue']}`"
+            f"that finds another one only tries one job at a time; see `windlass dead list --broken {queue['queue']}`"
         )
     if queue["dropped"]:
         yield f"{plural(queue['dropped'], 'dead job')} deleted, the oldest first: the queue keeps at most max_dead"

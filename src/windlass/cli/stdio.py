@@ -14,7 +14,7 @@ import rich_click as click
 from windlass.app import Windlass
 from windlass.cli.connect import RETRY_FOR_S
 from windlass.cli.exit_codes import exit_code
-from windlass.cli.options import duration, option_of, url_option
+from windlass.cli.options import duration, namespace_option, option_of, url_option
 from windlass.errors import WindlassError
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def _tick(given: str) -> float | None:
     help="Interval of the checks for lost workers and jobs. With off, only a tick message starts a check.",
 )
 @url_option
-def stdio(layout: str, tick: float | None, url: str | None) -> None:
+@namespace_option
+def stdio(layout: str, tick: float | None, url: str | None, namespace: str | None) -> None:
     """Connect programs of any language, by JSON lines on a pipe.
 
     The service reads one message per line: add_job, worker_idle, job_accepted, worker_progress, worker_busy,
@@ -74,7 +75,7 @@ def stdio(layout: str, tick: float | None, url: str | None) -> None:
     from windlass.stdio.logs import set_up_logs
 
     set_up_logs()
-    with Windlass(url, retry_for=MESSAGE_RETRY_FOR_S) as app:
+    with Windlass(url, namespace=namespace, retry_for=MESSAGE_RETRY_FOR_S) as app:
         sys.exit(asyncio.run(_serve(app, layout, tick)))
 
 

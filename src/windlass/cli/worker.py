@@ -21,7 +21,7 @@ _option = option_of("worker")
 
 
 def _queue(given: str) -> tuple[str, int]:
-    """A name and a weight, from `emails` or `emails=3`."""
+    """A name or a pattern, and a weight, from `emails`, `emails=3` or `mail-*`."""
     name, _, weight = given.partition("=")
     try:
         return name, check_whole(int(weight) if weight.isdecimal() else weight or 1, "weight", 1, 1000)
@@ -39,18 +39,23 @@ def _concurrency(given: object) -> int | None:
     return int(text)
 
 
+_OF_THE_APP = {
+    "--url": 'it uses the server of its app, from Windlass("redis://…") or WINDLASS_URL',
+    "--namespace": 'it uses the namespace of its app, from Windlass(namespace="…") or WINDLASS_NAMESPACE',
+}
+
+
 class _WorkerCommand(click.RichCommand):
-    """Explains why there is no `--url`, which all other commands have."""
+    """Explains why there is no `--url` and no `--namespace`, which all other commands have."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name != "--url":
+            if error.option_name not in _OF_THE_APP:
                 raise
             raise click.UsageError(
-                'worker has no --url: it uses the server of its app, from Windlass("redis://…") or WINDLASS_URL',
-                ctx,
+                f"worker has no {error.option_name}: {_OF_THE_APP[error.option_name]}", ctx
             ) from None
 
 
@@ -63,7 +68,8 @@ class _WorkerCommand(click.RichCommand):
     type=_queue,
     metavar="NAME[=WEIGHT]",
     multiple=True,
-    help="Work on this queue only. May be repeated. By default, all queues of the app.",
+    help="Work on this queue only, or on the app's queues of a pattern, such as 'mail-*'. May be repeated. By default, "
+    "all queues of the app.",
 )
 @_option(
     "--concurrency",
@@ -148,7 +154,13 @@ class _WorkerCommand(click.RichCommand):
 @_option("--log-jobs", is_flag=True, help="Log each finished job and its duration.")
 @layout_option
 @_option("--log-arguments", is_flag=True, help="Log the payloads of jobs, with all arguments.")
-@_option("--watch", is_flag=True, help="Restart the processes when a file of the program changes.")
+@_option(
+    "--watch",
+    is_flag=True,
+    help="Restart the processes when a file of the program changes. Needs the package watchfiles.",
+)
+@_option("--full-tracebacks", is_flag=True, help="Show frames of Windlass in the tracebacks of jobs, too.")
+@_option("--raw-output", is_flag=True, help="Pass on what jobs print unchanged, with control characters.")
 @_option(
     "--allow-unsafe",
     is_flag=True,
@@ -170,16 +182,18 @@ def worker(
     log_level: str,
     log_jobs: bool,
     log_arguments: bool,
+    full_tracebacks: bool,
+    raw_output: bool,
     watch: bool,
     allow_unsafe: bool,
 ) -> None:
     """Run the jobs of an app.
 
-    The worker serves all queues for which the app has a task or a handler; --queue selects some of them. While all
-    queues have jobs, each queue gets a share of the work according to its weight.
+    The worker serves all queues for which the app has a task, a handler or a schedule; --queue selects some of them.
+    While all queues have jobs, each queue gets a share of the work according to its weight.
 
-    On Ctrl-C or SIGTERM, the worker takes no new jobs and finishes the running jobs. On a second signal, it returns
-    the running jobs to their queues. On a third signal, it exits at once. No job is lost in any case: other workers
+    On Ctrl-C or SIGTERM, the worker takes no new jobs and finishes the running jobs. On a second signal, it releases
+    the running jobs. On a third signal, it exits at once. No job is lost in any case: other workers
     take over the jobs of a killed worker.
 
     \b
@@ -213,6 +227,8 @@ def worker(
         log_arguments=log_arguments,
         log_jobs=log_jobs,
         allow_unsafe=allow_unsafe,
+        raw_output=raw_output,
+        full_tracebacks=full_tracebacks,
     )
     set_up_logs(settings.log_format, settings.log_level)
     sys.exit(run_worker(target, settings))

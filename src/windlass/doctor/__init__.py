@@ -21,9 +21,9 @@ from windlass.transport.session import Session
 __all__ = ["SEVERITY", "Facts", "Finding", "Level", "can_read_queues", "dangers", "examine"]
 
 
-def examine(session: Session) -> Flow[list[Finding]]:
+def examine(session: Session, namespace: str = "") -> Flow[list[Finding]]:
     """Run all checks on every server. Each finding names its server."""
-    seen = yield from session.examine(partial(look, session.endpoint))
+    seen = yield from session.examine(partial(look, session.endpoint, namespace))
     found: list[Finding] = []
     for address, facts in seen.items():
         if facts is None:
@@ -34,9 +34,9 @@ def examine(session: Session) -> Flow[list[Finding]]:
     return found
 
 
-def can_read_queues(session: Session) -> Flow[bool]:
+def can_read_queues(session: Session, namespace: str = "") -> Flow[bool]:
     """Whether this user may list the queues and count their jobs, on every server that can be reached."""
-    seen = yield from session.examine(may_read_queues)
+    seen = yield from session.examine(partial(may_read_queues, namespace))
     return False not in seen.values()
 
 

@@ -278,7 +278,8 @@ def rights(facts: Facts) -> Iterator[Finding]:
         names = ", ".join(sorted({_command(line) for line in facts.denied}))
         yield warning(
             "rights",
-            f"the user {facts.user!r} lacks permissions of a worker: it may not run {names}, or not on windlass:*",
+            f"the user {facts.user!r} lacks permissions of a worker: it may not run {names}, "
+            f"or not on {facts.own_keys}",
             "for a worker, grant the rules in docs/acl/worker.acl; a producer or reader needs fewer",
         )
     else:

@@ -44,30 +44,36 @@ RULES = {
     _SLOTS: "+cluster|slots",
 }
 
-# The commands of a worker with the native layout, with a key or channel as it uses them; see docs/acl/worker.acl.
-_KEY = keys.queue_key("doctor", "data")
 _ON_KEYS = (
     "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HSET", "LLEN",
     "PERSIST", "PEXPIRE", "PTTL", "RPOP", "SET", "TYPE", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZMSCORE", "ZPOPMIN",
     "ZRANGE", "ZREM", "ZREMRANGEBYSCORE", "ZSCAN", "ZSCORE",
 )  # fmt: skip
-NEEDED = (
-    *(f"{command} {_KEY}" for command in _ON_KEYS),
-    "CLIENT SETNAME windlass",
-    "INFO",
-    "SCAN 0",
-    "SCRIPT EXISTS x",
-    "SCRIPT LOAD x",
-    f"EVALSHA x 1 {_KEY}",
-    "TIME",
-    "WAIT 0 1",
-    "WAITAOF 0 0 1",
-    f"SUBSCRIBE {keys.wake_channel('doctor')}",
-    f"PUBLISH {keys.wake_channel('doctor')} x",
-)
 
-# The commands that list the queues and count their jobs.
-READ_QUEUES = ("SCAN 0", f"ZCOUNT {_KEY} 0 0", f"HMGET {_KEY} x", f"ZRANGE {_KEY} 0 0", f"TYPE {_KEY}")
+
+def needed(namespace: str = "") -> tuple[str, ...]:
+    """The commands of a worker with the native layout, with a key or channel of its own; see docs/acl/worker.acl."""
+    key, channel = keys.queue_key("doctor", "data", namespace), keys.wake_channel("doctor", namespace)
+    return (
+        *(f"{command} {key}" for command in _ON_KEYS),
+        "CLIENT SETNAME windlass",
+        "INFO",
+        "SCAN 0",
+        "SCRIPT EXISTS x",
+        "SCRIPT LOAD x",
+        f"EVALSHA x 1 {key}",
+        "TIME",
+        "WAIT 0 1",
+        "WAITAOF 0 0 1",
+        f"SUBSCRIBE {channel}",
+        f"PUBLISH {channel} x",
+    )
+
+
+def _read_queues(namespace: str) -> tuple[str, ...]:
+    """The commands that list the queues and count their jobs."""
+    key = keys.queue_key("doctor", "data", namespace)
+    return ("SCAN 0", f"ZCOUNT {key} 0 0", f"HMGET {key} x", f"ZRANGE {key} 0 0", f"TYPE {key}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class Facts:
     slow: Sequence[Slow] | None = None
     cluster: Mapping[str, str] | None = None
     replicas_of_slots: int | None = None  # the fewest replicas that a slot of this primary has
+    own_keys: str = f"{keys.prefix()}*"
     embedded: bool = False
     free: float | None = None  # the free fraction of the disk with its data
     unseen: Mapping[str, str] = field(default_factory=dict)
@@ -118,10 +125,11 @@ class Facts:
         return None if self.config is None else self.config.get(name, "")
 
 
-def look(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
+def look(endpoint: Endpoint, namespace: str, address: Address, wire: Wire) -> Flow[Facts]:
     """Read all facts about a server."""
+    wanted = needed(namespace)
     info = yield from _ask(wire, "INFO")
-    rights = yield from _rights(wire, [*RULES, *NEEDED])
+    rights = yield from _rights(wire, [*RULES, *wanted])
     unseen = {} if isinstance(info, dict) else {"INFO": "+info"}
     unseen |= {line: RULES[line] for line in RULES if rights is not None and not rights.get(line)}
 
@@ -150,13 +158,14 @@ def look(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts]:
         info=info if isinstance(info, dict) else {},
         config=config,
         user=user.decode(errors="replace") if user else endpoint.username or "default",
-        denied=None if rights is None else [line for line in NEEDED if rights[line] is False],
+        denied=None if rights is None else [line for line in wanted if rights[line] is False],
         ahead=None if clock is None else _ahead(int(clock[0]) + int(clock[1]) / 1e6, before, after),
         pings=sorted(pings),
         calls=sorted(calls),
         slow=None if slow is None else _slow(slow),
         cluster=_fields(cluster) if cluster else None,
         replicas_of_slots=None if slots is None else _replicas(slots, address),
+        own_keys=f"{keys.prefix(namespace)}*",
         embedded=embedded,
         free=_free(config) if embedded and config else None,
         unseen=unseen,
@@ -173,9 +182,9 @@ def read_briefly(endpoint: Endpoint, address: Address, wire: Wire) -> Flow[Facts
     return Facts(str(address), info, _pairs(settings), embedded=endpoint.kind == "embedded")
 
 
-def may_read_queues(address: Address, wire: Wire) -> Flow[bool]:
+def may_read_queues(namespace: str, address: Address, wire: Wire) -> Flow[bool]:
     """Whether the user may list the queues and count their jobs."""
-    rights = yield from _rights(wire, READ_QUEUES)
+    rights = yield from _rights(wire, _read_queues(namespace))
     return rights is not None and all(rights.values())
 
 

@@ -56,6 +56,10 @@ class Dispatcher(Protocol):
         """A worker has finished its job. False if the job no longer belongs to it."""
         ...
 
+    async def find_queues(self) -> list[str]:
+        """Queues that may have lost jobs or workers, though no message of this service names them."""
+        ...
+
     async def tick(self, queue: str) -> int:
         """Queue lost jobs again. Returns their number."""
         ...

@@ -7,6 +7,7 @@ import logging
 import msgspec
 
 from windlass.stdio.messages import iso
+from windlass.values.printable import in_json
 from windlass.worker.output import STDERR
 
 
@@ -18,7 +19,7 @@ class LineFormatter(logging.Formatter):
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
         line = {"log_level": record.levelname.lower(), "created_at": iso(record.created * 1000), "log_message": text}
-        return msgspec.json.encode(line).decode()
+        return in_json(msgspec.json.encode(line).decode())
 
 
 def set_up_logs() -> None:

@@ -101,7 +101,7 @@ class NativeDispatcher:
         settled = [guard.record_undecodable(each) if isinstance(each, Broken) else each for each in undecodable]
         turn = await self._perform(layout.turn(settled))
         if guard.record_broken_limit() if turn.broken_over_limit else guard.suspend_if_too_many():
-            log.error("Queue %s suspended: %s. Check this service's keys", layout.queue, guard.reason)
+            log.error("Queue %s suspended: %s. %s", layout.queue, guard.reason, guard.remedy)
 
     async def accept(self, queue: str, worker: str, ago: int, uuid: str, started_at: str) -> bool:
         return await self.busy(queue, worker, ago, uuid, 0.0)
@@ -129,6 +129,9 @@ class NativeDispatcher:
             return False
         self._pending.pop((queue, uuid), None)
         return await self._queue(queue).acomplete(_lease(record))
+
+    async def find_queues(self) -> list[str]:
+        return []  # whoever next leases from a native queue takes its lost jobs back
 
     async def tick(self, queue: str) -> int:
         back = 0

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TypeVar, cast
 
 from windlass.app import Windlass
+from windlass.errors import InvalidName
 from windlass.stdio.dispatcher import Assignment
 from windlass.stdio.messages import JobList, KnownWorker, ListKind, QueuedJob, RunningJob, WorkerList, iso
-from windlass.storage.compat.processor import ProcessorLayout
+from windlass.storage.compat.processor import ANY_QUEUE, ProcessorLayout, unfinished_queue
 from windlass.storage.port import Call
 from windlass.values.ids import random_id
 from windlass.values.job import Status
@@ -49,6 +50,16 @@ class ProcessorDispatcher:
 
     async def finish(self, queue: str, worker: str, ago: int, uuid: str, finished_at: str, payload: bytes) -> bool:
         return await self._perform(self.layout(queue).finish(worker, ago, uuid, finished_at, payload, self._name))
+
+    async def find_queues(self) -> list[str]:
+        keys = await self._app._flows.arun(lambda session: session.scan(ANY_QUEUE))
+        return sorted({name for key in keys if (name := unfinished_queue(key)) and self._is_valid(name)})
+
+    def _is_valid(self, queue: str) -> bool:
+        try:
+            return bool(self.layout(queue))
+        except InvalidName:
+            return False
 
     async def tick(self, queue: str) -> int:
         return (await self._app.queue(queue, layout="processor").aclean()).recovered

@@ -46,6 +46,7 @@ from windlass.transport.subscription import follow
 
 log = logging.getLogger("windlass.stdio")
 QUEUE_TIMEOUT_S = 60.0  # after which the service stops serving a queue that no message names
+FIND_QUEUES_EVERY_S = 45.0  # less than that, so that a queue it has found is served until its jobs are done
 
 
 class Wake(Struct, frozen=True):
@@ -101,6 +102,8 @@ class Service:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._announced: set[Wake | OwnTick] = set()  # already in the queue of events
         self._helpers: dict[str, asyncio.Task[None]] = {}
+        self._search: asyncio.Task[None] | None = None
+        self._searched_at = 0  # ms
         self._queues: dict[str, int] = {}  # queue → when a message last named it, ms
         self._idle: defaultdict[str, dict[str, int]] = defaultdict(dict)  # queue → worker → when it reported so, ms
         self._heard: dict[tuple[str, str], int] = {}  # queue and worker → time of its last message, ms
@@ -127,8 +130,9 @@ class Service:
             await self._log_errors(self._forget_workers())
             raise
         finally:
-            for helper in self._helpers.values():
-                helper.cancel()
+            for helper in (*self._helpers.values(), self._search):
+                if helper:
+                    helper.cancel()
         await self._log_errors(self._forget_workers())
 
     async def _forget_workers(self) -> None:
@@ -250,12 +254,22 @@ class Service:
 
     # -- timers ----------------------------------------------------------------------------------
 
+    async def _find_queues(self) -> None:
+        """Tick the queues that were served by a service that died, and that no message names here."""
+        for queue in await self._dispatcher.find_queues():
+            self._queues[queue] = _now()
+        self._put_once(OwnTick())
+
     async def _tick(self) -> None:
+        if _age(self._searched_at) > FIND_QUEUES_EVERY_S:
+            self._searched_at = _now()
+            self._search = asyncio.create_task(self._log_errors(self._find_queues()))
         for queue in sorted(self._queues):
             try:
                 back = await self._dispatcher.tick(queue)
             except KeyConflict as error:  # one damaged queue must not stop the others
                 log.error("%s", error)
+                del self._queues[queue]  # until a message names it, or it is found again
                 continue
             if back:
                 log.info("queue %s: lost jobs queued again: %d", queue, back)

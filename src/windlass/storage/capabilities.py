@@ -9,7 +9,7 @@ from windlass.storage.port import Layout
 CAPABILITIES: dict[str, frozenset[C]] = {
     "native": frozenset(C),
     "worqr": frozenset({C.BYTES, C.ORDER, C.FRONT, C.CANCEL, C.CANCEL_RUNNING}),
-    "workqueue": frozenset({C.BYTES, C.ORDER, C.IDS, C.CANCEL}),
+    "workqueue": frozenset({C.BYTES, C.ORDER, C.IDS, C.CANCEL, C.PIPELINE}),
     "queasy": frozenset({C.IDS, C.UPDATE, C.SINGLETON, C.RUN_TIME, C.LIMITS, C.CANCEL, C.FAILURE_HANDLERS, C.CLUSTER}),
     "hworker": frozenset({C.ORDER, C.FRONT, C.DEAD, C.BROKEN}),
     "processor": frozenset({C.ORDER, C.FRONT, C.IDS, C.PRIORITY, C.CANCEL, C.PROGRESS}),

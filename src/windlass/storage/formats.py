@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from windlass.values.defaults import MAX_SNOOZES
 from windlass.values.ending import Mark
 from windlass.values.job import EXPIRES, FAILURE_JOB, LIMITED, NO_EXTRAS, PLAIN, SUSPECT, Change, Extras, Limits
 
@@ -93,6 +94,7 @@ class ChangeFlag(IntEnum):
     MUST_EXIST = 1024
     LIMITS_GIVEN = 2048
     REPLACE_EXTRAS = 4096  # the job's extras are those of this enqueue; else only the given ones change
+    KEEP_EXTRAS = 8192  # the extras of this enqueue are for a new job only
 
 
 class RunAtMode(IntEnum):
@@ -144,9 +146,10 @@ PRIORITY_STEP = 2**49  # a ready score is priority * PRIORITY_STEP + sequence: e
 PARK_MS = 300_000  # until a parked job is tried again, if no worker asks for its task before
 CALLER_TTL_MS = 600_000  # a queue remembers the last answer to a silent caller: callers retry for half of this at most
 SOURCE_TTL_MS = 86_400_000  # the same for another queue's outbox: all its workers may be away for that long
-# How long a mark is kept. A producer may enqueue a whole night's jobs before it asks for the first; and a purge or an
-# outage makes fewer marks of 100 bytes than the queue had jobs.
+# How long a mark is kept: a producer may enqueue a whole night's jobs before it asks for the first.
 MARK_TTL_MS = 86_400_000
+MAX_MARKS = 100_000  # that a queue keeps, of about 100 bytes each
+MARK_CODES = 8  # a mark's score is (when it expires, in ms) * MARK_CODES + its number: exact in a double
 # The times of a waiter, from the shortest to the longest.
 MAX_POLL_MS = 15_000  # A waiter polls at least this often, however many there are: the others may have died.
 SOON_MS = MAX_POLL_MS + 500  # A job that is due sooner wakes a waiter. The 500 ms are for the round trip of a poll.
@@ -175,6 +178,8 @@ _NATIVE_NUMBERS = {
     "PARK_MS": PARK_MS,
     "SOURCE_TTL_MS": SOURCE_TTL_MS,
     "MARK_TTL_MS": MARK_TTL_MS,
+    "MAX_MARKS": MAX_MARKS,
+    "MARK_CODES": MARK_CODES,
     "SOON_MS": SOON_MS,
     "REGISTERED_MS": REGISTERED_MS,
     "RENEW_BELOW_MS": RENEW_BELOW_MS,
@@ -215,6 +220,7 @@ def _flags(change: Change) -> int:
         | change.must_exist * ChangeFlag.MUST_EXIST
         | change.limits_given * ChangeFlag.LIMITS_GIVEN
         | change.replace_extras * ChangeFlag.REPLACE_EXTRAS
+        | change.keep_extras * ChangeFlag.KEEP_EXTRAS
     )
 
 
@@ -240,8 +246,9 @@ def unpack_change(record: bytes) -> tuple[int, float | None, Limits, Extras, int
     """Read a stored CHANGE record: priority, run time in seconds, limits, extras, and the length of the record."""
     priority, when, ms, max_failures, max_stalls, min_backoff, max_backoff, _, length = CHANGE.unpack_from(record)
     end = CHANGE.size + length
-    limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
-    return priority, ms / 1000 if when else None, limits, _read_extras(record[CHANGE.size : end]), end
+    extras = _read_extras(record[CHANGE.size : end])
+    limits = _limits_of(extras, max_failures, max_stalls, min_backoff, max_backoff)
+    return priority, ms / 1000 if when else None, limits, extras, end
 
 
 def pack_when(when: tuple[str, int] | None) -> tuple[int, int]:
@@ -263,9 +270,14 @@ def read_meta(record: bytes | None) -> JobMeta:
     _, marks, priority, max_failures, max_stalls, failures, stalls, min_backoff, max_backoff, _, extras = (
         META.unpack_from(record)
     )
-    limits = Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000)
     more = _read_extras(record[META.size :]) if extras else NO_EXTRAS
+    limits = _limits_of(more, max_failures, max_stalls, min_backoff, max_backoff)
     return JobMeta(marks, priority, failures, stalls, limits, more)
+
+
+def _limits_of(extras: Extras, max_failures: int, max_stalls: int, min_backoff: int, max_backoff: int) -> Limits:
+    max_snoozes = MAX_SNOOZES if extras.max_snoozes is None else extras.max_snoozes
+    return Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000, max_snoozes)
 
 
 def meta_length(text: bytes, at: int = 0) -> int | None:
@@ -315,5 +327,4 @@ SHARED_CONSTANTS = _constants(
     (ChangeFlag, RunAtMode),
     {**_SHARED_NUMBERS, "PLAIN_FLAGS": _flags(IMPLIED)},
 )
-CONSTANTS = SHARED_CONSTANTS | _constants(RECORDS, (CoreMark, Reason), _NATIVE_NUMBERS)
-CONSTANTS |= {mark.name: f"'{mark.value}'" for mark in Mark}
+CONSTANTS = SHARED_CONSTANTS | _constants(RECORDS, (CoreMark, Reason, Mark), _NATIVE_NUMBERS)

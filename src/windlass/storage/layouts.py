@@ -22,14 +22,28 @@ _CLASSES = {
 
 
 def make_layout(
-    name: str, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
+    name: str,
+    queue: str,
+    *,
+    max_dead: int = MAX_DEAD,
+    max_broken: int = MAX_BROKEN,
+    namespace: str = "",
+    seal: Seal = UNSEALED,
 ) -> Layout:
-    """Create the layout with this name for a queue. Only native payloads can be sealed: other systems know no seals."""
+    """Create the layout with this name for a queue.
+
+    Only native queues have namespaces and sealed payloads: other systems know neither.
+    """
     check_layout(name)
     if name == "native":
         from windlass.storage.native.sealed_layout import SealedLayout
 
-        return SealedLayout(queue, max_dead=max_dead, max_broken=max_broken, seal=seal)
+        return SealedLayout(queue, max_dead=max_dead, max_broken=max_broken, namespace=namespace, seal=seal)
+    if namespace:
+        raise UnsupportedByLayout(
+            f"queue {queue!r} has layout {name!r}, whose peers know no namespaces. Use a native queue, or an app "
+            f"without the namespace {namespace!r} for this queue (Windlass(namespace=…) or WINDLASS_NAMESPACE)"
+        )
     if seal.is_on:
         raise UnsupportedByLayout(
             f"queue {queue!r} has layout {name!r}, whose peers cannot read signed or encrypted jobs. Use a native "

@@ -57,6 +57,7 @@ class Call(Redacted, Generic[T], frozen=True):
     undo: Callable[[T], Call[Any] | None] | None = None
     operation: tuple[str, int] | None = None  # caller and number, if they are not those of the connection
     when_repeated: tuple[Argument, ...] = ()  # appended to the arguments of every try but the first
+    when_in_order: tuple[Argument, ...] = ()  # appended if no earlier request of the caller may still arrive
     meanwhile: Callable[[], object] | None = None  # runs at each try while the server executes the script
 
 
@@ -82,9 +83,11 @@ class Capability(StrEnum):
     RESULTS = "results and events"
     TAGS = "tags"
     EXPIRES = "expiring jobs"
+    MAX_SNOOZES = "counting snoozes"
     HAND_OVER = "jobs handed over on completion"
     SCHEDULES = "schedules"
     PAUSE = "pausing"
+    PIPELINE = "adding a job with the commands of a program's own pipeline"
     CLUSTER = "Redis Cluster"
 
 
@@ -99,7 +102,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     """What a turn leases: up to `want` jobs, for `seconds`, to `holder`. The default leases nothing.
 
     `waiter` is registered to be woken if there is no job. With `only_if_registered`, nothing is leased to a holder that
-    the server does not know (any more).
+    the server does not know (any more). Parked jobs of the tasks `claims` are leased first.
     """
 
     want: int = 0
@@ -107,6 +110,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     holder: str | None = None
     waiter: str | None = None
     only_if_registered: bool = False
+    claims: tuple[str, ...] = ()
 
 
 NO_LEASES = LeaseRequest()
@@ -122,7 +126,8 @@ class Turn(Struct, frozen=True):
     they must not run, and are settled as they are. `broken_over_limit` counts the broken jobs that were released
     because the queue already has `max_broken`. `dropped` counts the oldest dead jobs that were dropped because there
     were more than `max_dead`. `expired` has the ids of the jobs that were dropped because they expired before their
-    first attempt.
+    first attempt. `more`: the turn stopped at one of its limits, so the next one may find jobs at once. `claimed_all`:
+    no parked job of the claimed tasks is left. `parked` counts the parked jobs when the turn began.
     """
 
     settled: tuple[bool, ...]
@@ -137,6 +142,9 @@ class Turn(Struct, frozen=True):
     broken_over_limit: int = 0
     dropped: int = 0
     expired: tuple[str, ...] = ()
+    more: bool = False
+    claimed_all: bool = False
+    parked: int = 0
 
 
 class Beat(Struct, frozen=True):
@@ -251,6 +259,10 @@ class Layout(Protocol):
         """Put jobs on the queue."""
         ...
 
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        """The plain commands that add a job, for a pipeline that a program sends itself."""
+        ...
+
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
         """Settle outcomes, sweep, promote and lease in one step."""
         ...
@@ -362,6 +374,11 @@ class Layout(Protocol):
 
     def wake_channel(self, waiter: str) -> str:
         """The channel on which an idle waiter is woken."""
+        ...
+
+    @property
+    def parked_channel(self) -> str | None:
+        """The channel with the tasks of jobs that workers park, if the layout parks jobs."""
         ...
 
     def cancel_channel(self, holder: str) -> str:

@@ -18,12 +18,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from windlass.errors import InvalidArguments, InvalidTask, Undecodable
+from windlass.tasks.codec import Codec
 from windlass.tasks.context import Job
 from windlass.tasks.signature import UNRESOLVED, Shapes, Signature, allowed_values, in_python, wanted_at
 from windlass.values.options import JobOptions
 from windlass.values.redacted import Redacted
-
-_encode = msgspec.json.Encoder().encode
 
 OPTIONS = frozenset(JobOptions.__annotations__) | {"queue", "keep_result"}  # the options of `task.using`
 
@@ -60,8 +59,10 @@ class Bound(Redacted, frozen=True):
 class Arguments:
     """Encodes and decodes the arguments of one function. `title` names the function in errors."""
 
-    def __init__(self, signature: Signature, title: str) -> None:
+    def __init__(self, signature: Signature, title: str, codec: Codec) -> None:
         self._signature = signature
+        self._codec = codec
+        self._encode = codec.write
         self._title = title
         self._optional = len(signature.required) < len(signature.names)
         self._mutable = {
@@ -70,13 +71,13 @@ class Arguments:
             if isinstance(each.default, list | dict | set | bytearray)
         }
         try:
-            self._shapes: Shapes | None = signature.shapes()
+            self._shapes: Shapes | None = signature.shapes(codec)
         except UNRESOLVED:
             self._shapes = None  # resolved at first use
 
     def _resolve(self) -> Shapes:
         try:
-            self._shapes = self._signature.shapes()
+            self._shapes = self._signature.shapes(self._codec)
         except UNRESOLVED as error:
             raise InvalidTask(
                 f"{self._title}: a type in its signature cannot be resolved ({error}): "
@@ -94,9 +95,9 @@ class Arguments:
         except TypeError:
             raise self._refused(self._mismatch(args, kwargs)) from None
         try:
-            text = _encode(given)
+            text = self._encode(given)
         except Exception:
-            raise self._refused(_unwritable(given)) from None
+            raise self._refused(self._unwritable(given)) from None
         if b"null" in text:
             self._refuse_nan(given)
         try:
@@ -113,6 +114,17 @@ class Arguments:
 
     def _refused(self, why: str) -> InvalidArguments:
         return InvalidArguments(f"{self._title}: {why}")
+
+    def _unwritable(self, given: Struct) -> str:
+        """Say which argument could not be encoded, and why."""
+        for name, value in _passed(given):
+            try:
+                self._encode(value)
+            except RecursionError:
+                return f"argument {name!r} is nested too deeply, or contains itself"
+            except Exception as error:
+                return f"argument {name!r} cannot be written as JSON ({error}): pass plain values"
+        return "the arguments are nested too deeply"
 
     def _mismatch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Why a call does not fit the signature."""
@@ -138,7 +150,7 @@ class Arguments:
     def _refuse_nan(self, given: Struct) -> None:
         """Refuse NaN and infinity: JSON has neither, and they would arrive as null."""
         for name, value in _passed(given):
-            if value is not None and holds_nan(value):
+            if value is not None and holds_nan(value, self._codec):
                 raise self._refused(f"argument {name!r} contains NaN or infinity, which JSON lacks: use None or text")
 
     # -- reading ---------------------------------------------------------------------------------
@@ -250,21 +262,9 @@ def _first(problems: Iterable[str | None]) -> str | None:
     return next((problem for problem in problems if problem is not None), None)
 
 
-def _unwritable(given: Struct) -> str:
-    """Say which argument could not be encoded, and why."""
-    for name, value in _passed(given):
-        try:
-            _encode(value)
-        except RecursionError:
-            return f"argument {name!r} is nested too deeply, or contains itself"
-        except Exception as error:
-            return f"argument {name!r} cannot be written as JSON ({error}): pass plain values"
-    return "the arguments are nested too deeply"
-
-
-def holds_nan(value: Any) -> bool:
+def holds_nan(value: Any, codec: Codec) -> bool:
     """Whether a value contains NaN or infinity."""
-    left = [msgspec.to_builtins(value, enc_hook=lambda _: None)]
+    left = [msgspec.to_builtins(value, enc_hook=lambda part: None if isinstance(part, Raw) else codec.to_plain(part))]
     while left:
         part = left.pop()
         if isinstance(part, float) and not math.isfinite(part):

@@ -40,7 +40,9 @@ class Job:
     Without `services` it has no worker: for tests that call a task's function directly.
     """
 
-    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "hand_overs")
+    __slots__ = ("__weakref__", "_handed_over", "_lease", "_services", "_task", "hand_overs", "raised")
+
+    raised: BaseException | None  # the error that ended the attempt, for the log of this process; else not set
 
     def __init__(self, lease: Lease, task: str | None = None, services: JobServices | None = None) -> None:
         self._lease = lease
@@ -118,7 +120,7 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1."""
+        """The number of this attempt, from 1. Attempts that were snoozed or released do not count."""
         return self._lease.attempt
 
     @property
@@ -130,6 +132,11 @@ class Job:
     def stalls(self) -> int:
         """How many attempts crashed or lost their lease."""
         return self._lease.stalls
+
+    @property
+    def snoozes(self) -> int:
+        """How many attempts have put the job off with `Snooze`."""
+        return self._lease.snoozes
 
     @property
     def priority(self) -> int:

@@ -1,4 +1,4 @@
-"""`Retry` and `Failure`: a task or handler raises or returns one to decide what happens to its job."""
+"""`Retry`, `Snooze` and `Failure`: a task or handler raises or returns one to decide what happens to its job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,21 @@ class Retry(Exception):
 
     def __init__(self, message: str = "", *, delay: Duration | None = None, at: Moment | None = None) -> None:
         self.message = str(message)
-        self.when = _when(delay, at)
+        self.when = None if delay is None and at is None else _when("Retry", delay, at)
+        super().__init__(self.message)
+
+
+class Snooze(Exception):
+    """Raise or return this to put the job off: it runs again after `delay`, or at a time (`at`).
+
+    It is not a failure. After `max_snoozes` of them (1,000), the next one fails the job for good.
+    """
+
+    def __init__(self, message: str = "", *, delay: Duration | None = None, at: Moment | None = None) -> None:
+        if delay is None and at is None:
+            raise InvalidTime('Snooze needs a time: Snooze(delay="5m"), or at=…')
+        self.message = str(message)
+        self.when = _when("Snooze", delay, at)
         super().__init__(self.message)
 
 
@@ -26,10 +40,8 @@ class Failure(Exception):
         super().__init__(self.message)
 
 
-def _when(delay: Duration | None, at: Moment | None) -> tuple[str, int] | None:
-    if delay is None and at is None:
-        return None
+def _when(what: str, delay: Duration | None, at: Moment | None) -> tuple[str, int]:
     try:
         return run_time(at, delay) or ("in", 0)  # an explicit "at once" replaces the backoff
     except InvalidTime as error:
-        raise InvalidTime(f"Retry: {error}".replace("run_at", "at")) from None
+        raise InvalidTime(f"{what}: {error}".replace("run_at", "at")) from None

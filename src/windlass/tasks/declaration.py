@@ -18,7 +18,15 @@ from windlass.storage.port import Capability, Layout
 from windlass.tasks.signature import parameters_of
 from windlass.values.durations import Duration, milliseconds
 from windlass.values.job import Limits
-from windlass.values.options import LIMITS, CommonJobOptions, JobOptions, LimitOptions, check_numbers, new_job
+from windlass.values.options import (
+    LIMITS,
+    CommonJobOptions,
+    JobOptions,
+    LimitOptions,
+    check_max_snoozes,
+    check_numbers,
+    new_job,
+)
 from windlass.values.validation import check_choice, check_known, check_name
 
 P = ParamSpec("P")
@@ -83,6 +91,8 @@ class Declaration(Generic[P, R]):
         self._layout = layout
         if any(name in options for name in LIMITS):
             need(layout, Capability.LIMITS, f"{title} with limits")
+        if "max_snoozes" in options:
+            need(layout, Capability.MAX_SNOOZES, f"{title} with max_snoozes")
         self.function = function
         self.run: Run = choose_run(function, options.get("run"))
         self.timeout = check_timeout(options.get("timeout"), self.run)
@@ -94,6 +104,11 @@ class Declaration(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without the queue."""
         return self.function(*args, **kwargs)
+
+    @property
+    def kinds(self) -> list[Run]:
+        """Where its function and its failure handler run."""
+        return [each.run for each in (self, self.failure_handler) if each is not None]
 
     @property
     def place(self) -> str:
@@ -110,7 +125,8 @@ class Declaration(Generic[P, R]):
         """Declare the function that runs when a job failed for good: `@welcome.on_failure`.
 
         It takes any of `data` (payload), `job` and `error`. It runs as a job of its own, with retries. Options: `run`,
-        `timeout`, `max_failures` (100), `max_stalls`, `min_backoff`, `max_backoff` (1 h). Raises `InvalidTask`.
+        `timeout`, `max_failures` (100), `max_stalls`, `max_snoozes`, `min_backoff`, `max_backoff` (1 h). Raises
+        `InvalidTask`.
         """
         if function is not None:
             return self._add_failure_handler(function, options)
@@ -123,6 +139,8 @@ class Declaration(Generic[P, R]):
                 raise InvalidTask(f"it is declared twice, also as {other}: keep one of them")
             need(self._layout, Capability.FAILURE_HANDLERS, "handle failures")
             check_known(options, FailureOptions)
+            if "max_snoozes" in options:
+                need(self._layout, Capability.MAX_SNOOZES, "max_snoozes")
             wants = _wanted_facts(function)
             run = choose_run(function, options.get("run"))
             timeout = check_timeout(options.get("timeout"), run)
@@ -186,11 +204,14 @@ def read_limits(options: Mapping[str, Any], plain: Limits | None = None) -> Limi
 def given_limits(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `Limits` that these options give."""
     numbers = check_numbers({name: options[name] for name in LIMITS if name in options})
-    return {name: value / 1000 if name.endswith("backoff") else value for name, value in numbers.items()}
+    limits = {name: value / 1000 if name.endswith("backoff") else value for name, value in numbers.items()}
+    if "max_snoozes" in options:
+        limits["max_snoozes"] = check_max_snoozes(options["max_snoozes"])
+    return limits
 
 
 def check_on_exception(given: object) -> OnException:
-    """What happens when a job raises an exception other than Retry and Failure."""
+    """What happens when a job raises an exception other than Retry, Snooze and Failure."""
     return cast(OnException, check_choice(given, "on_exception", _CONTROLS))
 
 

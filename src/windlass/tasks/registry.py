@@ -25,6 +25,9 @@ class _TaskLike(_HandlerLike, Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def short_name(self) -> str: ...
+
 
 T = TypeVar("T", bound=_TaskLike)
 H = TypeVar("H", bound=_HandlerLike)
@@ -36,6 +39,7 @@ class Registry(Generic[T, H]):
     def __init__(self) -> None:
         self._tasks: dict[str, T] = {}
         self._handlers: dict[str, H] = {}
+        self._short: dict[str, T | None] = {}  # None if several tasks share the short name
         self.tasks: Mapping[str, T] = MappingProxyType(self._tasks)
         self.handlers: Mapping[str, H] = MappingProxyType(self._handlers)
 
@@ -51,6 +55,15 @@ class Registry(Generic[T, H]):
                 "handler: choose another queue"
             )
         self._tasks[task.name] = task
+        self._short[task.short_name] = None if task.short_name in self._short else task
+
+    def find_task(self, name: str) -> T | None:
+        """The task with this name, or the only one with this short name."""
+        return self._tasks.get(name) or self._short.get(name)
+
+    def task_names(self) -> list[str]:
+        """All names and the short names that only one task has."""
+        return list({**self._tasks, **{name: task for name, task in self._short.items() if task is not None}})
 
     def add_handler(self, handler: H) -> None:
         """Add a handler. Raises `InvalidTask` if its queue has tasks or a handler."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from windlass.errors import InvalidTask
+from windlass.tasks.codec import Codec
 from windlass.tasks.context import Job
 
 # Raised for a type that is defined later in the module, or in a module that is only half imported.
@@ -93,11 +94,11 @@ class Signature:
         self.passable = self.places[: self.job_place]
         self.required = [each.name for each in self.arguments if each.default is each.empty]
 
-    def shapes(self) -> Shapes:
+    def shapes(self, codec: Codec) -> Shapes:
         """Build the struct and its decoders. Raises one of `UNRESOLVED` while a type cannot be found."""
         types = self._types()
         # Done here only: it evaluates annotations, and a payload must never be able to cause that.
-        inspected = {name: check_type(kind, name) for name, kind in types.items()}
+        inspected = {name: check_type(kind, name, codec) for name, kind in types.items()}
         passable = [each for each in self.arguments if each.name in self.passable]
         others = [each for each in self.arguments if each.name not in self.passable]
         by_name = _struct(passable, types, bases=(_struct(others, types, kw_only=True),), forbid_unknown_fields=True)
@@ -106,8 +107,8 @@ class Signature:
         return Shapes(
             types=inspected,
             bind=by_name,
-            by_name=msgspec.json.Decoder(by_name),
-            by_place=msgspec.json.Decoder(by_place),
+            by_name=codec.decoder(by_name),
+            by_place=codec.decoder(by_place),
         )
 
     def _types(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ class Signature:
         return {name: hints.get(name, Any) for name in self.names}
 
 
-def check_type(kind: Any, name: str) -> msgspec.inspect.Type:
+def check_type(kind: Any, name: str, codec: Codec) -> msgspec.inspect.Type:
     """Inspect a type. Refuses one that does not survive a round trip through JSON."""
     try:
         msgspec.json.Decoder(kind)
@@ -135,11 +136,13 @@ def check_type(kind: Any, name: str) -> msgspec.inspect.Type:
     for part in _parts(found):
         if isinstance(part, msgspec.inspect.CustomType) and part.cls is Job:
             raise InvalidTask(f"parameter {name!r} is the running job: write {name}: Job = current()")
-        if isinstance(part, msgspec.inspect.CustomType | msgspec.inspect.ExtType) and not _is_object(part):
+        if isinstance(part, msgspec.inspect.CustomType) and (_is_object(part) or codec.knows(part.cls)):
+            continue
+        if isinstance(part, msgspec.inspect.CustomType | msgspec.inspect.ExtType):
             shown = getattr(part, "cls", msgspec.msgpack.Ext).__qualname__
             raise InvalidTask(
-                f"parameter {name!r} has a type that JSON cannot carry ({shown}): use plain values, a dataclass or a "
-                "msgspec.Struct, or pass a reference such as an id or a path"
+                f"parameter {name!r} has a type that JSON cannot carry ({shown}): use plain values, a dataclass, a "
+                "msgspec.Struct or a pydantic model, give Windlass(encode=…, decode=…), or pass an id or a path"
             )
         if isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _CONTAINERS):
             raise InvalidTask(f"parameter {name!r} has a dict with keys that JSON cannot carry: use text or numbers")

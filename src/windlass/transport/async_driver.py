@@ -47,7 +47,7 @@ class AsyncWire(asyncio.Protocol):
             self._wake()
 
     def eof_received(self) -> None:
-        # `connection_lost` follows one loop turn later; a request sent in between would have an unknown outcome.
+        # `connection_lost` follows one loop iteration later; a request sent in between would have an unknown outcome.
         self._end("the server closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -25,7 +25,7 @@ Split = Callable[[list[NewJob]], Iterable[list[NewJob]]]
 Waiting = tuple[NewJob, asyncio.Future[Receipt]]
 
 
-FLUSH_AT = 50  # pending enqueues that trigger a send before the end of the loop turn
+FLUSH_AT = 50  # pending enqueues that trigger a send before the end of the loop's iteration
 MAX_EARLY_CALLS = 2  # calls in flight up to which FLUSH_AT applies: each call needs its own connection
 MIN_PENDING_RATIO = 0.5  # pending enqueues per job in flight; with fewer it pays to wait for the replies
 MAX_WAIT_S = 0.002  # the longest time that an enqueue waits for others
@@ -45,7 +45,7 @@ class EnqueueBatcher:
         self._calls = 0  # in flight
         self._max_calls_seen = 0  # the most calls in flight at once so far
         self._sending: dict[asyncio.Task[None], list[Waiting]] = {}
-        self._flush_scheduled = False  # for the end of this turn of the event loop
+        self._flush_scheduled = False  # for the end of this iteration of the event loop
         self._cleanup_scheduled = False  # an enqueue was cancelled: check for calls that no one awaits
         self._flush_timer: asyncio.TimerHandle | None = None  # fires when the oldest one has waited MAX_WAIT_S
 
@@ -109,7 +109,7 @@ class EnqueueBatcher:
         task.add_done_callback(ended)
 
     def _schedule_cleanup(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Check once for all enqueues cancelled in this loop turn. A count of waiters would cost time for each job."""
+        """Check once for all enqueues cancelled in this loop iteration: counting waiters would cost time for each."""
         if not self._cleanup_scheduled:
             self._cleanup_scheduled = True
             loop.call_soon(self._cancel_abandoned_calls)
@@ -126,7 +126,7 @@ class EnqueueBatcher:
         self._calls += 1
 
     def _call_ends(self, loop: asyncio.AbstractEventLoop, durability: Durability | None, jobs: int) -> None:
-        """Schedule a flush: the tasks that get their receipts now may enqueue again in this loop turn."""
+        """Schedule a flush: the tasks that get their receipts now may enqueue again in this loop iteration."""
         self._max_calls_seen = max(self._max_calls_seen, self._calls)
         self._in_flight[durability] -= jobs
         self._calls -= 1

@@ -1,6 +1,7 @@
 """One wait for one job: for its end, or for its next event.
 
-A wait subscribes, and checks the state every 5 s as a fallback. Its only key expires within a minute.
+A wait subscribes, and checks the state every 5 s as a fallback. On the server it leaves one entry in `watched`, which
+expires within a minute.
 
 The order matters: the wait subscribes to the job's events, asks the server to publish them (`watch`), reads the job's
 state, and only then sleeps. So it misses no event, unless a message is lost with its connection.

@@ -55,16 +55,34 @@ class Listeners:
                     pass
         name = random_id()
         if peek:
-            return Listener(name, address, (yield from self._routing.connect(address)), (), peek)
-        return (yield from self._subscribe(address, name, [channel(name)]))
+            address, wire = yield from self._connect(address, keys)
+            return Listener(name, address, wire, (), peek)
+        return (yield from self._subscribe(address, keys, name, [channel(name)]))
 
     def subscribe(self, keys: tuple[str, ...], channels: Sequence[str]) -> Flow[Listener]:
         """Return a new listener for these channels. The code that asked for it closes it."""
         address = self._routing.known_address(keys) or (yield from self._routing.find_address())
-        return (yield from self._subscribe(address, random_id(), channels))
+        return (yield from self._subscribe(address, keys, random_id(), channels))
 
-    def _subscribe(self, address: Address, name: str, channels: Sequence[str]) -> Flow[Listener]:
+    def _connect(self, address: Address, keys: tuple[str, ...]) -> Flow[tuple[Address, Wire]]:
+        """Connect to an address, or to the cluster node that has these keys, if the first node names another one.
+
+        The scripts publish on that node. Another node gets their messages later, perhaps after a new subscription: a
+        wait for a job would then hear of the end of an earlier job with the same id.
+        """
         wire = yield from self._routing.connect(address)
+        owner = self._routing.known_address(keys) or address
+        if owner == address:
+            return address, wire
+        try:
+            found = owner, (yield from self._routing.connect(owner))
+        except ConnectFailed:  # it is down: its messages come later than its successor's, but they come
+            return address, wire
+        wire.abort()
+        return found
+
+    def _subscribe(self, address: Address, keys: tuple[str, ...], name: str, channels: Sequence[str]) -> Flow[Listener]:
+        address, wire = yield from self._connect(address, keys)
         try:
             replies = yield Exchange(wire, pack("SUBSCRIBE", *channels), len(channels))
         except BaseException:

@@ -29,37 +29,38 @@ _decode = msgspec.json.Decoder(WorkerRecord).decode
 # None of these is a numbered operation: repeating one does no harm.
 
 
-def beat(record: WorkerRecord) -> Call[bool]:
+def beat(record: WorkerRecord, namespace: str = "") -> Call[bool]:
     """Write a worker's record."""
-    return _beat(record.name, _encode(record), "write the worker's record")
+    return _beat(namespace, record.name, _encode(record), "write the worker's record")
 
 
-def forget(name: str) -> Call[bool]:
+def forget(name: str, namespace: str = "") -> Call[bool]:
     """Delete the record of a worker that ends."""
-    return _beat(name, b"", "delete the worker's record")
+    return _beat(namespace, name, b"", "delete the worker's record")
 
 
-def _beat(name: str, record: bytes, about: str) -> Call[bool]:
+def _beat(namespace: str, name: str, record: bytes, about: str) -> Call[bool]:
     args = (name, record, round(FORGET_AFTER_S * 1000))
-    return Call(scripts.PRESENCE_BEAT, keys.presence_keys(), args, lambda reply: reply == 1, False, about)
+    return Call(scripts.PRESENCE_BEAT, keys.presence_keys(namespace), args, lambda reply: reply == 1, False, about)
 
 
-def list_workers(session: Session) -> Flow[list[WorkerRecord]]:
+def list_workers(session: Session, namespace: str = "") -> Flow[list[WorkerRecord]]:
     """The workers that have sent a heartbeat within FORGET_AFTER_S, by name."""
     args = (round(FORGET_AFTER_S * 1000),)
-    return session.perform(Call(scripts.PRESENCE_LIST, keys.presence_keys(), args, _read, False, "list the workers"))
+    found = keys.presence_keys(namespace)
+    return session.perform(Call(scripts.PRESENCE_LIST, found, args, _read, False, "list the workers"))
 
 
 def _read(reply: list[Any]) -> list[WorkerRecord]:
     *entries, now = reply
     found = [
-        _record(name.decode(errors="replace"), int(seen), written, int(now))
+        _record(name.decode(errors="replace"), float(seen), written, int(now))
         for name, seen, written in zip(*entries, strict=True)
     ]
     return sorted(found, key=lambda record: record.name)
 
 
-def _record(name: str, seen_ms: int, written: bytes | None, now_ms: int) -> WorkerRecord:
+def _record(name: str, seen_ms: float, written: bytes | None, now_ms: int) -> WorkerRecord:
     """Read a record. One that another version wrote may be unreadable: then only name and time are known."""
     try:
         record = _decode(written or b"")
@@ -69,9 +70,9 @@ def _record(name: str, seen_ms: int, written: bytes | None, now_ms: int) -> Work
     return structs.replace(record, name=name, seen_at=seen_ms / 1000, state=LOST if lost else record.state)
 
 
-def list_queues(session: Session) -> Flow[list[str]]:
+def list_queues(session: Session, namespace: str = "") -> Flow[list[str]]:
     """The queues that have any key in the server, by name."""
-    found = yield from session.scan(keys.ANY_QUEUE)
+    found = yield from session.scan(keys.any_queue(namespace))
     return sorted({name for key in found if (name := keys.queue_of(key)) and _is_name(name)})
 
 

@@ -1,4 +1,4 @@
-"""Finds the server of a queue: addresses, redirections, Sentinel, the cluster's slot table, and all primaries.
+"""Finds the server of a queue: addresses, redirects, Sentinel, the cluster's slot table, and all primaries.
 
 It also opens the connections. Each new one is checked before use: the server must be fit for a queue, and have the
 scripts. Its generators yield the steps of `io_steps.py`.
@@ -40,7 +40,7 @@ class SessionOptions:
 
 
 class Backoff:
-    """The pauses between attempts, and when to stop: `seconds` after the first attempt at the latest."""
+    """The pauses between tries, and when to stop: `seconds` after the first try at the latest."""
 
     __slots__ = ("_deadline", "_pause_s")
 
@@ -50,7 +50,7 @@ class Backoff:
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left for a pause and another attempt."""
+        """Whether no time is left for a pause and another try."""
         return monotonic() + self._pause_s > self._deadline
 
     def pause(self) -> Sleep:
@@ -126,7 +126,7 @@ class Routing:
         return self.facts[address].run_id if address in self.facts else ""
 
     def redirect(self, reply: RedisError, fault: Fault, sender: Address) -> Address | None:
-        """Follow a redirection. MOVED updates the slot table; ASK returns the node for the next try only."""
+        """Follow a redirect. MOVED updates the slot table; ASK returns the node for the next try only."""
         if not isinstance(reply, AskError):
             return None
         address = Address(reply.host or sender.host, reply.port)  # an empty host means the node that answered
@@ -137,7 +137,7 @@ class Routing:
         return None
 
     def forget(self, address: Address | None) -> None:
-        """Forget what this server was used for, so that the next attempt looks up the primary or the slot again."""
+        """Forget what this server was used for, so that the next try looks up the primary or the slot again."""
         self.primary = None
         if address is None:
             return
@@ -225,17 +225,17 @@ class Routing:
         finally:
             wire.abort()
 
-    def _retry_read(self, attempt: Callable[[], Flow[T]], about: str) -> Flow[T]:
-        """Retry an attempt that writes nothing, for `retry_for` seconds at most."""
+    def _retry_read(self, read: Callable[[], Flow[T]], about: str) -> Flow[T]:
+        """Repeat what only reads, for `retry_for` seconds at most."""
         backoff = Backoff(self.options.retry_for)
         while True:
             try:
-                return (yield from attempt())
+                return (yield from read())
             except (ConnectFailed, WireLost) as error:
                 self.primary = self._slot_source = None
                 if self.ended or backoff.is_over:
                     raise getattr(error, "reason", None) or errors.ServerUnreachable(
-                        f"{about}: no connection to {self.endpoint} ({error}). "
+                        f"no connection to {self.endpoint} ({error}); nothing was changed ({about}). "
                         "Is the server running, and is the URL right?"
                     ) from None
             yield backoff.pause()

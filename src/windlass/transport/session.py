@@ -31,7 +31,7 @@ from windlass.values.ids import random_id
 __all__ = ["Caller", "Session", "SessionOptions"]
 
 T = TypeVar("T")
-_MAX_IMMEDIATE_RETRIES = 10  # after redirections and script loads; then each retry waits
+_MAX_IMMEDIATE_RETRIES = 10  # after redirects and script loads; then each retry waits
 
 
 @dataclass(slots=True, eq=False)  # comparing fields would run Python code, so deque.remove would not be atomic
@@ -281,7 +281,7 @@ class _CallRetrier:
         self._backoff = Backoff(retry_for)
         self._in_doubt = False  # a reply was lost, so the call may have been applied
         self._ask_node: Address | None = None  # the node for the next try only, after ASK
-        self._immediate = 0  # retries made without a pause, after a redirection or a script load
+        self._immediate = 0  # retries made without a pause, after a redirect or a script load
 
     def until_answered(self) -> Flow[tuple[Any, Durability]]:
         """Send until there is a reply. Once a reply was lost, a later failure raises `OutcomeUnknown`."""
@@ -321,7 +321,7 @@ class _CallRetrier:
     def _not_connected(self, address: Address | None, error: ConnectFailed) -> errors.WindlassError:
         self._drop_connection(address)
         return error.reason or errors.ServerUnreachable(
-            f"{self._call.about}: no connection to {address or self._routing.endpoint} ({error}); nothing was sent. "
+            f"no connection to {address or self._routing.endpoint} ({error}); nothing was sent ({self._call.about}). "
             "Is the server running, and is the URL right?"
         )
 
@@ -331,7 +331,7 @@ class _CallRetrier:
         caller, call = self._caller, self._call
         caller.may_arrive_late = caller.may_arrive_late or call.writes
         self._in_doubt = self._in_doubt or call.writes
-        if call.when_repeated:
+        if call.when_repeated or call.when_in_order:
             self._command = _command(caller, call, repeated=True)
         return errors.ServerUnreachable(
             f"{call.about}: the connection to {address or self._routing.endpoint} was lost ({error})"
@@ -364,7 +364,7 @@ class _CallRetrier:
         if self._in_doubt:
             raise errors.OutcomeUnknown(
                 f"{self._call.about}: the request was sent and its reply was lost, so it may have been applied or not. "
-                "Look up the job, or repeat the call: with the same id or lease that is safe. The last attempt failed "
+                "Look up the job, or repeat the call: with the same id or lease that is safe. The last try failed "
                 f"with: {problem}"
             ) from problem
         raise problem
@@ -373,6 +373,8 @@ class _CallRetrier:
 def _command(caller: Caller, call: Call[Any], *, repeated: bool = False) -> bytes:
     operation = (call.operation or (caller.name, caller.number)) if call.writes else ()
     more = call.when_repeated if repeated else ()
+    if not caller.may_arrive_late:
+        more += call.when_in_order
     return pack("EVALSHA", call.script.sha, len(call.keys), *call.keys, *operation, *call.args, *more)
 
 

@@ -1,9 +1,9 @@
 """Keeps a worker with wrong keys or old code from moving a whole queue to `broken`.
 
 A job that cannot be decoded goes to `broken`. If many in a row fail, the worker itself may be at fault, and another
-worker may be able to run them. So after `MAX_RUN` such jobs in a row the worker suspends the queue: it releases the
-jobs that wait here and leases no more. Then it tries one job at a time, after longer and longer pauses, until it can
-decode one. The queue is suspended in the same way when it keeps `max_broken` broken jobs already.
+worker may be able to run them. So after `MAX_UNDECODABLE_IN_A_ROW` of them the worker suspends the queue: it releases
+the jobs that wait here. Then it tries one job at a time, after longer and longer pauses, until it can decode one. The
+queue is suspended in the same way when it keeps `max_broken` broken jobs already.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from time import monotonic
 
 from windlass.values.outcome import Broken, Released
 
-MAX_RUN = 20  # undecodable jobs in a row: more than one faulty producer sends, few enough to revive by hand
+MAX_UNDECODABLE_IN_A_ROW = 20  # more than one faulty producer sends, few enough to revive by hand
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 
 
@@ -22,7 +22,7 @@ class DecodeGuard:
     def __init__(self) -> None:
         self.reason = ""  # why the queue is suspended; empty while it is not
         self.retry_at = 0.0  # when to try the next job (monotonic)
-        self._broken_allowed = MAX_RUN  # undecodable jobs that may still go to `broken`
+        self._broken_allowed = MAX_UNDECODABLE_IN_A_ROW  # undecodable jobs that may still go to `broken`
         self._last = ""
         self._no_room = False  # suspended because the queue keeps `max_broken` jobs
         self._trial = False  # one job is being tried while the queue is suspended
@@ -34,9 +34,14 @@ class DecodeGuard:
         return bool(self.reason)
 
     @property
+    def remedy(self) -> str:
+        """What ends the suspension."""
+        return "Revive or purge broken jobs" if self._no_room else "Check the code and the keys of this worker"
+
+    @property
     def all_decoded(self) -> bool:
         """Whether all of the last jobs could be decoded."""
-        return self._broken_allowed == MAX_RUN and not self.reason
+        return self._broken_allowed == MAX_UNDECODABLE_IN_A_ROW and not self.reason
 
     def record_undecodable(self, broken: Broken) -> Broken | Released:
         """Count a job that cannot be decoded. Returns its outcome: broken, or released after too many in a row."""
@@ -51,7 +56,13 @@ class DecodeGuard:
     def record_decoded(self) -> bool:
         """Record that a job could be decoded. Returns whether this ended the suspension."""
         ended = self.suspended
-        self.reason, self.retry_at, self._pause_s, self._broken_allowed, self._no_room = "", 0.0, 0.0, MAX_RUN, False
+        self.reason, self.retry_at, self._pause_s, self._broken_allowed, self._no_room = (
+            "",
+            0.0,
+            0.0,
+            MAX_UNDECODABLE_IN_A_ROW,
+            False,
+        )
         return ended
 
     def record_stored(self) -> bool:
@@ -62,7 +73,9 @@ class DecodeGuard:
         """Suspend the queue if too many jobs in a row could not be decoded. Returns whether that is new."""
         if self._broken_allowed:
             return False
-        return self._suspend(self.reason or f"{MAX_RUN} jobs in a row could not be decoded; the last one: {self._last}")
+        return self._suspend(
+            self.reason or f"{MAX_UNDECODABLE_IN_A_ROW} jobs in a row could not be decoded; the last one: {self._last}"
+        )
 
     def record_broken_limit(self) -> bool:
         """Suspend the queue, because it has `max_broken` broken jobs and released one. Returns whether that is new."""

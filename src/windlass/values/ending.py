@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum
 
 from msgspec import Struct
 
 from windlass.values.job import Ending, JobRecord, Result, Sighting, State
 
 
-class Mark(StrEnum):
-    """What a job leaves that neither completed nor left a result or dead record. One letter, never one of a result."""
+class Mark(IntEnum):
+    """What a job leaves that did not complete. The numbers are stored (see `ended` in storage/native/README.md)."""
 
-    CANCELLED = "x"
-    EXPIRED = "e"
-    DIED = "D"  # its failure went to a failure handler, or its dead record was dropped or purged
-    BROKE = "B"  # its record was purged
-    BLOCKED_CANCELLED = "b"  # the blocked job of this id was cancelled; the one that ran before it went on
-    GOES_ON = "n"  # no end: the job that was blocked behind a dead one of this id runs; the dead record is not its own
-    LOST = "u"  # the server had lost its data
+    CANCELLED = 0
+    EXPIRED = 1
+    DIED = 2
+    BROKE = 3
+    BLOCKED_CANCELLED = 4  # the blocked job of this id was cancelled; the one that ran before it went on
+    BLOCKED_EXPIRED = 5  # the same, but it expired
+    GOES_ON = 6  # no end: the job that was blocked behind a dead one of this id runs; the dead record is not its own
+    LOST = 7  # the server had lost its data
 
 
+_ENDINGS_OF_BLOCKED = {Mark.BLOCKED_CANCELLED: Ending.CANCELLED, Mark.BLOCKED_EXPIRED: Ending.EXPIRED}
 _ENDINGS = {
     Mark.CANCELLED: Ending.CANCELLED,
     Mark.EXPIRED: Ending.EXPIRED,
@@ -31,9 +33,9 @@ _ENDINGS = {
 
 
 class Remains(Struct, frozen=True):
-    """What is left of a job: its result or its mark. `on_queue`: a job with this id waits or runs. `has_record`: one is
-    dead or broken.
+    """What is left of a job: its result or its mark, the newer one.
 
+    `on_queue`: a job with this id waits or runs. `has_record`: one is dead or broken.
     The rest is about the queue, and tells whether it may have forgotten how a job ended.
     """
 
@@ -84,8 +86,8 @@ def conclude(
         return Ending.BROKEN if record.state is State.BROKEN else Ending.DEAD
     if result is not None:
         return Ending.DEAD
-    if mark is Mark.BLOCKED_CANCELLED:
-        return Ending.CANCELLED if was_blocked else Ending.UNKNOWN
+    if mark in _ENDINGS_OF_BLOCKED:
+        return _ENDINGS_OF_BLOCKED[mark] if was_blocked else Ending.UNKNOWN
     if mark in _ENDINGS:
         return _ENDINGS[mark]
     if sighting is None or not marks_last or remains.on_queue or not remains.complete_since(sighting):

@@ -21,6 +21,7 @@ class EventKind(StrEnum):
     PROGRESS = "progress"
     RELEASED = "released"
     RETRIED = "retried"
+    SNOOZED = "snoozed"
     CRASHED = "crashed"
     STALLED = "stalled"
     COMPLETED = "completed"

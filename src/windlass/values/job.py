@@ -89,6 +89,9 @@ class Extras(Struct, frozen=True, omit_defaults=True):
 
     tags: tuple[str, ...] = ()
     expires: int = 0  # ms since 1970; 0 is never
+    lasts: int = 0  # ms from the run time to `expires`, if it was given as a duration: it moves with the run time
+    snoozes: int = 0  # attempts that put the job off; only the server writes it
+    max_snoozes: int | None = None
 
 
 NO_EXTRAS = Extras()
@@ -97,7 +100,8 @@ NO_EXTRAS = Extras()
 class Change(Struct, frozen=True):
     """The options of a job, and how to treat an existing job of the same id. Times are in milliseconds.
 
-    `extras` has the given fields of `Extras`; with `replace_extras` they replace those of an existing job.
+    `extras` has the given fields of `Extras`; with `replace_extras` they replace those of an existing job, with
+    `keep_extras` they are for a new job only.
     `when` is `None` (now), ("at", ms since 1970) or ("in", ms from the server's now). `update_run_at` is "never",
     "always", "later" or "earlier". With `limits_given` the job's limits override those of its task, even if they equal
     the defaults.
@@ -111,6 +115,7 @@ class Change(Struct, frozen=True):
     max_backoff: int = defaults.MAX_BACKOFF_MS
     extras: dict[str, Any] = {}
     replace_extras: bool = True
+    keep_extras: bool = False
     update_data: bool = True
     update_run_at: str = "always"
     update_priority: bool = True
@@ -178,12 +183,13 @@ class Receipt(Struct, frozen=True, gc=False, eq=False):
 
 
 class Limits(Struct, frozen=True):
-    """How often a job may fail or stall, and how long it waits between attempts (seconds)."""
+    """How often a job may fail, stall or snooze, and how long it waits between attempts (seconds)."""
 
     max_failures: int = defaults.MAX_FAILURES
     max_stalls: int = defaults.MAX_STALLS
     min_backoff: float = defaults.MIN_BACKOFF_MS / 1000
     max_backoff: float = defaults.MAX_BACKOFF_MS / 1000
+    max_snoozes: int = defaults.MAX_SNOOZES
 
 
 class Lease(Redacted, frozen=True, gc=False):
@@ -215,6 +221,11 @@ class Lease(Redacted, frozen=True, gc=False):
         return self.extras.tags
 
     @property
+    def snoozes(self) -> int:
+        """How many attempts have put the job off with `Snooze`."""
+        return self.extras.snoozes
+
+    @property
     def suspect(self) -> bool:
         """Whether the job ran in a process that died, and may have killed it: it is run alone."""
         return bool(self.marks & SUSPECT)
@@ -231,12 +242,15 @@ class Lease(Redacted, frozen=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1."""
+        """The number of this attempt, from 1. Attempts that were snoozed or released do not count."""
         return self.failures + self.stalls + 1
 
 
 class JobRecord(Redacted, frozen=True):
-    """Everything the server knows about one job. In a failure job, `failed` is the job that failed."""
+    """Everything the server knows about one job. In a failure job, `failed` is the job that failed.
+
+    `marks` are bits, as in `Lease`.
+    """
 
     queue: str
     id: str
@@ -256,11 +270,17 @@ class JobRecord(Redacted, frozen=True):
     message: str | None = None
     died_at: float | None = None
     failed: JobRecord | None = None
+    marks: int = 0
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The job's tags."""
         return self.extras.tags
+
+    @property
+    def snoozes(self) -> int:
+        """How many attempts have put the job off with `Snooze`."""
+        return self.extras.snoozes
 
     @property
     def expires_at(self) -> float | None:

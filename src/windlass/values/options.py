@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
@@ -37,13 +37,14 @@ class LimitOptions(TypedDict, total=False):
     max_stalls: int
     min_backoff: Duration
     max_backoff: Duration
+    max_snoozes: int
 
 
 class CommonJobOptions(LimitOptions, total=False):
     """The options that a task, or a queue's defaults, can give to its jobs."""
 
     priority: int
-    tags: Iterable[str]
+    tags: Collection[str]
     expires: Duration | datetime | None
 
 
@@ -105,6 +106,7 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
     check_known(options, JobOptions, "enqueue")
     given_id = options.get("id")
     update_data = _flag(options, "update_data", True)
+    extras = nonempty(given_extras(options))
     change = Change(
         when=run_time(options.get("run_at"), options.get("delay")),
         **check_numbers(options),
@@ -116,8 +118,9 @@ def new_job(data: bytes, options: JobOptions, max_payload: int, spare_id: str | 
         update_min_backoff=_flag(options, "update_min_backoff", True),
         update_max_backoff=_flag(options, "update_max_backoff", True),
         reset_counts=_flag(options, "reset_counts", update_data),
-        extras={name: value for name, value in given_extras(options).items() if value},
+        extras=extras,
         replace_extras=update_data,
+        keep_extras=not (update_data or extras),
         keep=check_choice(options.get("if_exists", "update"), "if_exists", ("update", "keep")) == "keep",
         limits_given=_gives_limits(options),
     )
@@ -143,6 +146,7 @@ def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
     if "when" in changes and not timed:
         raise InvalidOption("when= needs a run time: pass run_at or delay with it")
     data = check_payload(changes["data"], max_payload) if "data" in changes else b""
+    extras = given_extras(changes)
     change = Change(
         when=run_time(changes.get("run_at"), changes.get("delay")),
         **check_numbers(changes),
@@ -155,10 +159,12 @@ def changed_job(id: str, changes: UpdateOptions, max_payload: int) -> NewJob:
         update_max_backoff="max_backoff" in changes,
         reset_counts=_flag(changes, "reset_counts", False),
         must_exist=True,
-        extras=given_extras(changes),
+        extras=extras,
         replace_extras=False,
+        keep_extras=not extras,
         limits_given=_gives_limits(changes),
     )
+    _check_expiry(change)
     return NewJob(check_id(id), data, change)
 
 
@@ -183,18 +189,30 @@ def given_extras(options: Mapping[str, Any]) -> dict[str, Any]:
         extras["tags"] = check_tags(options["tags"])
     if "expires" in options:
         extras["expires"] = 0 if options["expires"] is None else expiry(options["expires"])
+    if "max_snoozes" in options:
+        extras["max_snoozes"] = check_max_snoozes(options["max_snoozes"])
     return extras
 
 
+def nonempty(extras: dict[str, Any]) -> dict[str, Any]:
+    """These extras without those that remove one: a new job has none to remove."""
+    return {name: value for name, value in extras.items() if value or name == "max_snoozes"}
+
+
+def check_max_snoozes(number: object) -> int:
+    """Check how often a job may snooze."""
+    return check_whole(number, "max_snoozes", 0, MAX_COUNT)
+
+
 def _check_expiry(change: Change) -> None:
-    kind, expires = change.extras.get("expires", ("in", 0))
+    kind, expires = change.extras.get("expires") or ("in", 0)
     if kind == "at" and change.when is not None and change.when[0] == "at" and expires <= change.when[1]:
         raise InvalidTime("the job expires before it may run: expires must be later than run_at")
 
 
 def check_tags(tags: object) -> tuple[str, ...]:
     """Check the tags of a job: a few short strings. Repeated ones count once."""
-    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+    if isinstance(tags, str | bytes) or not isinstance(tags, Collection):  # an iterator can be read only once
         raise InvalidOption(f'tags must be a list of strings, like ["invoice", "eu"], not {tags!r}')
     found = tuple(dict.fromkeys(check_tag(tag) for tag in tags))
     if len(found) > MAX_TAGS:

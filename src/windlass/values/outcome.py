@@ -47,6 +47,14 @@ class Retried(Struct, frozen=True, tag=True):
     message: str = ""
 
 
+class Snoozed(Struct, frozen=True, tag=True):
+    """Put off by the job itself: it runs again at a time (as in `Change.when`). Counted, but not as a failure."""
+
+    lease: Lease
+    when: tuple[str, int]
+    message: str = ""
+
+
 class Failed(Struct, frozen=True, tag=True):
     """Failed for good: the job becomes dead."""
 
@@ -56,13 +64,17 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Crashed(Struct, frozen=True, tag=True):
-    """The process died. `is_cause`: this job is the cause and is charged. Else it is a suspect, and runs alone next."""
+    """The process died. `is_cause`: this job is the cause, is charged, and runs again after `delay_ms`.
+
+    Else it is a suspect, and runs alone next, at once.
+    """
 
     lease: Lease
     message: str
     is_cause: bool
     task_max_stalls: int = -1  # max_stalls of the task, for a job without limits of its own
     keep_ms: int = 0
+    delay_ms: int = 0
 
 
 class Broken(Struct, frozen=True, tag=True):
@@ -89,7 +101,7 @@ class NoFailureHandler(Struct, frozen=True, tag="unhandled"):
     lease: Lease
 
 
-Outcome = Completed | Released | Retried | Failed | Crashed | Broken | UnknownTask | NoFailureHandler
+Outcome = Completed | Released | Retried | Snoozed | Failed | Crashed | Broken | UnknownTask | NoFailureHandler
 
 
 def name_of(outcome: Outcome) -> str:

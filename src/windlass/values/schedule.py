@@ -23,7 +23,7 @@ from msgspec import Meta, Struct, structs
 from windlass.errors import InvalidInput, InvalidOption
 from windlass.values import defaults
 from windlass.values.durations import LATEST_MS, Duration, Moment, milliseconds, run_time, seconds
-from windlass.values.options import COMMON_JOB_OPTIONS, check_numbers, given_extras
+from windlass.values.options import COMMON_JOB_OPTIONS, MAX_TAG_BYTES, MAX_TAGS, check_numbers, given_extras, nonempty
 from windlass.values.redacted import Redacted
 from windlass.values.validation import MAX_COUNT, MAX_PAYLOAD, check_choice, check_known, check_name, check_payload
 
@@ -201,6 +201,14 @@ def due_ticks(timing: Timing, next_tick: int, now: int, catch_up: CatchUp, most:
 _Milliseconds = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 
 
+class JobExtras(TypedDict, total=False):
+    """The fields of `Extras` that the jobs of a schedule have."""
+
+    tags: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MAX_TAG_BYTES)], ...], Meta(max_length=MAX_TAGS)]
+    expires: tuple[Literal["at", "in"], _Milliseconds]
+    max_snoozes: Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+
+
 class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The job options of a schedule. Times are in milliseconds."""
 
@@ -209,7 +217,7 @@ class JobSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     max_stalls: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = defaults.MAX_STALLS
     min_backoff: _Milliseconds = defaults.MIN_BACKOFF_MS
     max_backoff: _Milliseconds = defaults.MAX_BACKOFF_MS
-    extras: dict[str, Any] = {}
+    extras: JobExtras = {}
 
 
 class Schedule(Redacted, frozen=True, kw_only=True):
@@ -310,7 +318,8 @@ def _job_settings(options: Mapping[str, Any]) -> JobSettings:
                 f"the jobs of a schedule cannot have the option {name!r}: their ids and run times come from the "
                 f"schedule. Use {', '.join(COMMON_JOB_OPTIONS)}"
             )
-    return JobSettings(**check_numbers(options), extras=given_extras(options))
+    extras = cast(JobExtras, nonempty(given_extras(options)))
+    return JobSettings(**check_numbers(options), extras=extras)
 
 
 # -- schedules in the server -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ LARGEST_PAYLOAD = 512 * 1024 * 1024  # bytes, the upper bound of max_payload: th
 MAX_ID_BYTES = 512
 MAX_COUNT = 2**32 - 1  # the server stores limits in four bytes
 MAX_DEAD = 1000  # dead jobs that a queue keeps by default; the oldest are dropped when there are more
-MAX_BROKEN = 1000  # broken jobs that a queue keeps by default; none is dropped, workers stop leasing instead
+MAX_BROKEN = 1000  # broken jobs that a queue keeps by default; none is dropped
 MAX_MESSAGE = 4096  # bytes: an error's text must not outgrow its job
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -107,8 +107,3 @@ def listed(known: type) -> str:
 def shortened(message: str) -> str:
     """Cut a message to MAX_MESSAGE bytes."""
     return message.encode("utf-8", "replace")[:MAX_MESSAGE].decode("utf-8", "ignore")
-
-
-def in_one_line(title: str) -> str:
-    """Escape text for a log line: an id may contain line breaks."""
-    return title if title.isprintable() else ascii(title)[1:-1]

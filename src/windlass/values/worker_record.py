@@ -13,7 +13,8 @@ class WorkerRecord(Struct, frozen=True):
     `queues` maps names to weights, `slots` maps "loop", "thread" and "process" to their number. `finished` counts the
     attempts that have ended since `started_at`. `state` is "working", "stopping", or "lost?" after three missed
     heartbeats (one comes every `every` seconds). `suspended` maps the queues from which it leases only one job at a
-    time to the reasons.
+    time to the reasons. `tasks_digest` is equal for workers that know the same tasks, and `tasks` has a few of their
+    names.
     """
 
     name: str
@@ -30,6 +31,8 @@ class WorkerRecord(Struct, frozen=True):
     every: float = 5.0
     seen_at: float | None = None
     suspended: dict[str, str] = {}
+    tasks_digest: str = ""
+    tasks: tuple[str, ...] = ()
 
     @property
     def is_lost(self) -> bool:

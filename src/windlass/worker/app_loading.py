@@ -23,8 +23,11 @@ class AppNotLoadable(WindlassError):
 def check_app_name(name: str) -> tuple[str, str]:
     """Split an app's name into module and attribute."""
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise InvalidOption(f"{name!r} does not name an app: write module:attribute, such as jobs:app")
+    module = module_name.removesuffix(".py").replace(os.sep, ".") or "jobs"
+    if not module_name or not attribute or module_name.endswith(".py"):
+        raise InvalidOption(
+            f"{name!r} does not name an app: write module:attribute, such as {module}:{attribute or 'app'}"
+        )
     return module_name, attribute
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
@@ -20,18 +19,33 @@ from msgspec import Struct
 
 from windlass.app import Windlass
 from windlass.errors import Undecodable
+from windlass.task import Task
 from windlass.tasks.arguments import holds_nan, without_values
+from windlass.tasks.codec import PLAIN, Codec
 from windlass.tasks.context import Job
-from windlass.tasks.control import Failure, Retry
+from windlass.tasks.control import Failure, Retry, Snooze
 from windlass.tasks.declaration import Declaration, OnException, Run
 from windlass.tasks.envelope import Envelope, read_envelope
-from windlass.values.backoff import after_failure
+from windlass.tasks.log_fields import running_job
+from windlass.values.backoff import after_crash, after_failure, after_snooze
 from windlass.values.job import Lease, Limits
-from windlass.values.outcome import Broken, Completed, Failed, Kept, NoFailureHandler, Outcome, Retried, UnknownTask
-from windlass.values.validation import LARGEST_PAYLOAD, MAX_MESSAGE, MAX_PAYLOAD, in_one_line, shortened
+from windlass.values.outcome import (
+    Broken,
+    Completed,
+    Crashed,
+    Failed,
+    Kept,
+    NoFailureHandler,
+    Outcome,
+    Retried,
+    Snoozed,
+    UnknownTask,
+)
+from windlass.values.printable import in_one_line
+from windlass.values.validation import LARGEST_PAYLOAD, MAX_PAYLOAD, shortened
+from windlass.worker.tracebacks import describe, title_and_trace
 
-_encode = msgspec.json.Encoder().encode
-_CONTROL_TYPES = (Retry, Failure)
+_CONTROL_TYPES = (Retry, Snooze, Failure)
 
 
 class Plan(Struct, frozen=True):
@@ -46,6 +60,7 @@ class Plan(Struct, frozen=True):
     keep_ms: int
     call: Callable[[Job], Any]
     read_result: Callable[[bytes], Any] | None = None
+    codec: Codec = PLAIN
     failed_id: str | None = None  # for a failure handler: the id of the job that failed
 
     @property
@@ -81,11 +96,13 @@ def _plan_job(app: Windlass, lease: Lease) -> Plan | Outcome:
     if handler is not None:
         return _plan(lease, handler, None, 0.0, partial(handler.invoke, lease.data))
     envelope = read_envelope(lease.data)
-    task = app.tasks.get(envelope.task)
+    task = app.find_task(envelope.task)
     if task is None:
         return UnknownTask(lease, envelope.task)
     planned = _plan(lease, task, task.name, envelope.keep, task.decode(envelope.args).call)
-    return msgspec.structs.replace(planned, read_result=task.read_result) if envelope.keep else planned
+    return (
+        msgspec.structs.replace(planned, read_result=task.read_result, codec=task.codec) if envelope.keep else planned
+    )
 
 
 def _plan(
@@ -109,10 +126,10 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
             envelope = read_envelope(record.data)
         except Undecodable:
             return NoFailureHandler(lease)
-        name, declared = envelope.task, app.tasks.get(envelope.task)
-        if declared is None:
+        task = app.find_task(envelope.task)
+        if task is None:
             return UnknownTask(lease, envelope.task)
-        data = _arguments(app, envelope)
+        name, declared, data = task.name, task, _arguments(task, envelope)
     failure_handler = declared.failure_handler
     if failure_handler is None:
         return NoFailureHandler(lease)
@@ -130,9 +147,8 @@ def _plan_failure(app: Windlass, lease: Lease) -> Plan | Outcome:
     )
 
 
-def _arguments(app: Windlass, envelope: Envelope) -> Any:
+def _arguments(task: Task[..., Any, Any], envelope: Envelope) -> Any:
     """Return the arguments by name, as the task would get them, or undecoded if they no longer fit the task."""
-    task = app.tasks[envelope.task]
     try:
         return task.arguments.defaults() | task.decode(envelope.args).arguments
     except Undecodable:
@@ -148,13 +164,15 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
     `wait_for` runs the awaitable if the function returns one.
     """
     forks = _forks
+    running_job.set(job)
     try:
         returned = plan.call(job)
         if wait_for is not None and inspect.isawaitable(returned):
             returned = wait_for(returned)
     except BaseException as error:
-        return classify_error(plan, error)
+        return classify_error(plan, job, error)
     finally:
+        running_job.set(None)
         if forks != _forks:
             _exit_copy()
     return classify_result(plan, job, returned)
@@ -163,6 +181,7 @@ def run(plan: Plan, job: Job, wait_for: Callable[[Awaitable[Any]], Any] | None =
 async def arun(plan: Plan, job: Job) -> Outcome:
     """Run a coroutine function to its end. `CancelledError` passes through: only the canceller knows its reason."""
     forks = _forks
+    running_job.set(job)
     try:
         returned = plan.call(job)
         if type(returned) is CoroutineType or inspect.isawaitable(returned):
@@ -170,8 +189,9 @@ async def arun(plan: Plan, job: Job) -> Outcome:
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:  # also SystemExit and KeyboardInterrupt, which would end the event loop
-        return classify_error(plan, error)
+        return classify_error(plan, job, error)
     finally:
+        running_job.set(None)
         if forks != _forks:
             _exit_copy()
     return classify_result(plan, job, returned)
@@ -199,14 +219,14 @@ def _exit_copy() -> None:
 def classify_result(plan: Plan, job: Job, returned: Any) -> Outcome:
     """Turn a returned value into an outcome."""
     if isinstance(returned, _CONTROL_TYPES):
-        return classify_error(plan, returned)
+        return classify_error(plan, job, returned)
     if not plan.keep_ms:
         return Completed(plan.lease, None, job.hand_overs) if job.hand_overs else Completed(plan.lease)
     try:
-        data = _encode(returned)
+        data = plan.codec.write(returned)
     except Exception as error:
         return fail(plan, f"keep_result: the returned value cannot be encoded as JSON ({error})")
-    if returned is not None and b"null" in data and holds_nan(returned):
+    if returned is not None and b"null" in data and holds_nan(returned, plan.codec):
         return fail(plan, "keep_result: the returned value holds NaN or infinity, which JSON cannot encode")
     if len(data) > MAX_PAYLOAD:
         return fail(
@@ -230,35 +250,49 @@ def _mismatch(plan: Plan, data: bytes) -> str | None:
     return None
 
 
-def classify_error(plan: Plan, error: BaseException) -> Outcome:
-    """Turn a raised error into an outcome: `Retry` and `Failure` first, then the rules of the task."""
-    if isinstance(error, Failure):
-        return fail(plan, error.message)
-    if isinstance(error, Retry):
-        return retry_or_fail(plan, error.message, error.when)
-    if plan.on_exception == "fail":
-        return fail(plan, describe(error))
-    return retry_or_fail(plan, describe(error))
+def classify_error(plan: Plan, job: Job, error: BaseException) -> Outcome:
+    """Turn a raised error into an outcome: `Retry`, `Snooze` and `Failure` first, then the rules of the task."""
+    if isinstance(error, _CONTROL_TYPES):
+        return _obey(plan, error, _with_causes(job, error))
+    job.raised, message = error, describe(error)
+    return fail(plan, message) if plan.on_exception == "fail" else retry_or_fail(plan, message)
+
+
+def _obey(plan: Plan, control: Retry | Snooze | Failure, message: str) -> Outcome:
+    if isinstance(control, Snooze):
+        return _snooze_or_fail(plan, message, control.when)
+    return retry_or_fail(plan, message, control.when) if isinstance(control, Retry) else fail(plan, message)
+
+
+def _with_causes(job: Job, control: Retry | Snooze | Failure) -> str:
+    """Return the message, with the traceback if it was raised because of another error."""
+    if control.__cause__ is None and (control.__context__ is None or control.__suppress_context__):
+        return control.message
+    job.raised = control
+    return title_and_trace(control.message, control)
 
 
 def retry_or_fail(plan: Plan, message: str, when: tuple[str, int] | None = None) -> Retried | Failed:
     """Retry a failed attempt while the task's limits allow it, else fail the job."""
-    lease = msgspec.structs.replace(plan.lease, limits=plan.limits)
-    outcome = after_failure(lease, when, shortened(message))
+    outcome = after_failure(_limited_lease(plan), when, shortened(message))
     return fail(plan, message) if isinstance(outcome, Failed) else outcome
+
+
+def _snooze_or_fail(plan: Plan, message: str, when: tuple[str, int]) -> Snoozed | Failed:
+    outcome = after_snooze(_limited_lease(plan), when, shortened(message))
+    return fail(plan, outcome.message) if isinstance(outcome, Failed) else outcome
+
+
+def crash(plan: Plan, message: str) -> Crashed:
+    """The job killed its process."""
+    return after_crash(_limited_lease(plan), shortened(message), plan.keep_ms)
+
+
+def _limited_lease(plan: Plan) -> Lease:
+    """The lease with the limits that hold for this attempt."""
+    return msgspec.structs.replace(plan.lease, limits=plan.limits)
 
 
 def fail(plan: Plan, message: str) -> Failed:
     """Fail the job without another attempt."""
     return Failed(plan.lease, shortened(message), plan.keep_ms)
-
-
-def describe(error: BaseException) -> str:
-    """Format an error: its message first, then its traceback. No values of variables."""
-    try:
-        words = "".join(traceback.format_exception_only(error)).strip()
-    except Exception:  # its __str__ raised
-        words = type(error).__name__
-    trace = "".join(traceback.format_tb(error.__traceback__))
-    room = MAX_MESSAGE - len(words.encode("utf-8", "replace")) - 20
-    return f"{words}\n{trace[-room:]}" if trace and room > 0 else words

@@ -1,7 +1,7 @@
 """A worker inside another program: `await app.worker().run()`. It has no supervisor; a thread renews the leases.
 
 Its limits: a job that holds the GIL for longer than the lease loses the lease, and no job can be killed. So this worker
-refuses tasks that run in processes. Use `windlass worker` in production.
+leaves tasks that run in processes to other workers. Use `windlass worker` in production.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NoReturn
+
+from msgspec import structs
 
 from windlass.app import Windlass
 from windlass.errors import InvalidOption, KeyConflict, WindlassError
@@ -20,30 +23,33 @@ from windlass.transport import Flow, Session
 from windlass.values.boot_clock import awake
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker import process_info
-from windlass.worker.app_facts import describe_queue
+from windlass.worker.app_facts import KnownTasks, QueueFacts, facts_of, is_for_processes, needs_processes
 from windlass.worker.cancellations import listen_for_cancellations
 from windlass.worker.heartbeat import send_heartbeat
 from windlass.worker.ipc.slot_table import SlotTable
 from windlass.worker.presence import keep_presence
-from windlass.worker.runner.runner import Runner, kinds_on
+from windlass.worker.runner.runner import Runner
 from windlass.worker.server_check import check_server
 from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, Settings, lease_on, worker_record
 
 log = logging.getLogger("windlass.worker")
 
+_REMEDY = "start `windlass worker module:app` for them"
+
 
 class Worker:
     """Runs an app's jobs on this event loop and in threads of this process."""
 
-    def __init__(self, app: Windlass, settings: Settings) -> None:
+    def __init__(self, app: Windlass, settings: Settings, *, queues_are_chosen: bool) -> None:
+        """Raises `InvalidOption` for a chosen queue that this worker cannot serve. Of all queues, it leaves it out."""
         self._app = app
-        self._settings = settings
-        for queue in settings.queues:
-            if "process" in kinds_on(app, queue):
-                raise InvalidOption(
-                    f'queue {queue!r} has a task with run="process", and a worker inside another program has no child '
-                    "processes: start `windlass worker module:app` for this queue, or leave the queue out"
-                )
+        self._known = KnownTasks.of(app)
+        self._settings = settings if queues_are_chosen else _without_process_queues(app, settings)
+        if unfit := sorted(filter(partial(needs_processes, app), self._settings.queues)):
+            raise InvalidOption(
+                f'{_named("queue", unfit)}: all tasks there have run="process", and a worker inside another program '
+                f"has no child processes: {_REMEDY}"
+            )
         self._runner: Runner | None = None
         self._cancellations: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -54,6 +60,7 @@ class Worker:
             return
         loop = asyncio.get_running_loop()
         settings = self._settings
+        _warn_of_process_tasks(self._app, settings.queues)
         if settings.allow_unsafe:
             self._app.tolerate_eviction()
         await check_server(self._app, allow_unsafe=settings.allow_unsafe)
@@ -116,6 +123,7 @@ class Worker:
             rss=process_info.rss(os.getpid()),
             stopping=self._stopping.is_set(),
             suspended=self._runner.suspended if self._runner else {},
+            known=self._known,
         )
 
     def _listen(self) -> None:
@@ -158,18 +166,22 @@ class _Heartbeat(threading.Thread):
 
     def register(self) -> None:
         """Register the holder on every queue."""
+        facts = facts_of(self._app, with_processes=False)
         for queue in self._settings.queues:
             try:
-                self._beat(queue, register=True)
+                self._beat(queue, facts.of(queue), register=True)
             except KeyConflict as error:
                 log.error("Queue %s cannot be used, going on with the others: %s", queue, error)
         self._kept_at = awake()
 
     def run(self) -> None:
         while not self._pause():
-            asked_at = awake()
+            asked_at, facts = (
+                awake(),
+                facts_of(self._app, with_processes=False),
+            )  # anew: tasks may have been declared since
             try:
-                if all([self._beat_safely(queue) for queue in self._settings.queues]):  # noqa: C419  # no short cut
+                if all([self._beat_safely(queue, facts.of(queue)) for queue in self._settings.queues]):  # noqa: C419  # no short cut
                     self._kept_at = asked_at
                     continue
             except WindlassError as error:
@@ -197,15 +209,15 @@ class _Heartbeat(threading.Thread):
             log.warning("Cannot register holder %s; retrying with the next heartbeat: %s", self.holder, error)
         self._on_lost()
 
-    def _beat_safely(self, queue: str) -> bool:
+    def _beat_safely(self, queue: str, facts: QueueFacts) -> bool:
         try:
-            return self._beat(queue)
+            return self._beat(queue, facts)
         except KeyConflict as error:
             log.error("Queue %s cannot be used: %s", queue, error)
             return True  # no worker can lease from a damaged queue, so its leases are safe
 
-    def _beat(self, queue: str, *, register: bool = False) -> bool:
-        layout, facts = self._app.layout(queue), describe_queue(self._app, queue)
+    def _beat(self, queue: str, facts: QueueFacts, *, register: bool = False) -> bool:
+        layout = self._app.layout(queue)
         return self._app._flows.run(
             lambda session: send_heartbeat(session, layout, self.holder, self._settings.lease, facts, register=register)
         )
@@ -215,6 +227,28 @@ class _Heartbeat(threading.Thread):
         self._ended = True
         self._beat_wanted.set()
         self.join()
+
+
+def _without_process_queues(app: Windlass, settings: Settings) -> Settings:
+    """The settings without the queues that need processes, unless no queue would remain."""
+    fit = {queue: weight for queue, weight in settings.queues.items() if not needs_processes(app, queue)}
+    left_out = sorted(settings.queues.keys() - fit.keys())
+    if not fit or not left_out:
+        return settings
+    text = '%s left out: all tasks there have run="process", and this worker has no child processes: %s'
+    log.warning(text, _named("Queue", left_out), _REMEDY)
+    return structs.replace(settings, queues=fit)
+
+
+def _warn_of_process_tasks(app: Windlass, queues: Iterable[str]) -> None:
+    served = set(queues)
+    if left := sorted(task.name for task in app.tasks.values() if task.queue in served and is_for_processes(task)):
+        text = '%s: jobs wait for another worker, because run="process" needs child processes: %s'
+        log.warning(text, _named("Task", left), _REMEDY)
+
+
+def _named(noun: str, names: list[str]) -> str:
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 class NoChildren:

@@ -6,10 +6,12 @@ import asyncio
 import os
 import select
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 
 MAX_LAST_LINES = 20  # enough for the end of a traceback in a crash report
 STALLED_READER_TIMEOUT_S = 2.0  # then output is dropped: jobs that print must not wait longer for a stalled reader
+MAX_LINE_BYTES = 1024 * 1024  # a longer line is cut in two, so that a job cannot fill the supervisor's memory
 _CHUNK_BYTES = 65_536  # the default capacity of a Linux pipe
 _PIPE_BUF_BYTES = 4096  # a pipe that polls as writable takes this much without blocking (PIPE_BUF)
 _RETRY_S = 0.05  # between two writes to a full pipe: short against the heartbeat, long enough not to spin
@@ -62,9 +64,14 @@ STDERR = NonBlockingStderr()
 
 
 class CapturedOutput:
-    """A pipe for the output of one process. The process gets `writer`; the event loop reads the other end."""
+    """A pipe for the output of one process. The process gets `writer`; the event loop reads the other end.
 
-    def __init__(self) -> None:
+    `shown` says what to write to standard error for a line, and `meant` what the line is in a crash report.
+    """
+
+    def __init__(self, shown: Callable[[bytes], bytes], meant: Callable[[bytes], bytes]) -> None:
+        self._shown = shown
+        self._meant = meant
         self._read, self.writer = os.pipe()
         os.set_blocking(self._read, False)
         self._lines: deque[bytes] = deque(maxlen=MAX_LAST_LINES)
@@ -80,7 +87,7 @@ class CapturedOutput:
     def last(self) -> tuple[str, ...]:
         """The last lines of output."""
         lines = [*self._lines, self._partial] if self._partial else list(self._lines)
-        return tuple(line.decode("utf-8", "replace")[:500] for line in lines[-MAX_LAST_LINES:])
+        return tuple(self._meant(line).decode("utf-8", "replace")[:500] for line in lines[-MAX_LAST_LINES:])
 
     def _on_readable(self) -> None:
         try:
@@ -89,13 +96,14 @@ class CapturedOutput:
             return
         except OSError:
             data = b""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if self._partial and (not data or len(self._partial) > MAX_LINE_BYTES):
+            lines, self._partial = [*lines, self._partial], b""
+        self._lines.extend(lines)
+        STDERR.write(b"".join(map(self._shown, lines)))
         if not data:
             self.close()
             return
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[-_CHUNK_BYTES:]
-        self._lines.extend(lines)
-        STDERR.write(b"".join(line + b"\n" for line in lines))
         if STDERR.is_full:
             self._loop.remove_reader(self._read)
             self._loop.call_later(_RETRY_S, self._read_again)

@@ -35,7 +35,7 @@ async def keep_presence(
         while True:
             current = record()
             if last is None or _has_news(current, last) or monotonic() >= sent_at + current.every:
-                problem = await _perform(app, beat(current))
+                problem = await _perform(app, beat(current, app.namespace))
                 if problem:
                     level = logging.DEBUG if problem == last_problem else logging.WARNING  # warn once for each problem
                     log.log(level, "Worker %s cannot publish its presence; retrying: %s", name, problem)
@@ -66,7 +66,7 @@ async def _pause(seconds: float, stopping: asyncio.Event) -> None:
 async def _delete_record(app: Windlass, name: str) -> None:
     try:
         async with asyncio.timeout(DELETE_TIMEOUT_S):
-            problem = await _perform(app, forget(name))
+            problem = await _perform(app, forget(name, app.namespace))
     except TimeoutError:
         problem = f"the server did not answer within {DELETE_TIMEOUT_S:g} s"
     if problem:

@@ -55,6 +55,8 @@ def lease_of(record: JobRecord) -> Lease:
         record.stalls,
         record.limits,
         record.holder,
+        record.marks,
+        record.extras,
     )
 
 

@@ -53,10 +53,10 @@ def _refusal(found: list[Finding]) -> ServerUnfit:
     findings = "; ".join(f"{finding.server}: {finding.what} ({finding.remedy})" for finding in found)
     kinds = {"version": ServerTooOld, "eviction": ServerMayEvict}
     kind = kinds.get(found[0].check, ServerUnfit)
-    return kind(
-        f"the worker does not start, because the server could lose jobs. {findings}. To start all the same: "
-        "`windlass worker --allow-unsafe`, or allow_unsafe=True"
-    )
+    refused = f"the worker does not start on this server. {findings}"
+    if kind is ServerTooOld:  # it lacks commands that every call needs
+        return kind(refused)
+    return kind(f"{refused}. To start all the same: `windlass worker --allow-unsafe`, or allow_unsafe=True")
 
 
 def export_allow_unsafe(allow_unsafe: bool) -> None:

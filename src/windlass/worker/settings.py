@@ -14,15 +14,20 @@ from windlass import __version__
 from windlass.storage.port import Layout
 from windlass.values.ids import random_id
 from windlass.values.worker_record import WorkerRecord
+from windlass.worker.app_facts import KnownTasks
 from windlass.worker.presence import IDLE_BEAT_FACTOR, MAX_BEAT_INTERVAL_S
 
 ISOLATED_SLOTS = 16  # suspects that run at a time: they must not wait for each other, but each costs a process
 BEATS_PER_LEASE = 3  # one lost heartbeat must not lose a lease
+MAX_CALLS_AT_ONCE = 256  # of a supervisor with more queues: each uses a connection, and many systems allow 1,024 files
 SAFE_LEASE_SHARE = 0.85  # without a heartbeat for this share of the lease, jobs are stopped; the rest is time to stop
 
 
 class Settings(Struct, frozen=True):
-    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the upper limit."""
+    """Times are in seconds. `concurrency` counts coroutines on the loop; with `auto` it is the upper limit.
+
+    The supervisor replaces patterns among the names of `queues` by the app's own queues.
+    """
 
     name: str
     queues: dict[str, int]
@@ -41,6 +46,8 @@ class Settings(Struct, frozen=True):
     log_arguments: bool = False
     log_jobs: bool = False
     allow_unsafe: bool = False  # start even if the server may lose jobs
+    raw_output: bool = False  # pass on what jobs print with its control characters
+    full_tracebacks: bool = False  # show frames of Windlass, too
 
     @property
     def slots(self) -> dict[str, range]:
@@ -84,6 +91,7 @@ def worker_record(
     rss: int | None,
     stopping: bool,
     suspended: dict[str, str],
+    known: KnownTasks,
 ) -> WorkerRecord:
     """Build the record that a worker publishes."""
     return WorkerRecord(
@@ -99,6 +107,8 @@ def worker_record(
         rss=rss,
         state="stopping" if stopping else "working",
         suspended=suspended,
+        tasks_digest=known.digest,
+        tasks=known.some,
         every=min(settings.lease / BEATS_PER_LEASE, MAX_BEAT_INTERVAL_S) * (1 if running else IDLE_BEAT_FACTOR),
     )
 

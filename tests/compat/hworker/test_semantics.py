@@ -307,6 +307,7 @@ def test_all_that_carry_an_id_come_back_each_once(mail: Queue, client: redis.Red
     assert Counter(peer.waiting()) == Counter([b'["a",1]', b'["a",2]', b'["a",1,1]'])
 
 
+@pytest.mark.speaks("hworker", "H7")
 def test_jobs_are_seen_in_every_state(mail: Queue, client: redis.Redis, peer: Peer) -> None:
     peer.queue('["dead",1]', '["theirs",2]', '["ours",3]', '["w",4]', '["r1", 5]', '["r2",6]', "?")
     mail.fail(take(mail))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -28,6 +29,10 @@ class Peer:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
+    @staticmethod
+    def _now() -> str:
+        return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
     def add_job(self, uuid: str, **payload: Any) -> None:
         self._client.hset(uuid, "json", json.dumps({"uuid": uuid, "queue_name": QUEUE} | payload))
         self._client.lpush(f"jobs_queued:{QUEUE}", uuid)
@@ -44,20 +49,20 @@ class Peer:
         worker: Any = self._client.spop(f"workers_idle:{QUEUE}")
         self._client.sadd(f"workers_busy:{QUEUE}", worker)
         self._client.zadd(f"jobs_dispatched:{QUEUE}", {uuid: time.time()})
-        self._client.hset(uuid, "dispatched_at", "2026-01-01T00:00:00.000000Z")
+        self._client.hset(uuid, "dispatched_at", self._now())
         return worker.decode(), uuid.decode()
 
     def job_accepted(self, worker: str, uuid: str) -> None:
         self._client.zrem(f"jobs_dispatched:{QUEUE}", uuid)
         self._client.zadd(f"jobs_processing:{QUEUE}", {uuid: time.time()})
         self._client.zadd(f"jobs_progress:{QUEUE}", {uuid: 0})
-        self._client.hset(uuid, mapping={"started_at": "2026-01-01T00:00:00.000000Z", "worker_uuid": worker})
+        self._client.hset(uuid, mapping={"started_at": self._now(), "worker_uuid": worker})
 
     def job_finished(self, worker: str, uuid: str) -> None:
         self.worker_idle(worker)
         self._client.zrem(f"jobs_processing:{QUEUE}", uuid)
         self._client.zrem(f"jobs_progress:{QUEUE}", uuid)
-        self._client.hset(uuid, mapping={"finished_at": "2026-01-01T00:00:00.000000Z", "worker_uuid": worker})
+        self._client.hset(uuid, mapping={"finished_at": self._now(), "worker_uuid": worker})
         self._client.zadd(f"jobs_finished:{QUEUE}", {uuid: time.time()})
 
 
@@ -95,6 +100,71 @@ def test_what_a_peer_loses_comes_back(queue: Queue, peer: Peer, later: Callable[
     assert queue.clean() == Cleaned(2)
     assert not [key for key in look() if key.startswith("workers")]
     assert drain(queue)[-1] == "c"
+
+
+Speak = Callable[[str, str], object]
+
+
+@pytest.mark.speaks("processor", "P9")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_finished_job_stays_finished_whatever_the_order_of_lines(
+    queue: Queue,
+    peer: Peer,
+    layout: ProcessorLayout,
+    perform: Perform,
+    look: Look,
+    later: Callable[[float], None],
+    client: redis.Redis,
+    seed: int,
+) -> None:
+    """The published service checks nothing: what it hears late, it writes. Each line goes to either service."""
+    chance = random.Random(seed)
+    theirs: dict[str, Speak] = {
+        "accepted": peer.job_accepted,
+        "finished": peer.job_finished,
+    }
+    ours: dict[str, Speak] = {
+        "accepted": lambda worker, uuid: perform(layout.accept(worker, 0, uuid, "now")),
+        "finished": lambda worker, uuid: perform(layout.finish(worker, 0, uuid, peer._now(), b"{}")),
+        "progress": lambda worker, uuid: perform(layout.hail(worker, 0, busy=True, job=uuid, progress=0.5)),
+    }
+    uuids = [f"job-{n}" for n in range(250)]
+    for uuid in uuids:
+        peer.add_job(uuid)
+        worker = f"worker-of-{uuid}"
+        if chance.random() < 0.5:
+            peer.worker_idle(worker)
+            assert peer.dispatch() == (worker, uuid)
+        else:
+            assert perform(layout.hail(worker, 0, busy=False))
+            assert [job.id for job in perform(layout.dispatch([worker]))] == [uuid]
+        for line in chance.sample(sorted(ours), 3):
+            (theirs if chance.random() < 0.5 and line in theirs else ours)[line](worker, uuid)
+        client.srem(f"workers_idle:{QUEUE}", worker)  # it takes no more
+    finished = {uuid for uuid in uuids if client.hexists(uuid, "finished_at")}
+    later(9.1)
+    queue.clean()
+    waiting = {job.id for job in queue.all_jobs("ready")}
+    assert len(finished) > 100
+    assert waiting == set(uuids) - finished, "a job whose end nobody could record comes back, and no other"
+    assert queue.counts().running == 0
+    assert not {"jobs_dispatched", "jobs_processing", "jobs_progress"} & set(look())
+
+
+@pytest.mark.speaks("processor", "P9")
+def test_a_job_that_was_added_again_after_its_end_is_not_finished(
+    queue: Queue, peer: Peer, later: Callable[[float], None]
+) -> None:
+    peer.worker_idle("w")
+    for life in ("first", "second"):
+        peer.add_job("a")
+        assert peer.dispatch() == ("w", "a")
+        peer.job_accepted("w", "a")
+        if life == "first":
+            peer.job_finished("w", "a")
+    later(9.1)
+    assert queue.clean() == Cleaned(1), "its worker died in its second life"
+    assert queue.complete(take(queue))
 
 
 @pytest.mark.speaks("processor", "P9")

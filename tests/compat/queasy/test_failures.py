@@ -289,3 +289,14 @@ def test_our_failure_is_caught_by_a_peers_handler(emails: Queue, peer: Peer, cli
     assert json.loads(failure["error"])["message"] == "user deleted"
     assert (failure["maxFailures"], failure["maxBackoff"]) == ("100", "3600000"), "tried for days"
     client.delete("{emails}-fail:active", "{emails}-fail:active_job:a", "{emails}-fail:waiting")
+
+
+def test_limits_of_the_handler_that_another_version_wrote_do_not_stop_a_failure(
+    catching: Queue, client: redis.Redis
+) -> None:
+    client.hset(
+        f"windlass:{{{catching.name}}}:queasy:state", "failure_handler", b"\2" * 43
+    )  # a META record was shorter
+    die(catching)
+    lease, failed = caught(catching)
+    assert (failed.id, lease.limits.max_failures) == ("a", 100)

@@ -18,7 +18,7 @@ from tests.support.moments import since
 from tests.support.waiting import LIMIT_S
 from windlass import JobRecord, Limits, Queue, RawJob, State, Status
 from windlass.storage.port import LeaseRequest
-from windlass.values.outcome import Crashed
+from windlass.values.outcome import Crashed, Snoozed
 
 LIMITS = ["max_failures", "max_stalls", "min_backoff", "max_backoff"]
 
@@ -59,7 +59,7 @@ def test_by_default_ten_failures_are_forgiven_with_twice_the_wait_each_time(emai
         began = time.time()
         assert emails.retry(lease, message="no route")
         job = record(emails)
-        least = min(2.0 * 2**failures, 300.0)
+        least = min(2.0 * 2**failures, 300.0 / 1.25)
         assert job.run_at is not None
         assert least - 0.01 <= job.run_at - began <= min(least * 1.25, 300) + 1
         assert (job.state, job.failures, job.message) == (State.SCHEDULED, failures + 1, "no route")
@@ -118,6 +118,44 @@ def test_so_many_stalls_are_forgiven_and_then_it_has_failed(
             assert emails.clean().recovered == 1
     assert emails.get("a") is None
     assert emails.counts().waiting + emails.counts().running == 0
+
+
+def test_a_crashed_job_waits_and_a_suspect_does_not(emails: Queue, later: Later) -> None:
+    for id in ("cause", "suspect"):
+        emails.enqueue(b"1", id=id)
+    cause, suspect = emails.lease_many(2)
+    outcomes = Crashed(cause, "died", True, delay_ms=60_000), Crashed(suspect, "died", False)
+    assert settle(emails, *outcomes) == (True, True)
+    lease = take(emails)
+    assert (lease.id, lease.stalls, lease.suspect) == ("suspect", 0, True)
+    assert emails.complete(lease)
+    assert emails.lease() is None
+    later(61)
+    lease = take(emails)
+    assert (lease.id, lease.stalls) == ("cause", 1)
+
+
+def test_a_snoozed_job_waits_and_is_not_charged(emails: Queue, later: Later) -> None:
+    emails.enqueue(b"1", id="a", max_failures=0, max_stalls=0)
+    assert settle(emails, Snoozed(take(emails), ("in", 60_000), "rate limit")) == (True,)
+    record = emails.get("a")
+    assert record is not None
+    assert (record.state, record.message, record.snoozes) == ("scheduled", "rate limit", 0)
+    later(61)
+    lease = take(emails)
+    assert (lease.failures, lease.stalls, lease.limits.max_failures) == (0, 0, 0)
+    assert emails.complete(lease)
+
+
+@pytest.mark.speaks("queasy", "Q4")
+def test_by_default_three_stalls_are_forgiven(emails: Queue, later: Later) -> None:
+    emails.enqueue(b"1", id="a")
+    for stalls in range(4):
+        lease = take(emails, seconds=10)
+        assert (lease.stalls, lease.limits.max_stalls) == (stalls, 3)
+        later(11)
+        assert emails.clean().recovered == 1
+    assert emails.get("a") is None
 
 
 @pytest.mark.speaks("queasy", "Q4")

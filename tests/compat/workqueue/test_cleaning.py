@@ -267,3 +267,13 @@ def test_what_was_taken_back_can_be_settled_only_by_who_has_it_next(
     assert not queue.extend(lease, 60)
     assert client.lrange(PROCESSING, 0, -1) == [b"a"]
     assert client.exists(f"{PREFIX}:item:a")
+
+
+@pytest.mark.speaks("workqueue", "R5")
+def test_what_a_dead_cleaner_had_comes_back_to_an_idle_queue(queue: Queue, client: redis.Redis) -> None:
+    """Nobody can tell at once that the cleaner is dead: the queue looks idle, and the note about the item must stay."""
+    client.set(f"{PREFIX}:item:a", b"x")
+    client.lpush(CLEANING, "a")
+    assert queue.lease() is None
+    assert 0 < client.pttl(f"windlass:{{{PREFIX}}}:workqueue:state") <= 86_400_000
+    wait_until(lambda: queue.lease(), "the item to be leased")

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
+import redis.asyncio
+from redis_work_queue import WorkQueue  # type: ignore[import-untyped]
 
 from tests.compat.workqueue.conftest import PREFIX, PROCESSING, QUEUE, Look, add, lease_keys, somebody_waits
 from tests.contract.leasing import drain, take
 from tests.support.server import Server
 from tests.support.waiting import FOREVER_S, LIMIT_S, wait_until
 from windlass import Lease, Queue, RawJob, State, Status, Windlass
-from windlass.errors import InvalidName, UnsupportedByLayout
+from windlass.errors import InvalidId, InvalidName, InvalidOption, UnsupportedByLayout
 
 # -- items ---------------------------------------------------------------------------------------
 
@@ -49,10 +51,49 @@ def test_an_id_is_added_once_and_the_receipt_says_so(queue: Queue) -> None:
 
 
 @pytest.mark.speaks("workqueue", "R2")
-def test_an_item_can_be_added_in_a_callers_own_transaction(queue: Queue, client: redis.Redis) -> None:
-    add(client, "a", b"1")
-    queue.enqueue(b"2", id="b")
-    assert [(lease.id, lease.data) for lease in queue.lease_many(5)] == [("a", b"1"), ("b", b"2")]
+def test_an_item_can_be_added_in_a_callers_own_transaction(queue: Queue, client: redis.Redis, look: Look) -> None:
+    """With the caller's own write, or not at all; and as the published `add_unique_item` does it."""
+    with client.pipeline(transaction=True) as pipeline:
+        pipeline.set("order", b"paid")
+        assert queue.enqueue_in(pipeline, b"1", id="a") == "a"
+        random = queue.enqueue_in(pipeline, b"2") or ""
+        assert look() == {}, "nothing is sent before the caller does"
+        pipeline.execute()
+    assert look() == {"item:a": b"1", f"item:{random}": b"2", "queue": [random.encode(), b"a"]}
+    assert [(lease.id, lease.data) for lease in queue.lease_many(5)] == [("a", b"1"), (random, b"2")]
+    with client.pipeline(transaction=True) as pipeline:
+        pipeline.watch("order")  # type: ignore[no-untyped-call]
+        with pytest.raises(InvalidOption, match=r"Call its multi\(\)"):
+            queue.enqueue_in(pipeline, b"3", id="c")
+        pipeline.multi()
+        queue.enqueue_in(pipeline, b"3", id="c")
+        client.set("order", b"changed by another")
+        with pytest.raises(redis.WatchError):
+            pipeline.execute()
+    assert queue.counts().ready == 0
+    client.delete("order")
+
+
+@pytest.mark.speaks("workqueue", "R2")
+async def test_an_asyncio_pipeline_takes_it_too(
+    app: Windlass, server: Server, theirs: WorkQueue, client: redis.Redis
+) -> None:
+    queue = app.queue(PREFIX, layout="workqueue")
+    async with redis.asyncio.from_url(server.url) as other, other.pipeline() as pipeline:
+        queue.enqueue_in(pipeline, b"1", id="a")
+        await pipeline.execute()
+    item = theirs.lease(client, 5, block=False)
+    assert (item.id(), item.data()) == ("a", b"1")
+    assert theirs.complete(client, item)
+
+
+def test_a_job_is_added_in_a_pipeline_only(queue: Queue, client: redis.Redis, look: Look) -> None:
+    for wrong in (client, None, "pipeline"):
+        with pytest.raises(InvalidOption, match=r"Pass client\.pipeline\(\)"):
+            queue.enqueue_in(cast(Any, wrong), b"1")
+    with pytest.raises(InvalidId):
+        queue.enqueue_in(client.pipeline(), b"1", id="")
+    assert look() == {}
 
 
 # -- leasing -------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ async def test_tasks_run_too(app: Windlass, look: Look) -> None:
         seen.append(number)
 
     await unpack.using(id="first").aenqueue(7)
-    assert look() == {"queue": [b"first"], "item:first": b'{"task":"unpack","args":{"number":7}}'}
+    assert look() == {"queue": [b"first"], "item:first": f'{{"task":"{unpack.name}","args":{{"number":7}}}}'.encode()}
     async with working(app):
         await until(lambda: seen == [7] and not look())
 

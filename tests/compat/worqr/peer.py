@@ -113,6 +113,17 @@ class Peer:
 
         return go_on
 
+    def stop_work(self, queue: str) -> None:
+        """Stop work on a queue: returns all its running tasks, whoever runs them, and announces nothing."""
+        processes = [process.decode() for process in self._client.smembers(f"worqr:workingProcesses:{queue}")]
+        with self._client.pipeline() as pipe:
+            pipe.srem(f"worqr:workingQueues:{self.name}", queue)
+            pipe.delete(f"worqr:workingProcesses:{queue}")
+            for process in processes:
+                pipe.rpoplpush(f"worqr:processes:{process}", f"worqr:queues:{queue}")
+                pipe.delete(f"worqr:processes:{process}")
+            pipe.execute()
+
     def clean_up(self) -> None:
         """Fail every silent worker."""
         for worker in self._client.smembers("worqr:expiringWorkers"):

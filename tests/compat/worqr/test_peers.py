@@ -129,6 +129,19 @@ def test_a_peer_that_fails_another_takes_our_tasks_too(client: redis.Redis, queu
     assert all(queue.complete_many(fresh))
 
 
+@pytest.mark.speaks("worqr", "W5", "W12")
+def test_a_peer_that_stops_work_in_order_takes_our_tasks_too(client: redis.Redis, queue: Queue, peer: Peer) -> None:
+    """Its keys do not tell them apart. Nothing is lost, and no task is in two places."""
+    queue.enqueue_many([b"T0", b"T1", b"T2"])
+    lease = take(queue, seconds=30, holder="w1")
+    assert dequeued(peer) == b"T1"
+    peer.stop_work(NAME)
+    assert not queue.complete(lease)
+    fresh = queue.lease_many(10, seconds=30, holder="w1")
+    assert sorted(one.data for one in fresh) == [b"T0", b"T1", b"T2"]
+    assert all(queue.complete_many(fresh))
+
+
 @pytest.mark.speaks("worqr", "W2")
 def test_a_task_that_we_begin_while_a_peer_fails_another_is_not_forgotten(
     client: redis.Redis, queue: Queue, peer: Peer, later: Later

@@ -75,9 +75,16 @@ def test_declaring_again_changes_nothing_that_is_the_same(
     assert seen(schedules, "s", name) == first, "the tick that is due was lost"
     assert ticks(declared("s", name)).enqueued == 1
 
+    tagged = declared("tagged", name, options={"tags": ["eu"], "expires": "10m"})
+    put(tagged)
+    before = client.dump(queue_key(name, "state"))
+    put(tagged)
+    assert client.dump(queue_key(name, "state")) == before, "an idle declaration wrote something"
+    assert schedules.delete(name, "tagged")
+
     put(declared("s", name, every="2h"))
     assert seen(schedules, "s", name).next_at == (NOON + 2 * HOUR).timestamp()
-    schedules.pause("s", name)
+    schedules.pause(name, "s")
     put(declared("s", name, every="3h"))  # a pause outlives a new version of the code
     record = seen(schedules, "s", name)
     assert record.next_at is None
@@ -92,7 +99,7 @@ def test_code_takes_over_what_was_added_and_not_the_other_way_round(app: Windlas
     assert seen(schedules, "s", name).schedule == declared("s", name)
     with pytest.raises(InvalidOption, match="declared in code"):
         schedules.add("s", (name, b"added"), every="1h")
-    assert schedules.delete("s", name)
+    assert schedules.delete(name, "s")
     schedules.add("s", (name, b"added"), every="1h")
 
 

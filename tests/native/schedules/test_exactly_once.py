@@ -192,11 +192,11 @@ def test_a_tick_whose_reply_was_lost_is_repeated_without_harm(
 
 
 VERBS: dict[str, tuple[Callable[[Any, str], Any], Callable[[Any, str], Any]]] = {
-    "add": (lambda s, q: s.delete("s", q), lambda s, q: s.add("s", (q, b"x"), every="1h").name == "s"),
-    "pause": (lambda s, q: None, lambda s, q: s.pause("s", q)),
-    "resume": (lambda s, q: s.pause("s", q), lambda s, q: s.resume("s", q)),
-    "delete": (lambda s, q: None, lambda s, q: s.delete("s", q)),
-    "run_now": (lambda s, q: None, lambda s, q: s.run_now("s", q).status == Status.ADDED),
+    "add": (lambda s, q: s.delete(q, "s"), lambda s, q: s.add("s", (q, b"x"), every="1h").name == "s"),
+    "pause": (lambda s, q: None, lambda s, q: s.pause(q, "s")),
+    "resume": (lambda s, q: s.pause(q, "s"), lambda s, q: s.resume(q, "s")),
+    "delete": (lambda s, q: None, lambda s, q: s.delete(q, "s")),
+    "run_now": (lambda s, q: None, lambda s, q: s.run_now(q, "s").status == Status.ADDED),
 }
 
 
@@ -221,8 +221,8 @@ def test_a_change_between_reading_and_firing_wins(
     with Windlass(server.url) as other:
         for change in (
             lambda s: s.add("s", (name, b"new"), every="2h"),
-            lambda s: s.pause("s", name),
-            lambda s: s.delete("s", name),
+            lambda s: s.pause(name, "s"),
+            lambda s: s.delete(name, "s"),
         ):
             at(NOON)
             app.schedules.add("s", (name, b"old"), every="1h")
@@ -239,7 +239,7 @@ def test_a_change_between_reading_and_firing_wins(
             layout.schedules.fire = change_first  # type: ignore[union-attr, method-assign]
             assert run_flow(app, tick(layout, {})).enqueued == 0
             assert waiting(raw_queue) == []
-            app.schedules.delete("s", name)
+            app.schedules.delete(name, "s")
 
 
 def test_many_that_change_one_schedule_at_once_lose_no_change(app: Windlass, name: str, at: Clock) -> None:

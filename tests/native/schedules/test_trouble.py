@@ -58,12 +58,12 @@ def test_what_cannot_be_read_is_shown_and_left_alone_and_wedges_nothing(
             schedules.add(each, (name, b"x"), every="1h")
         for verb in (schedules.pause, schedules.resume, schedules.run_now):
             with pytest.raises(KeyConflict, match="cannot be read"):
-                verb(each, name)
+                verb(name, each)
     assert "another version" in (shown["newer"].problem or "")
     assert run_flow(app, declare(app.layout(name), [declared("newer", name)])) == ("newer",)
     assert client.hmget(queue_key(name, "schedules"), list(FOREIGN)) == list(FOREIGN.values())
     for each in (*FOREIGN, "orphan"):
-        assert schedules.delete(each, name)
+        assert schedules.delete(name, each)
 
 
 def test_a_record_written_by_hand_is_a_schedule(
@@ -82,7 +82,7 @@ def test_a_key_of_a_foreign_type_is_named(app: Windlass, name: str, client: redi
     schedules = app.schedules
     for act in (
         lambda: schedules.add("s", (name, b"x"), every="1h"),
-        lambda: schedules.delete("s", name),
+        lambda: schedules.delete(name, "s"),
         lambda: schedules.list(name),
         lambda: ticker_of(app, name)(),
     ):
@@ -101,8 +101,8 @@ def test_a_full_server_keeps_the_tick_for_later(
     try:
         with pytest.raises(QueueFull):
             ticks()
-        assert app.schedules.pause("s", name), "orders must still be taken"
-        assert app.schedules.resume("s", name)
+        assert app.schedules.pause(name, "s"), "orders must still be taken"
+        assert app.schedules.resume(name, "s")
     finally:
         client.config_set("maxmemory", 0)
     at(NOON + 2 * HOUR)

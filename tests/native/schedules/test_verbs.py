@@ -42,9 +42,9 @@ def test_a_schedule_from_its_first_tick_to_its_end(
     assert (record.fired, record.last_at) == (1, (NOON + HOUR).timestamp())
     assert record.next_at == (NOON + 2 * HOUR).timestamp()
 
-    assert schedules.delete("s", name)
-    assert not schedules.delete("s", name)
-    assert schedules.get("s", name) is None
+    assert schedules.delete(name, "s")
+    assert not schedules.delete(name, "s")
+    assert schedules.get(name, "s") is None
     assert ticks() == TickReport()
 
 
@@ -63,9 +63,9 @@ def test_options_of_the_jobs_are_honoured(app: Windlass, raw_queue: Queue, name:
 
 def test_pause_and_resume(schedules: Any, ticks: Ticker, raw_queue: Queue, name: str, at: Clock) -> None:
     schedules.add("s", (name, b"x"), every="1h")
-    assert schedules.pause("s", name)
-    assert not schedules.pause("s", name)
-    assert not schedules.pause("none", name)
+    assert schedules.pause(name, "s")
+    assert not schedules.pause(name, "s")
+    assert not schedules.pause(name, "none")
     paused = seen(schedules, "s", name)
     assert paused.next_at is None
     assert paused.schedule is not None
@@ -75,9 +75,9 @@ def test_pause_and_resume(schedules: Any, ticks: Ticker, raw_queue: Queue, name:
     # What is added anew stays paused.
     schedules.add("s", (name, b"y"), every="2h")
     assert ticks() == TickReport()
-    assert schedules.resume("s", name)
-    assert not schedules.resume("s", name)
-    assert not schedules.resume("none", name)
+    assert schedules.resume(name, "s")
+    assert not schedules.resume(name, "s")
+    assert not schedules.resume(name, "none")
     assert seen(schedules, "s", name).next_at == (NOON + 6 * HOUR).timestamp()
     assert ticks().enqueued == 0
     at(NOON + 6 * HOUR)
@@ -86,14 +86,14 @@ def test_pause_and_resume(schedules: Any, ticks: Ticker, raw_queue: Queue, name:
 
 def test_run_now_does_not_move_the_next_tick(schedules: Any, ticks: Ticker, raw_queue: Queue, name: str) -> None:
     before = schedules.add("s", (name, b"x"), every="1h", jitter="30m")
-    assert schedules.run_now("s", name).status == Status.ADDED
-    assert schedules.run_now("s", name).status == Status.KEPT
+    assert schedules.run_now(name, "s").status == Status.ADDED
+    assert schedules.run_now(name, "s").status == Status.KEPT
     assert raw_queue.counts().ready == 1
     assert seen(schedules, "s", name) == before
     schedules.add("many", (name, b"x"), every="1h", overlap="allow")
-    schedules.pause("many", name)
-    assert [schedules.run_now("many", name).status for _ in range(2)] == [Status.ADDED] * 2
-    assert schedules.run_now("none", name) is None
+    schedules.pause(name, "many")
+    assert [schedules.run_now(name, "many").status for _ in range(2)] == [Status.ADDED] * 2
+    assert schedules.run_now(name, "none") is None
 
 
 def test_list_has_every_schedule_once(schedules: Any, name: str, at: Clock) -> None:
@@ -101,11 +101,11 @@ def test_list_has_every_schedule_once(schedules: Any, name: str, at: Clock) -> N
     names = [f"s{i:03}" for i in range(150)]
     for i, each in enumerate(names):
         schedules.add(each, (name, b"x" * 100), every=60 + i)
-    schedules.pause("s007", name)
+    schedules.pause(name, "s007")
     listed = schedules.list(name)
     assert [record.name for record in listed] == names
     assert [record.name for record in listed if record.next_at is None] == ["s007"]
-    assert listed[5] == schedules.get("s005", name)
+    assert listed[5] == schedules.get(name, "s005")
 
 
 def test_a_changed_timing_takes_effect_and_an_unchanged_one_keeps_its_next_tick(
@@ -157,11 +157,11 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
         lambda: schedules.add("s", ("q", b""), cron="* * *"),
         lambda: schedules.add("s", ("q", b""), cron="* * * * *", zone="Mars"),
         lambda: schedules.add("s", ("q", b""), every="1h", colour="red"),
-        lambda: schedules.pause("s", "no queue"),
-        lambda: schedules.resume("", "q"),
-        lambda: schedules.run_now(None, "q"),
-        lambda: schedules.delete("s:counts", "q"),
-        lambda: schedules.get("s", ""),
+        lambda: schedules.pause("no queue", "s"),
+        lambda: schedules.resume("q", ""),
+        lambda: schedules.run_now("q", None),
+        lambda: schedules.delete("q", "s:counts"),
+        lambda: schedules.get("", "s"),
         lambda: schedules.list("*"),
     ]
     for act in acts:

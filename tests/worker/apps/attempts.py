@@ -175,7 +175,7 @@ def _count_tries(id: str) -> int:
     return os.path.getsize(path)
 
 
-@app.task(queue="caught", run="process", max_stalls=1)
+@app.task(queue="caught", run="process", max_stalls=1, min_backoff=0)
 def caught_crash(job: Job = current()) -> None:
     note("try", job)
     os.kill(os.getpid(), 9)

@@ -74,6 +74,11 @@ async def ignore_cancellation(job: Job = current()) -> None:
             note("ignored", job)
 
 
+@app.task(queue="stubborn", timeout=0.3, max_failures=0)
+async def ignore_it_once(job: Job = current()) -> None:
+    await ignore_cancellation(job)
+
+
 @app.task(queue="stubborn", timeout=0.3)
 async def block_the_loop(job: Job = current()) -> None:
     note("start", job)
@@ -177,7 +182,7 @@ def process_fork(comes_back: bool, job: Job = current()) -> None:
 # -- poison --------------------------------------------------------------------------------------
 
 
-@app.task(queue="processes", run="process")
+@app.task(queue="processes", run="process", min_backoff=0)
 def process_work(poison: bool, job: Job = current()) -> None:
     note("start", job)
     if poison:
@@ -185,7 +190,7 @@ def process_work(poison: bool, job: Job = current()) -> None:
     note("end", job)
 
 
-@app.task(queue="loops")
+@app.task(queue="loops", min_backoff=0)
 async def loop_work(poison: bool, job: Job = current()) -> None:
     note("start", job)
     await asyncio.sleep(0.02)

@@ -56,6 +56,26 @@ async def loop_die_once(job: Job = current()) -> None:
     note("end", job)
 
 
+@app.task(queue="processes", run="process")
+def process_die_once(job: Job = current()) -> None:
+    note("start", job)
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    note("end", job)
+
+
+@app.task(queue="loops", max_stalls=0)
+async def loop_die_for_good(job: Job = current()) -> None:
+    note("start", job)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(queue="processes", run="process", max_stalls=0)
+def process_die_for_good(job: Job = current()) -> None:
+    note("start", job)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.task(queue="loops")
 async def loop_longer_each_time(first: float, later: float, job: Job = current()) -> None:
     note("start", job)

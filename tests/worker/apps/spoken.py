@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.support.workers import note
-from windlass import Job, Windlass, current
+from windlass import Job, Snooze, Windlass, current
 
 app = Windlass()
 
@@ -58,3 +58,12 @@ async def loop_stumble(number: int, job: Job = current()) -> None:
     if _is_first_try(number):
         raise ValueError("the first try is in vain")
     note("end", job, number=number)
+
+
+@app.task(queue="loops")
+async def loop_snooze(number: int, job: Job = current()) -> None:
+    """Puts itself off, at its first try."""
+    note("start", job, number=number)
+    if _is_first_try(number):
+        raise Snooze("rate limit", delay=0.3)
+    note("end", job, number=number, failures=job.failures)

@@ -250,7 +250,7 @@ class DemoRun:
             for job in queue.all_jobs(state)
         ]
         ticks = [job for job in waiting if job.id.startswith(SCHEDULE)]
-        schedule = self._shop.app.schedules.get(SCHEDULE, ORDERS)
+        schedule = self._shop.app.schedules.get(ORDERS, SCHEDULE)
         dead = [job for queue in self._shop.queues for job in queue.all_jobs(State.DEAD)]
         return ServerView(
             left=frozenset(_order_of(job) for job in waiting),

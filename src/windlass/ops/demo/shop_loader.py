@@ -64,7 +64,7 @@ class Shop:
         """Delete all jobs and schedules of the queues."""
         for queue in self.queues:
             for schedule in self.app.schedules.list(queue.name):
-                self.app.schedules.delete(schedule.name, queue.name)
+                self.app.schedules.delete(queue.name, schedule.name)
             queue.purge()
 
 

@@ -1,7 +1,8 @@
 """The keys of a native queue: the only place that spells them.
 
-Every key of queue `q` is `windlass:{q}:<name>`. The braces make the server hash only the queue's name, so all keys of a
-queue are in one cluster slot and a script may use any of them.
+Every key of queue `q` is `windlass:{q}:<name>`; in the namespace `shop` it is `windlass/shop:{q}:<name>`. The braces
+make the server hash only the queue's name, so all keys of a queue are in one cluster slot and a script may use any of
+them.
 """
 
 from __future__ import annotations
@@ -33,67 +34,77 @@ NAMES = (
     "watched",  # zset    id → until when its events are published, in ms of the queue's clock
     "schedules",  # hash    name → counts of its ticks, and its record
     "ticks",  # zset    name → time of the next tick, in ms
+    "ended",  # zset    id → how a job ended that did not complete, and when this is forgotten
 )
 
 
-def queue_key(queue: str, name: str) -> str:
+def prefix(namespace: str = "") -> str:
+    """The beginning of all keys and channels of a namespace. Names have no slash, so no key belongs to two."""
+    return f"{PREFIX}/{namespace}:" if namespace else f"{PREFIX}:"
+
+
+def queue_key(queue: str, name: str, namespace: str = "") -> str:
     """One key of a queue."""
-    return f"{PREFIX}:{{{queue}}}:{name}"
+    return f"{prefix(namespace)}{{{queue}}}:{name}"
 
 
-def queue_keys(queue: str, names: tuple[str, ...] = NAMES) -> tuple[str, ...]:
+def queue_keys(queue: str, names: tuple[str, ...] = NAMES, namespace: str = "") -> tuple[str, ...]:
     """All keys of a queue, or the keys with these names."""
-    return tuple(queue_key(queue, name) for name in names)
+    return tuple(queue_key(queue, name, namespace) for name in names)
 
 
-# A queue in use has a state, or an inbox with pushed payloads. One pattern finds both, and few other
-# keys: its brackets match the five letters of `state` and of `inbox`, one by one.
-ANY_QUEUE = f"{PREFIX}:{{*}}:[si][tn][ab][to][ex]"
-_QUEUE = re.compile(rf"{PREFIX}:\{{([^{{}}]+)\}}:(?:state|inbox)")
+def any_queue(namespace: str = "") -> str:
+    """A pattern for the keys of all queues.
+
+    A queue in use has a state, or an inbox with pushed payloads. One pattern finds both, and few other keys: its
+    brackets match the five letters of `state` and of `inbox`, one by one.
+    """
+    return f"{prefix(namespace)}{{*}}:[si][tn][ab][to][ex]"
+
+
+_QUEUE = re.compile(rf"{PREFIX}(?:/[^:{{}}]+)?:\{{([^{{}}]+)\}}:(?:state|inbox)")
 
 
 def queue_of(key: bytes) -> str | None:
-    """The queue of a key found by `ANY_QUEUE`; None for any other key."""
+    """The queue of a key found by `any_queue`; None for any other key."""
     found = _QUEUE.fullmatch(key.decode(errors="replace"))
     return found[1] if found else None
 
 
-def presence_keys() -> tuple[str, str]:
+def presence_keys(namespace: str = "") -> tuple[str, str]:
     """Last heartbeat of each worker (zset, ms), and its description (hash). No queue's name begins with a dot."""
-    return f"{PREFIX}:{{.workers}}:seen", f"{PREFIX}:{{.workers}}:about"
+    return queue_key(".workers", "seen", namespace), queue_key(".workers", "about", namespace)
 
 
-_RESULT = "result:"
+def result_key(queue: str, id: str, namespace: str = "") -> str:
+    """The key of a job's result, if `keep_result` asked for one."""
+    return queue_key(queue, f"result:{id}", namespace)
 
 
-def result_key(queue: str, id: str) -> str:
-    """The key of a job's result, if `keep_result` asked for one, or of the mark that a job left."""
-    return f"{queue_key(queue, _RESULT)}{id}"
+# The scripts name these in capitals, like keys: `PARKED_CHANNEL` is the channel's beginning in the queue's namespace.
+CHANNELS = {"WAKE_CHANNEL": "wake", "CANCEL_CHANNEL": "cancel", "EVENT_CHANNEL": "event", "PARKED_CHANNEL": "parked"}
 
 
-# The same in a script, before the id: the first key of every script is the queue's state. Scripts that write results
-# make the keys themselves, because each key of a call costs the server about a microsecond.
-RESULT_PREFIX = f"(string.sub(KEYS[1], 1, -{len(NAMES[0]) + 1}) .. '{_RESULT}')"
+def channel_in_lua(kind: str) -> str:
+    """The Lua expression for a channel's beginning. The first key of every script is a key of the queue."""
+    return f"(string.match(KEYS[1], '^[^{{]*') .. '{kind}:')"
 
 
-# The scripts name these in capitals, like keys.
-CHANNEL_PREFIXES = {
-    "WAKE_CHANNEL": f"{PREFIX}:wake:",
-    "CANCEL_CHANNEL": f"{PREFIX}:cancel:",
-    "EVENT_CHANNEL": f"{PREFIX}:event:",
-}
-
-
-def event_channel(queue: str, id: str) -> str:
+def event_channel(queue: str, id: str, namespace: str = "") -> str:
     """The channel with the events of a watched job."""
-    return f"{CHANNEL_PREFIXES['EVENT_CHANNEL']}{queue}:{id}"
+    return f"{prefix(namespace)}event:{queue}:{id}"
 
 
-def wake_channel(waiter: str) -> str:
+def parked_channel(queue: str, namespace: str = "") -> str:
+    """The channel with the tasks of the jobs that workers park."""
+    return f"{prefix(namespace)}parked:{queue}"
+
+
+def wake_channel(waiter: str, namespace: str = "") -> str:
     """The channel on which an idle waiter is woken."""
-    return CHANNEL_PREFIXES["WAKE_CHANNEL"] + waiter
+    return f"{prefix(namespace)}wake:{waiter}"
 
 
-def cancel_channel(holder: str) -> str:
+def cancel_channel(holder: str, namespace: str = "") -> str:
     """The channel with the cancelled running jobs of a holder."""
-    return CHANNEL_PREFIXES["CANCEL_CHANNEL"] + holder
+    return f"{prefix(namespace)}cancel:{holder}"

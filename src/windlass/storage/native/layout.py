@@ -51,6 +51,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
 )
 from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
@@ -58,7 +59,6 @@ from windlass.values.validation import MAX_BROKEN, MAX_DEAD, check_name
 T = TypeVar("T")
 _NO_EPOCH = 0
 _NOTHING_KEPT = Kept(b"", 0)
-_MARKS = {mark.value.encode(): mark for mark in Mark}
 _STALE, _RELEASED_BROKEN = ord("0"), ord("2")  # digits of outcomes that were not simply accepted
 _STATUSES = {
     ord("a"): Status.ADDED,
@@ -94,10 +94,13 @@ class NativeLayout:
         "ticks",
         "counters",
     )
-    leftover_parts: tuple[str, ...] = ("idle", "state")
+    leftover_parts: tuple[str, ...] = ("idle", "state", "ended")
 
-    def __init__(self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN) -> None:
+    def __init__(
+        self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, namespace: str = ""
+    ) -> None:
         self.queue = check_name(queue)
+        self.namespace = namespace
         self.max_dead = max_dead
         self.max_broken = max_broken
         self._keys: dict[str, tuple[str, ...]] = {}  # script name → its keys
@@ -128,8 +131,13 @@ class NativeLayout:
             args += (job.id, add_sum(job.data), pack_change(job.change))
         call = self._write(scripts.ENQUEUE, "enqueue", args, self._read_enqueued)
         # The script deletes kept results of earlier jobs with the same ids.
-        named = [job.id for job in jobs if not job.fresh and not job.change.must_exist]
-        return structs.replace(call, keys=(*call.keys, *[keys.result_key(self.queue, id) for id in named]))
+        named = [self._result_key(job.id) for job in jobs if not job.fresh and not job.change.must_exist]
+        if not named:
+            return call
+        return structs.replace(call, keys=(*call.keys, keys.queue_key(self.queue, "ended", self.namespace), *named))
+
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        return [("LPUSH", keys.queue_key(self.queue, "inbox"), job.data)]
 
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
         holder, waiter = request.holder, request.waiter
@@ -170,14 +178,20 @@ class NativeLayout:
         for outcome in others:
             args += _pack_outcome(outcome, self.max_broken)
         args += self._pack_hand_overs(others)
+        if request.claims:
+            args += (len(request.claims), *request.claims)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
+        kept = [id for id, result in results.items() if result.ms]
+        kept += [outcome.lease.id for outcome in others if _keeps_result(outcome)]
+        if kept:
+            call = structs.replace(call, keys=(*call.keys, *[self._result_key(id) for id in kept]))
         # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
         # lease jobs for a caller that already has its answer.
         return structs.replace(call, undo=self._release, when_repeated=("!",)) if request.want else call
 
     def probe(self) -> Call[float | None] | None:
         names = ("ready", "inbox", "outbox", "scheduled", "ticks", "held", "holders", "state")
-        found = tuple(keys.queue_key(self.queue, name) for name in names)
+        found = tuple(keys.queue_key(self.queue, name, self.namespace) for name in names)
         return Call(scripts.PROBE, found, self._clock_view.times(), _seconds, False, self._about("probe"))
 
     def _pack_hand_overs(self, outcomes: Sequence[Outcome]) -> list[Argument]:
@@ -230,13 +244,14 @@ class NativeLayout:
 
     def remains(self, id: str) -> Call[Remains]:
         def read(reply: list[Any]) -> Remains:
-            left, on_queue, has_record, epoch, step, purged_at_step = reply
-            result, mark = _read_result(left)
+            left, code, on_queue, has_record, epoch, step, purged_at_step = reply
+            mark = None if code < 0 else Mark(code)
+            result = _read_result(left) if left and mark is None else None
             losses = self.data_losses
             return Remains(result, mark, on_queue == 1, has_record == 1, epoch, step, purged_at_step, losses)
 
         call = self._call(scripts.REMAINS, "result", [id], read)
-        return structs.replace(call, keys=(*call.keys, keys.result_key(self.queue, id)))
+        return structs.replace(call, keys=(*call.keys, self._result_key(id)))
 
     def _read_sighting(self, reply: list[Any], wall: float | None = None) -> Sighting:
         *_, epoch, step = reply[0]
@@ -265,7 +280,7 @@ class NativeLayout:
     def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
             return self._call(scripts.INSPECT, "audit", [part, cursor], AuditBatch.read)
-        return self._write(scripts.AUDIT, "clean", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
+        return self._write(scripts.AUDIT, "audit", [part, cursor], lambda reply: AuditBatch.read(reply[1:]))
 
     def unregister_waiter(self, waiter: str) -> Call[bool]:
         self._waiters.discard(waiter)
@@ -334,21 +349,24 @@ class NativeLayout:
         return self._call(scripts.TAGS, "tags", [cursor], read)
 
     def wake_channel(self, waiter: str) -> str:
-        return keys.wake_channel(waiter)
+        return keys.wake_channel(waiter, self.namespace)
+
+    @property
+    def parked_channel(self) -> str | None:
+        return keys.parked_channel(self.queue, self.namespace)
 
     def cancel_channel(self, holder: str) -> str:
-        return keys.cancel_channel(holder)
+        return keys.cancel_channel(holder, self.namespace)
 
     def obey_cancel(self, holder: str, message: bytes) -> Call[bool]:
         raise AssertionError("a native queue has no peers of another system")
 
     def event_channel(self, id: str) -> str:
-        return keys.event_channel(self.queue, id)
+        return keys.event_channel(self.queue, id, self.namespace)
 
     def _read_turn(self, reply: list[Any], plain: list[bool], holder: str | None) -> Turn:
         _, flags, base, ids, data, metas, priorities, wait, swept, outbox, tick, lost, waiting, *rare = reply
-        dropped = rare[0] if rare else 0
-        expired = rare[1] if len(rare) > 1 else ()
+        dropped, expired, more, claimed_all, parked = rare[0] if rare else (0, (), 0, 0, 0)
         leases: list[Lease] = []
         undecodable: list[Broken] = []
         queue, fence = self.queue, int(base)
@@ -384,6 +402,9 @@ class NativeLayout:
             flags.count(_RELEASED_BROKEN),
             dropped,
             tuple(str(id, "utf-8", "replace") for id in expired),
+            more == 1,
+            claimed_all == 1,
+            parked,
         )
 
     def _write(self, script: Script, verb: str, args: Sequence[Argument], read: Callable[[list[Any]], T]) -> Call[T]:
@@ -417,8 +438,11 @@ class NativeLayout:
         """The keys of a script. The first one, `state`, is the same for all scripts."""
         found = self._keys.get(script.name)
         if found is None:
-            found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys)
+            found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys, self.namespace)
         return found
+
+    def _result_key(self, id: str) -> str:
+        return keys.result_key(self.queue, id, self.namespace)
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"
@@ -436,6 +460,18 @@ def _in_order(flags: bytes, plain: list[bool]) -> tuple[bool, ...]:
         return tuple(accepted)
     first, second = iter(accepted), iter(accepted[sum(plain) :])
     return tuple(next(first if simple else second) for simple in plain)
+
+
+def _keeps_result(outcome: Outcome) -> bool:
+    """Whether an outcome that is settled by itself has a result to keep, or a failure."""
+    match outcome:
+        case Completed(result=result):
+            return result is not None and result.ms > 0
+        case Failed(keep_ms=ms):
+            return ms > 0
+        case Crashed(is_cause=is_cause, keep_ms=ms):
+            return is_cause and ms > 0
+    return False
 
 
 def _pack_results(completed: Iterable[str], results: Mapping[str, Kept]) -> list[Argument]:
@@ -456,10 +492,12 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "release", 0)
         case Retried(when=when, message=message):
             return (*name, "retry", 3, *pack_when(when), message)
+        case Snoozed(when=when, message=message):
+            return (*name, "snooze", 3, *pack_when(when), message)
         case Failed(message=message, keep_ms=ms):
             return (*name, "fail", 2, ms, message)
-        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms):
-            return (*name, "crash", 3, ms, task_max_stalls, message)
+        case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, keep_ms=ms, delay_ms=delay_ms):
+            return (*name, "crash", 4, ms, task_max_stalls, delay_ms, message)
         case Crashed(message=message):
             return (*name, "suspect", 1, message)
         case Broken(message=message):
@@ -470,14 +508,9 @@ def _pack_outcome(outcome: Outcome, max_broken: int) -> tuple[Argument, ...]:
             return (*name, "unhandled", 0)
 
 
-def _read_result(left: bytes | None) -> tuple[Result | None, Mark | None]:
+def _read_result(text: bytes) -> Result:
     """Read what a job left under its result's key."""
-    if not left:
-        return None, None
-    letter, text = left[:1], left[1:]
-    if letter in b"dfc":
-        return Result(letter == b"d", text, "crashed" if letter == b"c" else None), None
-    return None, _MARKS.get(letter, Mark.LOST)
+    return Result(text[:1] == b"d", text[1:], "crashed" if text[:1] == b"c" else None)
 
 
 def _seconds(ms: int) -> float | None:

@@ -134,6 +134,7 @@ def read_row(queue: str, row: list[Any]) -> JobRecord:
         cancelled=cancelled,
         message=_join_messages(None if note is None else note.decode(errors="replace"), damage),
         failed=_failed_job(queue, marks, data),
+        marks=marks,
     )
 
 
@@ -216,6 +217,7 @@ def _read_dead_record(queue: str, id: str, dead_record: bytes, state: State, *, 
         message=_join_messages(dead_record[at : at + length].decode(errors="replace"), damage),
         died_at=died_at / 1000,
         failed=_failed_job(queue, marks, data) if stored else None,
+        marks=marks,
     )
 
 

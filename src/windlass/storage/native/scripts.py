@@ -18,14 +18,14 @@ from importlib.resources import files
 
 from windlass.storage.formats import CONSTANTS
 from windlass.storage.lua import add_records, refuse_redefinition, replace_names, tokens_of
-from windlass.storage.native.keys import CHANNEL_PREFIXES, NAMES, RESULT_PREFIX
+from windlass.storage.native.keys import CHANNELS, NAMES, channel_in_lua
 from windlass.storage.port import Script
 
 _FOLDER = files("windlass.storage.native") / "lua"
 _ALWAYS = ("keys", "clock")
 _IN_ORDER = (
     *_ALWAYS, "operations", "meta", "dead_record", "leases", "changes", "publish_events", "marks", "wake", "place_job",
-    "enqueue_one", "finish_job", "problems", "job_rows", "schedules",
+    "parked", "enqueue_one", "take_in", "finish_job", "problems", "job_rows", "schedules",
 )  # fmt: skip
 
 
@@ -45,8 +45,7 @@ def _shared(parts: Sequence[str]) -> str:
 
 
 _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ((?:'[^'\n]*'|[\d^*+. ,])+?) *(?:--.*)?$\n", re.MULTILINE)
-_SHARED = {**CONSTANTS, **{name: f"'{prefix}'" for name, prefix in CHANNEL_PREFIXES.items()}}
-_SHARED["RESULT_PREFIX"] = RESULT_PREFIX
+_SHARED = {**CONSTANTS, **{name: channel_in_lua(kind) for name, kind in CHANNELS.items()}}
 
 
 def _substitute(name: str, text: str) -> tuple[str, tuple[str, ...]]:

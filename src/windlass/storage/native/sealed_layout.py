@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from windlass.errors import Undecodable
+from windlass.errors import Undecodable, UnsupportedByLayout
 from windlass.storage.native import NativeLayout
 from windlass.storage.native.records import failure_data_at
 from windlass.storage.native.sealing import SEALED, UNSEALED, NoSuchKey, Purpose, Seal, purpose_of
-from windlass.storage.port import NO_LEASES, Call, Enqueued, LeaseRequest, ScheduleBook, Turn
+from windlass.storage.port import NO_LEASES, Argument, Call, Enqueued, LeaseRequest, ScheduleBook, Turn
 from windlass.values.ending import Remains
 from windlass.values.job import Change, JobRecord, Lease, NewJob, Page, State
 from windlass.values.outcome import Broken, Completed, HandOver, Outcome, UnknownTask
@@ -34,9 +34,15 @@ class SealedLayout(NativeLayout):
     """One queue in Windlass's own layout, with sealed payloads if the app has keys."""
 
     def __init__(
-        self, queue: str, *, max_dead: int = MAX_DEAD, max_broken: int = MAX_BROKEN, seal: Seal = UNSEALED
+        self,
+        queue: str,
+        *,
+        max_dead: int = MAX_DEAD,
+        max_broken: int = MAX_BROKEN,
+        namespace: str = "",
+        seal: Seal = UNSEALED,
     ) -> None:
-        super().__init__(queue, max_dead=max_dead, max_broken=max_broken)
+        super().__init__(queue, max_dead=max_dead, max_broken=max_broken, namespace=namespace)
         self._seal = seal
         assert self.schedules is not None
         self.schedules = SealedSchedules(self.schedules, queue, seal)
@@ -47,6 +53,14 @@ class SealedLayout(NativeLayout):
         if self._seal.changes(*[job.data for job in jobs]):
             jobs = [self._close_job(self.queue, job) for job in jobs]
         return super().enqueue(jobs)
+
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        if self._seal.is_on:
+            raise UnsupportedByLayout(
+                f"enqueue_in: queue {self.queue!r} signs or encrypts its jobs, and a job in a pipeline has no id yet "
+                "to be sealed for. Use enqueue"
+            )
+        return super().push(job)
 
     def _close_job(self, queue: str, job: NewJob) -> NewJob:
         if not self._seal.changes(job.data):

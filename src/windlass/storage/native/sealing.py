@@ -23,8 +23,9 @@ import os
 import re
 import struct
 from collections.abc import Callable, Mapping
+from copy import copy
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, Self
 
 from windlass.errors import InvalidOption, Undecodable
 
@@ -87,6 +88,7 @@ class Seal:
     def __init__(
         self, signing_keys: Mapping[str, bytes] | None = None, encryption_keys: Mapping[str, bytes] | None = None
     ) -> None:
+        self._within = ""
         signing = check_keys(signing_keys, "signing_keys", longest=MAX_KEY_BYTES)
         encryption = check_keys(encryption_keys, "encryption_keys", longest=KEY_BYTES)
         self._rings = {_Kind.SIGNED: _ring(signing), _Kind.ENCRYPTED: _ring(encryption)}
@@ -102,6 +104,12 @@ class Seal:
     def __repr__(self) -> str:
         return f"<Seal {self._kind.verb if self.is_on else 'without keys'}>"
 
+    def within(self, namespace: str) -> Self:
+        """The same seal for a namespace: a payload of another namespace is from another place."""
+        seal = copy(self)
+        seal._within = f"{namespace}/" if namespace else ""
+        return seal
+
     def changes(self, *payloads: bytes) -> bool:
         """Whether `close` changes one of them: an unsealed payload that begins with the magic gets a mark."""
         return self.is_on or any(data.startswith(SEALED) for data in payloads)
@@ -111,7 +119,7 @@ class Seal:
         if not self.is_on:
             return SEALED + NOT_SEALED + data if data.startswith(SEALED) else data
         head = self._heads[purpose]
-        bound = _bound_context(head, queue, name)
+        bound = _bound_context(head, self._within + queue, name)
         if self._cipher is None:
             return b"".join((head, _sign(self._key, bound, data), data))
         salt_and_nonce = os.urandom(_SALT_BYTES + _NONCE_BYTES)
@@ -134,7 +142,9 @@ class Seal:
             raise NoSuchKey(self._why_no_key(kind, id))
         head, body = sealed[:end], sealed[end:]
         read = self._verify if kind is _Kind.SIGNED else self._decrypt
-        opened = read(key, _bound_context(head, queue, name), body) if purpose_of(head) is purpose else None
+        opened = (
+            read(key, _bound_context(head, self._within + queue, name), body) if purpose_of(head) is purpose else None
+        )
         if opened is None:
             raise Undecodable(
                 f"refused: it was altered or moved from another place: its seal (key {_shown_id(id)}) is invalid",

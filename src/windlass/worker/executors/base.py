@@ -16,12 +16,14 @@ from time import monotonic
 from typing import Any
 
 from windlass.tasks.context import Job, JobServices
+from windlass.tasks.log_fields import running_job
 from windlass.values.job import Lease
 from windlass.values.outcome import Failed, Outcome, Released, Retried
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.task_starters import Driving, make_starter
 from windlass.worker.ipc.slot_table import SlotTable
+from windlass.worker.tracebacks import describe
 
 
 class Stop(Enum):
@@ -73,6 +75,7 @@ class Executor:
         self.capacity = self.limit = len(slots)
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # a clean context: a job must not see context variables of an earlier job
+        self._context.run(running_job.set, None)  # as each attempt leaves it
         self._slot_table = slot_table
         self._services = services
         self._finished = finished
@@ -150,7 +153,7 @@ class Executor:
             outcome = self._stop_outcome(one)
         except BaseException as error:  # a bug in the executor: errors of the job are outcomes already
             log.exception("%s: could not be run", one.plan.title)
-            outcome = attempt.retry_or_fail(one.plan, attempt.describe(error))
+            outcome = attempt.retry_or_fail(one.plan, describe(error))
         if one.stop is Stop.SHUTDOWN and isinstance(outcome, Retried | Failed):
             outcome = Released(one.plan.lease)  # the shutdown caused the failure, so the job is not charged
         self._end(one, outcome)

@@ -23,6 +23,7 @@ from windlass.errors import InvalidOption
 from windlass.worker.ipc import frames
 from windlass.worker.ipc.frames import FrameError, Header
 from windlass.worker.ipc.prefetch import open_outlet, take
+from windlass.worker.logs import LogOptions, set_up_process
 
 RunJob = Callable[[Any, Header, bytes, "Link"], tuple[Header, bytes]]
 
@@ -63,6 +64,8 @@ class Link:
 
 def begin(app: object, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
     """Run a new child; the forkserver calls this. `arguments["run_job"]` names the function that runs a job."""
+    if "logs" in arguments:
+        set_up_process(msgspec.convert(arguments["logs"], LogOptions))
     run_job: RunJob = find_function(arguments["run_job"])
     prefetch = open_outlet(fds["prefetch"]) if "prefetch" in fds else None
     serve(socket.socket(fileno=fds["frames"]), app, run_job, prefetch)

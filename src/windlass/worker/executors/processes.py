@@ -13,6 +13,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextvars import copy_context
 from itertools import count
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -22,14 +23,14 @@ from msgspec import Struct
 
 from windlass.tasks.context import Job
 from windlass.values.job import Lease
-from windlass.values.outcome import Completed, Crashed, Outcome, Released
-from windlass.values.validation import shortened
+from windlass.values.outcome import Completed, Outcome, Released
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Attempt, Executor, Key, Stop, key_of
 from windlass.worker.executors.child import RUN
 from windlass.worker.ipc.frames import FrameError, FrameStream, Header
 from windlass.worker.ipc.prefetch import MAX_JOB_BYTES, Prefetch
+from windlass.worker.tracebacks import error_in_child, error_text
 
 log = logging.getLogger("windlass.worker")
 
@@ -235,6 +236,8 @@ class ProcessExecutor(Executor):
             elif header == _DONE:
                 return Completed(one.plan.lease)
             elif header.get("end") == "outcome":
+                if "error" in header:
+                    one.job.raised = error_in_child(header["error"])
                 return replace_lease(_read_outcome(body), one.plan.lease)
             else:  # `run_job` itself failed: a bug, reported as the job's failure
                 log.error("%s: could not be run in a child\n%s", one.plan.title, header.get("traceback"))
@@ -262,9 +265,7 @@ class ProcessExecutor(Executor):
             return attempt.retry_or_fail(
                 one.plan, f"timed out after {one.plan.timeout or 0:g} s; its process was killed"
             )
-        text = shortened(crash_report(gone, child.progress if child is not None else None))
-        plan = one.plan
-        return Crashed(lease, text, is_cause=True, task_max_stalls=plan.limits.max_stalls, keep_ms=plan.keep_ms)
+        return attempt.crash(one.plan, crash_report(gone, child.progress if child is not None else None))
 
     def _count_done(self, slot: int) -> None:
         child = self._children[slot]
@@ -414,15 +415,22 @@ def run_job(app: Any, header: Mapping[str, Any], body: bytes, link: Any) -> tupl
     """Run one job in a child: plan, run, answer with the outcome."""
     lease = _read_lease(body)  # a function cannot be sent, so the child plans again from the lease
     planned = attempt.plan(app, lease)
-    outcome = _run_plan(app, planned, link) if isinstance(planned, Plan) else planned
+    if not isinstance(planned, Plan):
+        return _answer(planned)
+    job = Job(planned.lease, planned.task, ChildJobServices(app, link.send))
+    outcome = attempt.run(planned, job, _wait_for)
     if type(outcome) is Completed and outcome.result is None and not outcome.hand_overs:
         return _DONE, b""
-    answer = msgspec.structs.replace(outcome, lease=msgspec.structs.replace(lease, data=b""))
+    header, body = _answer(outcome)
+    if (error := getattr(job, "raised", None)) is not None:
+        header["error"] = error_text(error)
+        job.raised = None  # its frames refer to the job
+    return header, body
+
+
+def _answer(outcome: Outcome) -> tuple[dict[str, Any], bytes]:
+    answer = msgspec.structs.replace(outcome, lease=msgspec.structs.replace(outcome.lease, data=b""))
     return {"end": "outcome"}, msgspec.json.encode(answer)
-
-
-def _run_plan(app: Any, plan: Plan, link: Any) -> Outcome:
-    return attempt.run(plan, Job(plan.lease, plan.task, ChildJobServices(app, link.send)), _wait_for)
 
 
 _loops: list[asyncio.Runner] = []  # one loop for all jobs of the child, so that the app's clients stay usable
@@ -434,4 +442,4 @@ def _wait_for(returned: Awaitable[Any]) -> Any:
 
     if not _loops:
         _loops.append(asyncio.Runner())
-    return _loops[0].run(wait())
+    return _loops[0].run(wait(), context=copy_context())  # its log records tell of this job, not of the first one

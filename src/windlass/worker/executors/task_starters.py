@@ -16,7 +16,7 @@ from types import coroutine
 from typing import Any
 
 MAX_LOOP_HOLD_S = 0.001  # jobs that never wait yield to the event loop this often
-MAX_STARTERS = 8  # new shared tasks in one turn of the event loop, so that they do not delay I/O
+MAX_STARTERS = 8  # new shared tasks in one iteration of the event loop, so that they do not delay I/O
 
 Driving = Coroutine[Any, Any, None]  # one attempt, from its start to its end
 

@@ -11,7 +11,7 @@ from windlass.errors import WindlassError
 from windlass.tasks.call import TaskCall
 from windlass.values.job import Lease
 from windlass.values.outcome import HandOver
-from windlass.values.validation import in_one_line
+from windlass.values.printable import in_one_line
 from windlass.worker.executors.base import Executor, Key, key_of
 
 log = logging.getLogger("windlass.worker")

@@ -30,7 +30,7 @@ from windlass.worker.executors.processes import Gone, NewChild, ProcessExecutor
 from windlass.worker.ipc.frames import FdStream, close_all
 from windlass.worker.ipc.prefetch import Prefetch
 from windlass.worker.ipc.slot_table import SlotTable
-from windlass.worker.logs import set_up_logs
+from windlass.worker.logs import LogOptions, set_up_process
 from windlass.worker.runner.runner import Runner
 from windlass.worker.settings import Settings
 
@@ -43,7 +43,7 @@ SUPERVISOR_KILL_GRACE_S = 0.06  # a healthy supervisor looks every 0.05 s and ki
 def begin(app: Windlass, arguments: Mapping[str, Any], fds: Mapping[str, int]) -> None:
     """Run a new runner; the forkserver calls this."""
     settings = msgspec.convert(arguments["settings"], Settings)
-    set_up_logs(settings.log_format, settings.log_level)
+    set_up_process(msgspec.convert(arguments["logs"], LogOptions))
     # Ctrl-C and SIGTERM are for the supervisor, which sends "drain" or SIGKILL to the runner.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

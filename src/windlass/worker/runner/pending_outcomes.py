@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from time import time
 
 from windlass.storage.port import Capability, Layout
-from windlass.values.outcome import Broken, Completed, Crashed, Outcome, Retried, UnknownTask
+from windlass.values.outcome import Broken, Completed, Crashed, Outcome, Retried, Snoozed, UnknownTask
 
 MAX_HAND_OVERS_PER_TURN = 1000  # keeps the script of one turn at a few milliseconds
 MAX_TURN_BYTES = (
     8 * 1024 * 1024
 )  # hand-overs and results in one turn: larger requests delay other clients of the server
 MAX_DELAYED = 1000  # leased jobs that wait here for their retry: bounds memory, and what a dead worker leaves behind
-CRASHED_DELAY_S = 2.0  # a layout without crash counts would otherwise crash the same job in a tight loop
 FOREIGN_DELAY_S = 30.0  # a job that this program cannot run waits, so that a worker that can run it may take it
 
 
@@ -81,10 +80,10 @@ class PendingOutcomes:
 def _delay_of(outcome: Outcome, can: frozenset[Capability]) -> float:
     """Return for how many seconds an outcome must wait here before it is sent."""
     match outcome:
-        case Retried(when=(kind, ms)):
+        case Retried(when=(kind, ms)) | Snoozed(when=(kind, ms)):
             return ms / 1000 - (time() if kind == "at" else 0)
-        case Crashed() if Capability.LIMITS not in can:
-            return CRASHED_DELAY_S
+        case Crashed(delay_ms=ms):
+            return ms / 1000
         case UnknownTask() | Broken():
             return 0.0 if Capability.BROKEN in can else FOREIGN_DELAY_S
     return 0.0

@@ -1,5 +1,5 @@
 """The runner's side of one queue. It composes the outcomes to settle, the time of the next poll, the leases held, and
-the time of the next tick; each keeps its own state.
+the time of the next tick, and the tasks whose parked jobs to claim; each keeps its own state.
 
 A turn settles outcomes and leases jobs in one round trip.
 """
@@ -7,7 +7,7 @@ A turn settles outcomes and leases jobs in one round trip.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from windlass.app import Windlass
 from windlass.storage.port import Call, Layout, LeaseRequest, Turn
@@ -16,6 +16,7 @@ from windlass.values.decode_guard import DecodeGuard
 from windlass.values.ids import random_id
 from windlass.values.outcome import Outcome
 from windlass.worker.runner.held_leases import HeldLeases
+from windlass.worker.runner.parked_tasks import ParkedTasks
 from windlass.worker.runner.pending_outcomes import PendingOutcomes
 from windlass.worker.runner.poll_timer import PollTimer
 from windlass.worker.runner.schedule_ticks import TickReport
@@ -40,10 +41,11 @@ class QueueConsumer:
         notify: Callable[[], None],
         *,
         strictly: bool = False,
+        known: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """With `strictly`, jobs start exactly in queue order, so only one poll runs at a time.
 
-        `notify` is called when there is something for the next turn.
+        `notify` is called when there is something for the next turn. `known` gives the tasks that the runner can run.
         """
         self.queue = queue
         self.layout: Layout = app.layout(queue)
@@ -55,6 +57,7 @@ class QueueConsumer:
         self.poll = PollTimer(self.guard, self._lease, strictly=strictly)
         self.leases = HeldLeases(self.layout, holder)
         self.schedules = ScheduleTimer(app, self.layout)
+        self.parked = ParkedTasks(known)
         self.in_flight = 0  # turns and probes that wait for the server
         self.weight = weight
         self.kinds = kinds
@@ -78,7 +81,7 @@ class QueueConsumer:
 
     def may_probe(self, want: int) -> bool:
         """Return whether a probe may replace a turn."""
-        return want > 0 and not self.outcomes and self.poll.probe_is_enough
+        return want > 0 and not self.outcomes and not self.parked and self.poll.probe_is_enough
 
     async def probe(self) -> bool:
         """Read cheaply whether the queue may have jobs. Returns True if a turn should follow."""
@@ -100,6 +103,8 @@ class QueueConsumer:
         sent = self.outcomes.take()
         if want and self.guard.suspended:
             self.guard.begin_trial()
+        missed = self.parked.take_missed()
+        claims = self.parked.take() if self.parked and want and not self.guard.suspended else ()
         request = LeaseRequest(
             want=want,
             seconds=self._lease,
@@ -107,6 +112,7 @@ class QueueConsumer:
             # While the queue is suspended here, wake-ups must go to workers that take its jobs.
             waiter=self.waiter if want and not self.guard.suspended else None,
             only_if_registered=True,
+            claims=claims,
         )
         call = self.layout.turn(sent, request)
         self.in_flight += 1
@@ -114,9 +120,16 @@ class QueueConsumer:
             turn, server = await self._app._flows.arun(lambda session: _perform(session, call))
         except BaseException:
             self.outcomes.send_again(sent)
+            self.parked.put_back(claims)
+            if missed:
+                self.parked.subscribed()
             raise
         finally:
             self.in_flight -= 1
+        if claims and not turn.claimed_all:
+            self.parked.put_back(claims)
+        if missed and turn.parked:
+            self.parked.claim_all()
         self.leases.learn(sent, turn, server)
         self.poll.learn_from_turn(turn, want)
         self.schedules.learn(turn.tick_in)

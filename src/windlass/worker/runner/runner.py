@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from math import ceil, inf
 from time import monotonic
+from typing import Any
 
 from windlass.app import Windlass
 from windlass.errors import WindlassError
 from windlass.storage.port import Turn
+from windlass.tasks.declaration import Declaration
 from windlass.values.job import Lease
 from windlass.values.outcome import Broken, Completed, Outcome, Released, UnknownTask
-from windlass.values.validation import in_one_line
+from windlass.values.printable import in_one_line
 from windlass.worker import attempt
 from windlass.worker.attempt import Plan
 from windlass.worker.executors.base import Attempt, Executor, Stop
@@ -40,6 +43,8 @@ CONCURRENT_TURNS = 2  # one at the server while the other collects outcomes
 COMMON_SHARE = 0.5  # a kind above this share of a queue's jobs is never leased beyond its free slots
 MIN_TURN_INTERVAL_S = 0.004  # while jobs run: larger batches cost the server less than many small ones
 SLOW_TURN_AFTER_S = 0.5  # a slower turn goes to the background: its server may be down, and other queues must go on
+MANY_QUEUES = 64  # up to this number, each turn looks at all queues anew
+LOOK_COST_S = 0.000_02  # pause for each of many queues, so that idle looks at all of them take a tenth of a CPU
 ALIVE_EVERY_S = 0.1  # marks of the event loop in the slot table: far below LAG_WARNING_S and any timeout
 CANCEL_TIMEOUT_S = 0.5  # for cancelled jobs to clean up at the end of a drain; then the process ends
 
@@ -75,9 +80,13 @@ class Runner:
                 slots["isolated"], slot_table, services, self._finished, source=source, max_jobs=1
             ),
         }
-        self.consumers = {queue: self._consumer(queue, weight, holder) for queue, weight in settings.queues.items()}
+        kinds = kinds_by_queue(app, settings.queues)
+        self.consumers = {
+            queue: self._consumer(queue, weight, kinds[queue], holder) for queue, weight in settings.queues.items()
+        }
         if settings.auto:
             set_initial_limits(self._adapted)
+        self._order: deque[QueueConsumer] = deque()  # with many queues: those that are due, fairest first
         self._reserved = dict.fromkeys(self.executors, 0)
         self._batching = False  # the next queue has enough work: its outcomes can wait for a larger batch
         self._leasing = True
@@ -90,11 +99,25 @@ class Runner:
         self._upkeep = Upkeep(app, self._notify, self.stop_attempt)
         self._wakeups = Wakeups(app, self.consumers.values(), self._notify)
 
-    def _consumer(self, queue: str, weight: int, holder: str) -> QueueConsumer:
-        kinds = kinds_on(self._app, queue)
+    def _consumer(self, queue: str, weight: int, kinds: frozenset[str], holder: str) -> QueueConsumer:
+        # A kind without slots, such as "process" inside another program, must not stop the others.
+        kinds = frozenset(kind for kind in kinds if self.executors[kind].capacity > 0) or kinds
         one_by_one = sum(self.executors[kind].capacity for kind in kinds) == 1
         lease = self._settings.lease
-        return QueueConsumer(self._app, queue, weight, kinds, holder, lease, self._notify, strictly=one_by_one)
+        known: Callable[[], Collection[str]] = tuple if queue in self._app.handlers else lambda: self._known_tasks
+        return QueueConsumer(
+            self._app, queue, weight, kinds, holder, lease, self._notify, strictly=one_by_one, known=known
+        )
+
+    @cached_property  # a task that is declared while the worker runs gets its parked jobs with the heartbeats
+    def _known_tasks(self) -> frozenset[str]:
+        """The names of the tasks that this runner knows and has slots for."""
+        tasks = {name: self._app.find_task(name) for name in self._app.task_names}
+        return frozenset(
+            name
+            for name, task in tasks.items()
+            if task is not None and all(self.executors[kind].capacity > 0 for kind in task.kinds)
+        )
 
     # -- life cycle --------------------------------------------------------------------------------
 
@@ -206,7 +229,7 @@ class Runner:
         while True:
             if self._problem is not None:
                 raise self._problem
-            if self._leasing:
+            if self._leasing and not self._order:
                 self._upkeep.run_ticks(self.consumers.values())
             consumer, want = self._choose()
             if consumer is not None:
@@ -271,7 +294,7 @@ class Runner:
         """Choose the next queue and how many jobs to lease from it."""
         now = monotonic()
         self._batching = False
-        for consumer in sorted(self.consumers.values(), key=lambda each: (each.served, not each.poll.looks_empty)):
+        for consumer in self._in_order(now):
             if consumer.poll.is_backing_off(now) or consumer.slow or consumer.leases.reconciling:
                 continue
             if self._leasing and now < consumer.turn_began_at + MIN_TURN_INTERVAL_S and self._has_work(consumer):
@@ -284,6 +307,23 @@ class Runner:
             if room > 0 or consumer.outcomes:
                 return consumer, room
         return None, 0
+
+    def _in_order(self, now: float) -> Iterable[QueueConsumer]:
+        """Return the queues in the order in which they may have a turn.
+
+        A look at thousands of queues costs more than a turn: then one order serves for all queues that were due.
+        """
+        if len(self.consumers) <= MANY_QUEUES:
+            return sorted(self.consumers.values(), key=_claim)
+        return self._shared_order(now)
+
+    def _shared_order(self, now: float) -> Iterator[QueueConsumer]:
+        while self._order:
+            yield self._order.popleft()
+        due = [each for each in self.consumers.values() if each.outcomes or (self._leasing and each.wants_poll(now))]
+        self._order.extend(sorted(due, key=_claim))
+        while self._order:
+            yield self._order.popleft()
 
     def _has_work(self, consumer: QueueConsumer) -> bool:
         """Return whether the leased jobs keep every executor of this queue busy until the next turn."""
@@ -307,7 +347,8 @@ class Runner:
         idle = [consumer for consumer in consumers if not consumer.in_flight and not consumer.leases.reconciling]
         times = [consumer.poll.next_at for consumer in idle if self._room(consumer) > 0 or consumer.outcomes]
         times += [at for consumer in consumers if (at := consumer.schedules.next_at) is not None]
-        return max(0.0, min(times) - monotonic()) if times else 1.0
+        least = len(consumers) * LOOK_COST_S if len(consumers) > MANY_QUEUES else 0.0
+        return max(least, min(times) - monotonic()) if times else 1.0
 
     async def _turn(self, consumer: QueueConsumer, want: int, *, probe: bool) -> None:
         try:
@@ -331,15 +372,19 @@ class Runner:
                 self._settle(Released(lease))
         self._guard_queue(consumer, sent, turn)
         self._upkeep.after_turn(consumer)
-        self._level_served()
+        if not self._order:
+            self._level_served()
 
     def _level_served(self) -> None:
         """Raise `served` of idle queues to the lowest of the others.
 
         Otherwise a queue that was idle would get all turns until its count catches up.
         """
-        idle = [each for each in self.consumers.values() if each.poll.looks_empty or each.guard.suspended]
-        least = min((each.served for each in self.consumers.values() if each not in idle), default=0.0)
+        idle: list[QueueConsumer] = []
+        busy: list[QueueConsumer] = []
+        for each in self.consumers.values():
+            (idle if each.poll.looks_empty or each.guard.suspended else busy).append(each)
+        least = min((each.served for each in busy), default=0.0)
         for consumer in idle:
             consumer.served = max(consumer.served, least)
 
@@ -407,11 +452,11 @@ class Runner:
             self._log_resumed(consumer, "there is room for broken jobs again")
         if guard.record_broken_limit() if turn.broken_over_limit else guard.suspend_if_too_many():
             log.error(
-                "Queue %s suspended: %s. Check the worker's code and keys. This worker now leases only one job at a "
-                "time, at growing intervals, until it can decode one. To see these jobs: "
-                "windlass dead list --broken %s",
+                "Queue %s suspended: %s. %s. This worker now leases only one job at a time, to try, at growing "
+                "intervals. To see the broken jobs: windlass dead list --broken %s",
                 consumer.queue,
                 guard.reason,
+                guard.remedy,
                 consumer.queue,
             )
             for executor in self.executors.values():
@@ -492,14 +537,22 @@ class Runner:
                 executor.stop(key, Stop.CANCELLED)
 
 
-def kinds_on(app: Windlass, queue: str) -> frozenset[str]:
-    """Return the kinds of executors that a queue's jobs may need, from its own tasks, or all tasks if it has none."""
-    handler = app.handlers.get(queue)
-    tasks = list(app.tasks.values())
-    declared = [handler] if handler else [task for task in tasks if task.queue == queue] or tasks
-    kinds = {each.run for each in declared} | {
-        each.failure_handler.run for each in declared if each.failure_handler is not None
-    }
+def _claim(consumer: QueueConsumer) -> tuple[float, bool]:
+    """Sort queues: first the one that got the fewest jobs for its weight."""
+    return consumer.served, not consumer.poll.looks_empty
+
+
+def kinds_by_queue(app: Windlass, queues: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the kinds of executors that the jobs of each queue may need, from its own tasks, or all if it has none."""
+    own: dict[str, list[Declaration[..., Any]]] = {queue: [handler] for queue, handler in app.handlers.items()}
+    for task in app.tasks.values():
+        own.setdefault(task.queue, []).append(task)
+    all_kinds = _kinds(app.tasks.values())
+    return {queue: _kinds(own[queue]) if queue in own else all_kinds for queue in queues}
+
+
+def _kinds(declared: Iterable[Declaration[..., Any]]) -> frozenset[str]:
+    kinds = {kind for each in declared for kind in each.kinds}
     return frozenset(kinds or {"loop"})
 
 

@@ -1,4 +1,4 @@
-"""Subscribes to wake-ups: messages that a queue of this runner has work."""
+"""Subscribes to wake-ups: messages that a queue of this runner has work, or jobs that another worker has parked."""
 
 from __future__ import annotations
 
@@ -54,20 +54,27 @@ class _Channels(Subscriber):
 
     def __init__(self, consumers: list[QueueConsumer], notify: Callable[[], None]) -> None:
         self._consumers = {consumer.layout.wake_channel(consumer.waiter): consumer for consumer in consumers}
+        self._parked = {
+            channel: consumer for consumer in consumers if (channel := consumer.layout.parked_channel) is not None
+        }
         self._keys = consumers[0].layout.counts().keys
         self._notify = notify
 
     def subscribe(self, session: Session) -> Flow[Listener]:
-        return session.subscribe(self._keys, list(self._consumers))
+        return session.subscribe(self._keys, [*self._consumers, *self._parked])
 
     async def subscribed(self) -> None:
         for consumer in self._consumers.values():
             consumer.poll.wake()
+            consumer.parked.subscribed()
         self._notify()
 
     async def received(self, channel: str, message: bytes) -> None:
         if channel in self._consumers:
             self._consumers[channel].poll.wake()
+            self._notify()
+        elif channel in self._parked and self._parked[channel].parked.announce(message.decode(errors="replace")):
+            self._parked[channel].poll.wake()
             self._notify()
 
 

@@ -12,7 +12,7 @@ from windlass.errors import InvalidOption
 def check_can_watch() -> None:
     """Refuse `--watch` if the package that watches files is missing."""
     if find_spec("watchfiles") is None:
-        raise InvalidOption("--watch needs the package watchfiles: pip install 'windlass[watch]'")
+        raise InvalidOption("--watch needs the package watchfiles: pip install watchfiles")
 
 
 async def watch_code(folder: Path | None = None) -> AsyncIterator[None]:

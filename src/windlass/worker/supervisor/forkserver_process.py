@@ -71,11 +71,11 @@ def main() -> NoReturn:
     child.take_over_output()
     try:
         app, facts = _load(name, facts_name)
+        service = _Service(control, app, int(supervisor))
+        service.report({"ready": True}, msgspec.json.encode(facts))
     except BaseException as error:
         _give_up(control, error)
-    service = _Service(control, app, int(supervisor))
     try:
-        service.report({"ready": True}, msgspec.json.encode(facts))
         service.run()
         code = 0
     except BaseException:

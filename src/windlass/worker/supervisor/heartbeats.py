@@ -10,22 +10,23 @@ from windlass.app import Windlass
 from windlass.errors import KeyConflict, WindlassError
 from windlass.values.boot_clock import awake
 from windlass.worker.heartbeat import send_heartbeat
-from windlass.worker.settings import BEATS_PER_LEASE, SAFE_LEASE_SHARE, lease_on
+from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, SAFE_LEASE_SHARE, lease_on
 from windlass.worker.supervisor.runner_group import RunnerGroup
 
 log = logging.getLogger("windlass.supervisor")
 
-Beat = asyncio.Task[WindlassError | None]  # its result: the error, if it failed
+BeatTask = asyncio.Task[WindlassError | None]  # its result: the error, if it failed
 
 
 class Heartbeats:
     """Registers runner groups and renews their leases. `on_bug` is called with every task, in case it raises."""
 
-    def __init__(self, app: Windlass, lease: float, on_bug: Callable[[Beat], None]) -> None:
+    def __init__(self, app: Windlass, lease: float, on_bug: Callable[[BeatTask], None]) -> None:
         self._app = app
         self._lease = lease
         self._on_bug = on_bug
-        self.under_way: set[Beat] = set()  # at most one for each queue of a group
+        self._at_once = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+        self.under_way: set[BeatTask] = set()  # at most one for each queue of a group
 
     async def register(self, group: RunnerGroup) -> None:
         """Register the holder on every queue. Waits shortly for all of them, and then until one has worked.
@@ -75,7 +76,7 @@ class Heartbeats:
     def _interval(self, queues: Iterable[str]) -> float:
         return min(map(self._lease_on, queues), default=self._lease) / BEATS_PER_LEASE
 
-    def _start(self, group: RunnerGroup, queue: str) -> Beat:
+    def _start(self, group: RunnerGroup, queue: str) -> BeatTask:
         """Start one heartbeat on one queue."""
         group.beating.add(queue)
         task = asyncio.create_task(self._beat(group, queue))
@@ -86,6 +87,10 @@ class Heartbeats:
         return task
 
     async def _beat(self, group: RunnerGroup, queue: str) -> WindlassError | None:
+        async with self._at_once:
+            return await self._beat_now(group, queue)
+
+    async def _beat_now(self, group: RunnerGroup, queue: str) -> WindlassError | None:
         asked_at = awake()
         register = queue in group.unregistered
         layout, facts = self._app.layout(queue), group.facts.of(queue)
@@ -108,7 +113,7 @@ class Heartbeats:
         return None
 
 
-def _log_result(beat: Beat) -> None:
+def _log_result(beat: BeatTask) -> None:
     if not beat.cancelled() and beat.exception() is None:
         _log_errors([beat.result()])
 

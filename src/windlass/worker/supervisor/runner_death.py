@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from windlass.errors import Undecodable
-from windlass.tasks.envelope import read_envelope
-from windlass.values.backoff import after_failure
+from windlass.tasks.envelope import Envelope, read_envelope
+from windlass.values.backoff import after_crash, after_failure
 from windlass.values.job import JobRecord, Lease
 from windlass.values.outcome import Crashed, Failed, Outcome, Released
 from windlass.values.validation import shortened
@@ -23,7 +23,9 @@ def judge(group: RunnerGroup, ending: Ending) -> Decide:
     gone = Gone(ending.code, ending.signal, group.why, 0, rss, group.output.last)
 
     def decide(lease: Lease, record: JobRecord) -> Outcome:
-        keep_ms = _keep_ms(record) if group.facts.of(record.queue).tasks else 0
+        envelope = _envelope(record) if group.facts.of(record.queue).tasks else None
+        task, keep_ms = (envelope.task, round(envelope.keep * 1000)) if envelope else (None, 0)
+        lease = msgspec.structs.replace(lease, limits=group.facts.limits_of(lease, task))
         if lease.fence in group.overdue:
             outcome = after_failure(lease, None, "it did not stop after its timeout; its runner was killed")
             return msgspec.structs.replace(outcome, keep_ms=keep_ms) if isinstance(outcome, Failed) else outcome
@@ -32,10 +34,10 @@ def judge(group: RunnerGroup, ending: Ending) -> Decide:
             return Crashed(lease, text, is_cause=False)
         if group.why or group.leaving or lease.fence not in suspects:
             return Released(lease)
-        is_cause = len(suspects) == 1
         text = crash_report(gone, record.progress)
-        text = shortened(text if is_cause else f"one of {len(suspects)} suspects: {text}")
-        return Crashed(lease, text, is_cause, keep_ms=keep_ms)
+        if len(suspects) == 1:
+            return after_crash(lease, shortened(text), keep_ms)
+        return Crashed(lease, shortened(f"one of {len(suspects)} suspects: {text}"), is_cause=False)
 
     return decide
 
@@ -47,9 +49,9 @@ def is_final(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed)
 
 
-def _keep_ms(record: JobRecord) -> int:
-    """Return for how many milliseconds to keep the job's result."""
+def _envelope(record: JobRecord) -> Envelope | None:
+    """Return the envelope of a task's job; None for any other payload."""
     try:
-        return round(read_envelope(record.data).keep * 1000)
+        return read_envelope(record.data)
     except Undecodable:
-        return 0
+        return None

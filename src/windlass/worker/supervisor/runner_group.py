@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import socket
 from collections.abc import Coroutine
@@ -20,12 +21,14 @@ from windlass.worker.executors.processes import Gone
 from windlass.worker.ipc.frames import FdStream, FrameError
 from windlass.worker.ipc.prefetch import new_pair
 from windlass.worker.ipc.slot_table import Running, SlotTable, now_ms
+from windlass.worker.logs import LogOptions, OutputLines
 from windlass.worker.output import CapturedOutput
 from windlass.worker.settings import Settings
 from windlass.worker.supervisor.forkserver import Ending, ForkedProcess, ForkRefused, ForkServer, ForkServerGone
 
 log = logging.getLogger("windlass.supervisor")
 
+LAG_WARNING_S = 5.0  # shorter blocks of the event loop are common, and a warning for each would be noise
 SHUTDOWN_KILL_GRACE_S = 0.2  # from SIGTERM to SIGKILL at the end of a shutdown, when the jobs' grace is over
 RUNNER_ENTRY = "windlass.worker.runner.main:begin"
 CHILD_RUN_JOB = "windlass.worker.executors.processes:run_job"
@@ -52,7 +55,11 @@ class RunnerGroup:
         self.settings = settings
         self.holder = holder
         self.slot_table = SlotTable.create(settings.entries)
-        self.output = CapturedOutput()
+        self._log_options = LogOptions(
+            settings.log_format, settings.log_level, secrets.token_hex(8), settings.full_tracebacks
+        )
+        self._output_lines = OutputLines(self._log_options, raw=settings.raw_output)
+        self.output = self._capture()
         self.children: dict[int, ChildProcess] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # ended, and its jobs returned
         self.leaving = False
@@ -73,13 +80,21 @@ class RunnerGroup:
     async def start(self) -> None:
         """Fork the runner."""
         near, far = socket.socketpair()
-        arguments = {"entry": RUNNER_ENTRY, "settings": msgspec.to_builtins(self.settings), "holder": self.holder}
+        arguments = {
+            "entry": RUNNER_ENTRY,
+            "settings": msgspec.to_builtins(self.settings),
+            "logs": msgspec.to_builtins(self._log_options),
+            "holder": self.holder,
+        }
         fds = {"control": far.fileno(), "slot_table": self.slot_table.fd, "output": self.output.writer}
         with far:
             self.runner = await self.forkserver.fork("runner", arguments, fds)
         self.output.close_writer()
         self.control = FdStream(near)
         self._spawn(self._listen())
+
+    def _capture(self) -> CapturedOutput:
+        return CapturedOutput(self._output_lines.shown, self._output_lines.without_mark)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -104,14 +119,15 @@ class RunnerGroup:
             self.kill(f"its control socket sent an invalid frame ({error})")
 
     async def _fork_child(self, slot: int) -> None:
-        output = CapturedOutput()
+        output = self._capture()
         with ExitStack() as copies:  # both sides get copies of their own, so ours are closed
             try:
                 near, far, *prefetch = (copies.enter_context(end) for end in (*socket.socketpair(), *new_pair()))
                 fds = {"frames": far.fileno(), "output": output.writer}
+                arguments = {"run_job": CHILD_RUN_JOB, "logs": msgspec.to_builtins(self._log_options)}
                 if prefetch:
                     fds["prefetch"] = prefetch[1].fileno()
-                forked = await self.forkserver.fork("child", {"run_job": CHILD_RUN_JOB}, fds)
+                forked = await self.forkserver.fork("child", arguments, fds)
                 output.close_writer()
                 child = self.children[slot] = ChildProcess(slot, forked, output)
                 forked.exited.add_done_callback(lambda ending: self._on_child_exit(child, ending.result()))
@@ -195,6 +211,19 @@ class RunnerGroup:
     def loop_lag(self) -> float:
         """Return for how many seconds the runner's event loop has not run."""
         return max(0, now_ms() - self.slot_table.loop_alive_at) / 1000 if self.slot_table.loop_alive_at else 0.0
+
+    def watch_lag(self) -> None:
+        """Warn once if the runner's event loop is blocked: no lease is lost, but all coroutines wait."""
+        lag = self.loop_lag()
+        if lag < LAG_WARNING_S or self.runner.exited.done():  # a dead runner may wait long for its jobs' reclaim
+            self.lag_logged = False
+        elif not self.lag_logged and not self.leaving:
+            self.lag_logged = True
+            if self.suspects():
+                log.warning('A job has blocked the event loop for %.1f s; declare its task with run="process"', lag)
+            else:
+                text = "Runner %s has not run for %.1f s, without any job of its own: the machine may be overloaded"
+                log.warning(text, self.holder, lag)
 
     def stop_jobs(self, queue: str) -> None:
         """Make the runner stop the jobs of one queue, whose leases could not be renewed."""

@@ -18,11 +18,12 @@ from typing import Any
 import msgspec
 
 from windlass.app import Windlass
-from windlass.errors import InvalidOption, WindlassError
+from windlass.errors import InvalidOption, NoSuchQueue, WindlassError
 from windlass.storage.port import Capability
 from windlass.transport.errors import SERVER_UNAVAILABLE
+from windlass.values.name_patterns import did_you_mean, matching
 from windlass.values.outcome import Released
-from windlass.values.validation import in_one_line
+from windlass.values.printable import in_one_line
 from windlass.values.worker_record import WorkerRecord
 from windlass.worker.app_facts import AppFacts
 from windlass.worker.cancellations import listen_for_cancellations
@@ -30,7 +31,7 @@ from windlass.worker.logs import make_logs_nonblocking
 from windlass.worker.presence import keep_presence
 from windlass.worker.reclaim import Decide, all_held, reclaim
 from windlass.worker.server_check import check_server, export_allow_unsafe
-from windlass.worker.settings import BEATS_PER_LEASE, Settings, worker_record
+from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, Settings, worker_record
 from windlass.worker.supervisor.code_watch import check_can_watch, watch_code
 from windlass.worker.supervisor.forkserver import Ending, ForkServer
 from windlass.worker.supervisor.heartbeats import Heartbeats
@@ -44,7 +45,6 @@ MEMORY_CHECK_EVERY_S = 1.0  # one read of /proc for each process; memory rarely 
 MIN_RESPAWN_DELAY_S, MAX_RESPAWN_DELAY_S = 0.1, 10.0  # doubles while runners die young, so a broken app costs little
 YOUNG_RUNNER_S = 2.0  # a runner that dies earlier probably died of its start, not of a job
 NO_DEADLINE_S = 1e9  # the grace of a replaced runner: 30 years
-LAG_WARNING_S = 5.0  # shorter blocks of the event loop are common, and a warning for each would be noise
 RECLAIM_TIMEOUT_S = (
     2.0  # for reclaiming the jobs of killed runners at the end; else they come back when their leases end
 )
@@ -178,17 +178,30 @@ class Supervisor:
         self._forkserver, self._facts = forkserver, facts
 
     def _with_queues(self, settings: Settings, facts: AppFacts) -> Settings:
-        """Fill in the app's own queues if none were given, and at least one child process, which suspects need."""
+        """Fill in the app's own queues if none or patterns were given, and one child process, which suspects need."""
         settings = msgspec.structs.replace(settings, processes=max(1, settings.processes))
         if not facts.elsewhere.tasks and not facts.queues:
             raise InvalidOption(
                 f"{self._target} declares no task and no handler: declare one with @app.task or @app.handler"
             )
-        for name in settings.queues:
-            if name not in facts.queues:
-                text = "Queue %s has no task, handler or schedule in %s: the worker runs only calls that are sent there"
-                log.warning(text, name, self._target)
-        return settings if settings.queues else msgspec.structs.replace(settings, queues=dict.fromkeys(facts.queues, 1))
+        own = set(facts.queues)
+        queues = self._chosen_queues(settings.queues, own) if settings.queues else dict.fromkeys(facts.queues, 1)
+        for name in queues:
+            if name not in own:
+                text = (
+                    "Queue %s has no task, handler or schedule in %s: the worker runs only calls that are sent there.%s"
+                )
+                log.warning(text, name, self._target, did_you_mean(name, own))
+        return msgspec.structs.replace(settings, queues=queues)
+
+    def _chosen_queues(self, given: dict[str, int], own: set[str]) -> dict[str, int]:
+        """Replace patterns by the names of the app's own queues; the weight of a plain name counts."""
+        queues: dict[str, int] = {}
+        for name, weight in given.items():
+            if not (found := matching(name, own)):
+                raise NoSuchQueue(f"no queue of {self._target} matches {name!r}: it has {', '.join(sorted(own))}")
+            queues |= dict.fromkeys(found, weight)
+        return queues | {name: weight for name, weight in given.items() if name in queues}
 
     def stop(self) -> None:
         """First call: finish running jobs. Second: release them now. Third: exit at once."""
@@ -267,10 +280,10 @@ class Supervisor:
         group.kill_children()
         if group.forkserver.gone.done():
             group.why = group.why or "the forkserver died"
-        in_order = group.leaving and ending.code == 0
-        if not in_order and not group.why:
+        ended_cleanly = group.leaving and ending.code == 0
+        if not ended_cleanly and not group.why:
             log.error("Runner %s died (%s); reclaiming its jobs", group.holder, ending)
-        elif not in_order:
+        elif not ended_cleanly:
             log.error("Runner %s was killed: %s; reclaiming its jobs", group.holder, group.why)
         replacing = None if self._stopping.is_set() or group.leaving else asyncio.create_task(self._replace(group))
         await group.children_gone()
@@ -321,7 +334,13 @@ class Supervisor:
 
     async def _reclaim(self, group: RunnerGroup, ending: Ending) -> None:
         decide = judge(group, ending)
-        await asyncio.gather(*(self._reclaim_queue(group, queue, decide) for queue in group.settings.queues))
+        at_once = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+
+        async def reclaim_queue(queue: str) -> None:
+            async with at_once:
+                await self._reclaim_queue(group, queue, decide)
+
+        await asyncio.gather(*map(reclaim_queue, group.settings.queues))
 
     async def _reclaim_queue(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
         try:
@@ -350,14 +369,15 @@ class Supervisor:
 
     def _record(self) -> WorkerRecord:
         groups = list(self._groups)
-        weights = [group.rss for group in groups] + [child.rss for group in groups for child in group.children.values()]
+        sizes = [group.rss for group in groups] + [child.rss for group in groups for child in group.children.values()]
         return worker_record(
             self.settings,
             started_at=self._started_at,
             running=sum(len(group.slot_table.running()) for group in groups),
             finished=self._finished + sum(group.slot_table.finished for group in groups),
-            rss=sum(weight or 0 for weight in weights) or None,
+            rss=sum(size or 0 for size in sizes) or None,
             stopping=self._stopping.is_set(),
+            known=self._facts.known,
             suspended={queue: why for group in groups for queue, why in group.suspended.items()},
         )
 
@@ -377,16 +397,7 @@ class Supervisor:
                 for group in list(self._groups):
                     group.measure_memory()
                     self._recycle(group)
-                    self._watch_lag(group)
-
-    def _watch_lag(self, group: RunnerGroup) -> None:
-        """Warn once if the runner's event loop is blocked: no lease is lost, but all coroutines wait."""
-        lag = group.loop_lag()
-        if lag < LAG_WARNING_S:
-            group.lag_logged = False
-        elif not group.lag_logged and not group.leaving:
-            group.lag_logged = True
-            log.warning('A job has blocked the event loop for %.1f s; declare its task with run="process"', lag)
+                    group.watch_lag()
 
     def _recycle(self, group: RunnerGroup) -> None:
         settings = self.settings

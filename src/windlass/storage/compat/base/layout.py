@@ -41,6 +41,7 @@ from windlass.values.outcome import (
     Outcome,
     Released,
     Retried,
+    Snoozed,
     UnknownTask,
 )
 from windlass.values.validation import MAX_DEAD
@@ -128,6 +129,9 @@ class ForeignLayout:
             args += (job.id, self.encode(job), pack_change(job.change))
         return self._write("enqueue", "enqueue", args, _read_statuses)
 
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        self._cannot(Capability.PIPELINE, "enqueue in a pipeline")
+
     def check(self, job: NewJob) -> None:
         change = job.change
         if change.must_exist:
@@ -162,7 +166,9 @@ class ForeignLayout:
         for outcome in outcomes:
             args += (outcome.lease.fence, *self._pack_outcome(outcome))
         call = self._write("turn", "lease or settle", args, lambda reply: self._read_turn(reply, holder))
-        return structs.replace(call, undo=self._release) if want else call
+        if not want:
+            return call
+        return structs.replace(call, undo=self._release, when_in_order=() if outcomes else ("1",))
 
     def _pack_outcome(self, outcome: Outcome) -> tuple[Argument, ...]:
         """Pack the verb and its three arguments."""
@@ -179,10 +185,16 @@ class ForeignLayout:
                 if when is not None and when != ("in", 0):
                     self._need(Capability.RUN_TIME, "retry at a time")
                 return ("retry", *pack_when(when), message)
+            case Snoozed(when=when, message=message):
+                if Capability.RUN_TIME not in self.can:  # such a layout counts no failures: a retry is not charged
+                    return ("retry", 0, 0, message)
+                return ("snooze", *pack_when(when), message)
             case Failed(message=message):
                 return ("fail", 0, 0, message)
-            case Crashed(message=message, is_cause=is_cause, task_max_stalls=task_max_stalls):
-                return ("crash", int(is_cause), task_max_stalls, message)
+            case Crashed(is_cause=True, message=message, task_max_stalls=task_max_stalls, delay_ms=delay_ms):
+                return ("crash", task_max_stalls, delay_ms, message)
+            case Crashed(message=message):
+                return ("suspect", 0, 0, message)
             case Broken(message=message):
                 return ("broken", 0, 0, message)
             case UnknownTask(task=task):
@@ -258,7 +270,7 @@ class ForeignLayout:
     def audit(self, part: str, cursor: str | bytes, *, repair: bool = True) -> Call[AuditBatch]:
         if not repair:
             return self._read("inspect", "audit", [part, cursor], AuditBatch.read)
-        return self._write("audit", "clean", [part, cursor], AuditBatch.read)
+        return self._write("audit", "audit", [part, cursor], AuditBatch.read)
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -309,6 +321,7 @@ class ForeignLayout:
             message=message.decode(errors="replace") if message else None,
             reason=("broken" if state == b"broken" else "failed") if dead else None,
             died_at=float(died_at) / 1000 if died_at else None,
+            marks=marks,
         )
 
     # -- waiters, holders and callers ------------------------------------------------------------
@@ -336,6 +349,10 @@ class ForeignLayout:
 
     def wake_channel(self, waiter: str) -> str:
         return keys.wake_channel(self.name, self.queue)
+
+    @property
+    def parked_channel(self) -> str | None:
+        return None
 
     def cancel_channel(self, holder: str) -> str:
         return keys.cancel_channel(holder)

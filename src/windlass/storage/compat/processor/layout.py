@@ -27,6 +27,8 @@ Decisions where the document is open:
   crossed.
 * The published service replaces `json` by the text of `job_accepted`. Windlass keeps the original, because the job may
   have to be dispatched again; only `job_finished` replaces it.
+* A job that ended after it was dispatched is finished, even if a peer that heard late of its acceptance lists it as
+  processing. It is not queued again.
 * Finished jobs are kept for a day, in case peers read them: the last `max_dead` and up to a tenth more. With 0
   none are kept. A job that a peer adds again is not finished any more.
 * There is no place for failed jobs: `fail` finishes the job, and the worker logs the error.
@@ -54,6 +56,10 @@ from windlass.values.validation import MAX_DEAD
 TICK_S = 3.0  # seconds
 LOST_AFTER_S = 3 * TICK_S
 Listing = Literal["queued", "dispatched", "processing", "workers"]
+
+# One pattern finds the keys of lists and workers, and few others.
+ANY_QUEUE = "[jw]o[br]*s_*:*"
+_UNFINISHED = re.compile(r"(?:jobs_dispatched|jobs_processing|workers_last_seen):(.+)", re.DOTALL)
 
 # The valid positions of a cursor; see page.lua.
 _POSITIONS = {
@@ -201,6 +207,12 @@ class ProcessorLayout(ForeignLayout):
     def look(self, what: Listing) -> Call[tuple[int, list[list[Any]]]]:
         """List jobs or workers: the total, and the first entries; see list.lua."""
         return self._read("list", "list", [what], lambda reply: (int(reply[0]), reply[1]))
+
+
+def unfinished_queue(key: bytes) -> str | None:
+    """The queue of a key found by `ANY_QUEUE`, if the key holds assigned or running jobs, or workers; else None."""
+    found = _UNFINISHED.fullmatch(key.decode(errors="replace"))
+    return found[1] if found else None
 
 
 def _write_cursor(state: State, position: bytes) -> str:

@@ -2,8 +2,8 @@
 --
 --   jobs         job whose JSON names this queue, in no list and not taken → waits, at the back
 --   queued       uuid without a job → dropped; dispatched or processing too → dropped here
---   dispatched   uuid without a job, or processing too → dropped
---   processing   uuid without a job → dropped; without progress → progress 0
+--   dispatched   uuid without a job, processing too, or finished → dropped
+--   processing   uuid without a job, or finished → dropped; without progress → progress 0
 --   progress     of a job that is not processing → dropped
 --   finished     uuid of the last day without a job → dropped
 --   counters     wrong number of jobs that a worker processes → recounted
@@ -95,6 +95,7 @@ function compare.dispatched(cursor)
   local following, ids = scan(DISPATCHED, cursor)
   for _, id in ipairs(ids) do
     local kind = (not field(id, 'json') and 'no job') or (call('ZSCORE', PROCESSING, id) and 'processed too')
+      or (is_finished(id) and 'finished')
     if kind and report(kind, id) then call('ZREM', DISPATCHED, id) end
   end
   return following
@@ -103,8 +104,9 @@ end
 function compare.processing(cursor)
   local following, ids = scan(PROCESSING, cursor)
   for _, id in ipairs(ids) do
-    if not field(id, 'json') then
-      if report('no job', id) then
+    local kind = (not field(id, 'json') and 'no job') or (is_finished(id) and 'finished')
+    if kind then
+      if report(kind, id) then
         forget_run(id)
         leave(id)
       end

@@ -141,6 +141,18 @@ local function leave(id)
   end
 end
 
+-- A time as its peers write it, as a text that compares like the time; nil if it is none.
+local function comparable(text)
+  return text and string.match(text, '^(%d%d%d%d%-%d%d%-%d%dT[%d:.]+)Z$')
+end
+
+-- Whether a job ended after it was last dispatched. The published service writes down whatever it hears, so it puts a job back
+-- into a list when it hears late that the job was accepted. A job that a peer adds again gets a later time of dispatch.
+local function is_finished(id)
+  local finished, dispatched = comparable(field(id, 'finished_at')), comparable(field(id, 'dispatched_at'))
+  return finished and dispatched and dispatched <= finished
+end
+
 local function put_back(id, side)
   leave(id)
   if not field(id, 'json') then return end
@@ -224,7 +236,7 @@ end
 
 function layout.holds(run)
   return call('ZSCORE', PROCESSING, run.token) and field(run.token, 'worker_uuid') == run.holder
-    and field(run.token, 'json')
+    and field(run.token, 'json') and not is_finished(run.token)
 end
 
 -- A holder's jobs are extended latest first, so each gets a slightly earlier score.
@@ -289,15 +301,22 @@ function layout.sweep()
   reopen_some()
   local back, limit = 0, seconds((now - LOST_AFTER_MS) * 1000)
   for _, id in ipairs(call('ZRANGE', DISPATCHED, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MAX_ITEMS)) do
-    put_back(id, 'RPUSH')
-    back = back + 1
+    if is_finished(id) then
+      leave(id)
+    else
+      put_back(id, 'RPUSH')
+      back = back + 1
+    end
   end
   for _, worker in ipairs(call('ZRANGE', LAST_SEEN, '-inf', limit, 'BYSCORE', 'LIMIT', 0, MAX_ITEMS)) do
     if not is_known(worker) then dismiss(worker) end
   end
   for _, id in ipairs(call('ZRANGE', PROCESSING, limit, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MAX_ITEMS)) do
     local worker = field(id, 'worker_uuid') or ''
-    if not call('ZSCORE', LAST_SEEN, worker) or call('SISMEMBER', IDLE, worker) == 1 then
+    if is_finished(id) then
+      forget_run(id)
+      leave(id)
+    elseif not call('ZSCORE', LAST_SEEN, worker) or call('SISMEMBER', IDLE, worker) == 1 then
       forget_run(id)
       put_back(id, 'RPUSH')
       back = back + 1
@@ -390,7 +409,7 @@ end
 -- the first worker that accepts it has it.
 local function state_of(id, worker)
   local whose = field(id, 'worker_uuid')
-  if not field(id, 'json') then return nil end
+  if not field(id, 'json') or is_finished(id) then return nil end
   if call('ZSCORE', PROCESSING, id) then return whose == worker and 'processing' or nil end
   if not call('ZSCORE', DISPATCHED, id) then return nil end
   local another = whose and whose ~= worker and call('HGET', STATE, 'assigned:' .. whose) == id

@@ -248,7 +248,7 @@ end
 -- The limits of failure jobs; without a registered handler those of a handler without options (declaration.py).
 local function failure_limits()
   local text = call('HGET', STATE, 'failure_handler')
-  if not text then return 100, 3, 2000, 3600000 end
+  if not text or #text < META_SIZE then return 100, 3, 2000, 3600000 end -- or written by another version
   local m = unpack_meta(text)
   return m.max_failures, m.max_stalls, m.min_backoff, m.max_backoff
 end
@@ -268,8 +268,9 @@ local function on_failure(queue, id, reason, message)
   clear_active(queue, id)
 end
 
--- Ends a stalled or crashed attempt, as clearStall does: the job goes back to its old place, or fails for good.
-local function on_stall(queue, id, reason, message)
+-- Ends a stalled or crashed attempt, as clearStall does: the job goes back to its old place, or fails for good. A crashed
+-- job waits first.
+local function on_stall(queue, id, reason, message, delay_ms)
   local key = active_job(queue, id)
   if not is_hash(key) then return unblock(queue, id) end
   local c = read_counts(key)
@@ -280,7 +281,7 @@ local function on_stall(queue, id, reason, message)
   end
   call('HSET', key, 'stallCount', c.stallCount + 1)
   if message then call('HSET', key, 'note', message) end
-  do_retry(queue, id, read_run_at(key))
+  do_retry(queue, id, (delay_ms or 0) > 0 and now + delay_ms or read_run_at(key))
 end
 
 ---------------------------------------------------------------------------------------------------
@@ -412,14 +413,18 @@ function layout.release(run)
   do_retry(queue, id, is_hash(key) and read_run_at(key))
 end
 
+function layout.snooze(run, kind, ms, message)
+  local queue, id, key = leave_active(run)
+  if message ~= '' and is_hash(key) then call('HSET', key, 'note', message) end
+  do_retry(queue, id, (kind == 0 and now) or (kind == 1 and ms) or now + ms)
+end
+
 -- The worker has already decided, by the limits that came with the lease, that there is another attempt.
 function layout.retry(run, kind, ms, message)
-  local queue, id, key = leave_active(run)
-  if is_hash(key) then
-    call('HSET', key, 'failureCount', read_counts(key).failureCount + 1)
-    if message ~= '' then call('HSET', key, 'note', message) end
-  end
-  do_retry(queue, id, (kind == 0 and now) or (kind == 1 and ms) or now + ms)
+  local queue, id = place_of(run)
+  local key = active_job(queue, id)
+  if is_hash(key) then call('HSET', key, 'failureCount', read_counts(key).failureCount + 1) end
+  layout.snooze(run, kind, ms, message)
 end
 
 function layout.fail(run, _, _, message)
@@ -427,9 +432,9 @@ function layout.fail(run, _, _, message)
   on_failure(queue, id, 'failed', message)
 end
 
-function layout.crash(run, _, _, message)
+function layout.crash(run, _, delay_ms, message)
   local queue, id = leave_active(run)
-  on_stall(queue, id, 'crashed', message)
+  on_stall(queue, id, 'crashed', message, delay_ms)
 end
 
 function layout.stall(run)

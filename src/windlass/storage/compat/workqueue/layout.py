@@ -17,6 +17,8 @@ settles an item only while neither key belongs to another session, the data exis
 Decisions where the document is open:
 
 * An enqueue with an existing id changes nothing, and the receipt says so (`kept`).
+* A job that is added in a pipeline (`enqueue_in`) is written without a look, as by `add_unique_item`: an existing id is
+  then twice in the queue, with the new data.
 * A lost lease settles nothing: `complete` is true once per item, for the session that still has the lease.
 * An abandoned item returns to the back (the document: "to the end of the main queue"); an item that its own worker
   releases returns to the front.
@@ -35,6 +37,8 @@ Decisions where the document is open:
 from __future__ import annotations
 
 from windlass.storage.compat.base import ForeignLayout
+from windlass.storage.port import Argument
+from windlass.values.job import NewJob
 
 
 class WorkQueueLayout(ForeignLayout):
@@ -43,8 +47,12 @@ class WorkQueueLayout(ForeignLayout):
     name = "workqueue"
     audit_parts: tuple[str, ...] = ("items", "queue", "processing", "runs", "held")
 
+    def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
+        # The data first: a peer that finds the id must find the item.
+        return [("SET", f"{self.queue}:item:{job.id}", job.data), ("LPUSH", self.waits_at(), job.id)]
+
     def waits_at(self) -> str:
         return f"{self.queue}:queue"
 
     def own_keys(self) -> tuple[str, ...]:
-        return (f"{self.queue}:queue", f"{self.queue}:processing", f"{self.queue}:cleaning")
+        return (self.waits_at(), f"{self.queue}:processing", f"{self.queue}:cleaning")

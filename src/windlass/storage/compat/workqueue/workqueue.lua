@@ -208,7 +208,9 @@ function layout.sweep(asked)
   end
   take_out(CLEANING, gone_ids)
   taken_back = taken_back + bring_back(unlisted(PROCESSING, due))
-  call('HSET', STATE, 'bare', cmsgpack.pack(waiting), 'looked', next(waiting) and offset or passed)
+  local continue_at = next(waiting) and offset or passed
+  if next(waiting) then call('HSET', STATE, 'bare', cmsgpack.pack(waiting)) else call('HDEL', STATE, 'bare') end
+  if continue_at > 0 then call('HSET', STATE, 'looked', continue_at) else call('HDEL', STATE, 'looked') end
   return taken_back
 end
 

@@ -12,17 +12,17 @@ local repeated = begin_op()
 if repeated then
   return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
-measure('ZCARD', READY, SCHEDULED, WATCHED)
+measure('ZCARD', READY, SCHEDULED, WATCHED, ENDED)
 measure('HLEN', LEASES, DATA, META, LAST_ERRORS, BLOCKED)
 
-local flags = {}
+local flags, unblocked, removed = {}, {}, {}
 for i = 5, #ARGV do
   local id = ARGV[i]
   local text = call('HGET', LEASES, id)
   local flag = 0
   if text then
     flag = call('HDEL', BLOCKED, id)
-    if flag == 1 then leave_mark(id, BLOCKED_CANCELLED) end
+    if flag == 1 then unblocked[#unblocked + 1] = id end
     local lease = read_lease(text)
     if ARGV[4] == '1' and not lease.cancelled then
       call('HSET', LEASES, id, write_lease(1, lease.fence, lease.score, lease.holder))
@@ -40,11 +40,13 @@ for i = 5, #ARGV do
       call('HDEL', META, id)
       call('HDEL', LAST_ERRORS, id)
       publish_event(id, 'cancelled')
-      leave_mark(id, CANCELLED)
+      removed[#removed + 1] = id
     end
   end
   flags[#flags + 1] = string.format('%d', flag)
 end
+leave_marks(unblocked, BLOCKED_CANCELLED)
+leave_marks(removed, CANCELLED)
 flags = table.concat(flags)
 commit_op(flags)
 return { reading(), flags }

@@ -7,7 +7,8 @@
 --              are plain
 --          [5…] for each job: id, data and, except in mode "2", its change (see CHANGE in shared/changes.lua).
 --              Ids are distinct within one call.
--- KEYS     after the queue's own: results of earlier jobs with these ids, which are deleted
+-- KEYS     after the queue's own, if jobs have given ids: the queue's `ended`, whose marks of earlier jobs with these ids are
+--          dropped, then the results of earlier jobs with these ids, which are deleted
 -- returns  { the clock's reading, one letter for each job: a added, u updated, k kept, b blocked, m missing (update of no job),
 --            in mode "0", unless repeated, the server's wall clock: an older dead record is that of an earlier job }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
@@ -19,13 +20,15 @@ end
 local mode = ARGV[4]
 local fresh, plain = mode ~= '0', mode == '2'
 local has_other_jobs = false -- scheduled or blocked jobs, or META records: then plain jobs cannot take the short way
-if call('EXISTS', SCHEDULED, META, BLOCKED, IDLE) > 0 then
-  measure('ZCARD', SCHEDULED, IDLE)
+local marks = KEYS[KEYS_OF_QUEUE + 1]
+if call('EXISTS', SCHEDULED, META, BLOCKED, IDLE, marks or IDLE) > 0 then
+  measure('ZCARD', SCHEDULED, IDLE, marks or IDLE)
   measure('HLEN', META, BLOCKED)
   has_other_jobs = size[SCHEDULED] + size[META] + size[BLOCKED] > 0
 end
 
 local answer, adds, payloads = {}, {}, {}
+local outdated = {} -- ids whose marks are those of earlier jobs
 if has_other_jobs or not plain then
   -- uses here meta changes place_job enqueue_one
   measure('ZCARD', READY)
@@ -49,9 +52,12 @@ if has_other_jobs or not plain then
       adds[#adds + 1] = id
       answer[i] = 'a'
     else
-      answer[i] = upsert(id, data, text, scores[i], leases[i], metas[i])
+      local only
+      answer[i], only = upsert(id, data, text, scores[i], leases[i], metas[i])
+      if only then outdated[#outdated + 1] = id end
     end
     if answer[i] == 'a' then
+      outdated[#outdated + 1] = id
       payloads[#payloads + 1] = id
       payloads[#payloads + 1] = data
     end
@@ -78,7 +84,10 @@ if #adds > 0 then
   made_ready = made_ready + #adds / 2
 end
 
-if #KEYS > KEYS_OF_QUEUE then call('UNLINK', unpack(KEYS, KEYS_OF_QUEUE + 1)) end
+if marks then
+  call('UNLINK', unpack(KEYS, KEYS_OF_QUEUE + 2))
+  if size[marks] > 0 and #outdated > 0 then call('ZREM', marks, unpack(outdated)) end
+end
 
 answer = table.concat(answer)
 commit_op(answer)

@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta leases changes wake place_job enqueue_one
+-- uses operations meta leases changes marks wake place_job enqueue_one take_in
 -- Takes in jobs from the outbox of another queue. The outbox is the caller and its sequences are the operation numbers, so a
 -- job arrives once, however often and by whichever worker it is sent.
 --
@@ -13,7 +13,7 @@ local record = read_state(caller_field)
 advance_clock(ARGV[3])
 state.clear_expiry = not record
 local last = record and tonumber(string.match(record, '^%d+')) or 0
-measure('ZCARD', READY, SCHEDULED, IDLE)
+measure('ZCARD', READY, SCHEDULED, IDLE, ENDED)
 measure('HLEN', DATA, LEASES, META, BLOCKED)
 
 local new = 0

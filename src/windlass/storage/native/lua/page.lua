@@ -51,7 +51,7 @@ local function has_tag(id)
   else
     extras = read_meta(checked_call('HGET', META, id)).extras
   end
-  for _, each in ipairs(extras and extras.tags or {}) do
+  for _, each in ipairs(tags_of(extras)) do
     if each == tag then return true end
   end
   return false

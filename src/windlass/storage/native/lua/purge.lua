@@ -12,7 +12,7 @@ if repeated then
   local deleted, left = string.match(repeated, '^(%d+) (%d+)$')
   return { reading(), tonumber(deleted), tonumber(left) }
 end
-measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
+measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS, ENDED)
 measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD_RECORDS, SCHEDULES)
 measure('LLEN', INBOX)
 
@@ -24,12 +24,12 @@ if what == 'all' then
     if string.sub(field, 1, 12) == 'caller:from:' or field == 'purged' then kept[field] = call('HGET', STATE, field) end
   end
   call('UNLINK', STATE, READY, SCHEDULED, LEASES, HELD, HOLDERS, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD, BROKEN, DEAD_RECORDS,
-    INBOX, IDLE, PARKED, OUTBOX, WATCHED)
+    INBOX, IDLE, PARKED, OUTBOX, WATCHED, ENDED)
   -- The new state keeps only the answer to this call, for a retry, and the step number. Clock 0: the queue counts as new.
   state.step, state.seq, state.fence, state.paused, state.failure_handler = state.step + 1, 0, 0, false, false
   if state.epoch == 0 then state.epoch = wall_us end
   call('HSET', STATE, 'format', VERSION, 'core', write_core(0), caller_field, write_record(string.format('%.0f', state.step), deleted .. ' 0'))
-  if deleted > 0 then kept.purged = string.format('%.0f', state.step) end
+  if deleted + size[ENDED] > 0 then kept.purged = string.format('%.0f', state.step) end
   for field, record in pairs(kept) do call('HSET', STATE, field, record) end
   return { reading(), deleted, 0 }
 end
@@ -66,9 +66,11 @@ elseif what == 'dead' or what == 'broken' then
   if #ids > 0 then
     call('ZREM', key, unpack(ids))
     call('HDEL', DEAD_RECORDS, unpack(ids))
+    local gone = {}
     for _, id in ipairs(ids) do
-      if call('HEXISTS', DATA, id) == 0 then leave_mark(id, what == 'dead' and DIED or BROKE) end
+      if call('HEXISTS', DATA, id) == 0 then gone[#gone + 1] = id end
     end
+    leave_marks(gone, what == 'dead' and DIED or BROKE)
     deleted = #ids
   end
   if what == 'dead' then call('HDEL', STATE, 'dropped') end -- a purge resets the count

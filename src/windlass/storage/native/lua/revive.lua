@@ -1,16 +1,16 @@
 #!lua
--- uses operations meta dead_record wake place_job
+-- uses operations meta dead_record marks wake place_job
 -- Makes dead or broken jobs ready again, with all counts at zero. Has no `allow-oom`: they need memory like new jobs.
 --
 -- ARGV     [4…] ids
--- returns  { the clock's reading, a digit for each id: 1 revived, 0 no such dead job, or its id is in use }
+-- returns  { the clock's reading, a digit for each id: 1 revived, 0 no dead or broken job with this id, or its id is in use }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
 local repeated = begin_op()
 if repeated then
   return type(repeated) == 'table' and repeated or { reading(), repeated }
 end
-measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE)
+measure('ZCARD', READY, SCHEDULED, DEAD, BROKEN, IDLE, ENDED)
 measure('HLEN', DATA, META, DEAD_RECORDS)
 
 local flags = {}
@@ -22,12 +22,13 @@ for i = 4, #ARGV do
   flags[#flags + 1] = m and '1' or '0'
   if m then
     m.failures, m.stalls = 0, 0
+    if m.extras then m.extras.snoozes = nil end
     set_mark(m, SUSPECT, false)
     call('HSET', DATA, id, string.sub(dead_record, data_at))
     call('HDEL', DEAD_RECORDS, id)
     call('ZREM', DEAD, id)
     call('ZREM', BROKEN, id)
-    call('UNLINK', RESULT_PREFIX .. id)
+    drop_mark(id)
     place(id, m, 0)
   end
 end

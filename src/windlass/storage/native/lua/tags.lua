@@ -10,7 +10,7 @@ read_state()
 local found = checked_call('HSCAN', META, ARGV[1], 'COUNT', MAX_ITEMS)
 local numbers, reply = {}, { found[1] }
 for i = 2, #found[2], 2 do
-  for _, tag in ipairs((read_meta(found[2][i]).extras or {}).tags or {}) do numbers[tag] = (numbers[tag] or 0) + 1 end
+  for _, tag in ipairs(tags_of(read_meta(found[2][i]).extras)) do numbers[tag] = (numbers[tag] or 0) + 1 end
 end
 for tag, number in pairs(numbers) do
   reply[#reply + 1] = tag

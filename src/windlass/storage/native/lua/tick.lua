@@ -1,5 +1,5 @@
 #!lua
--- uses operations meta changes wake place_job enqueue_one schedules
+-- uses operations meta changes marks wake place_job enqueue_one take_in schedules
 -- Fires the ticks of one schedule and sets its next tick, in one step. The caller computed the jobs from the schedule it read:
 -- if the schedule or its tick changed since, nothing happens. Has no `allow-oom`: on a full server the ticks stay due.
 --
@@ -19,8 +19,8 @@ if repeated then
 end
 measure('ZCARD', READY, TICKS)
 measure('HLEN', DATA, LEASES, SCHEDULES)
-if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED) > 0 then
-  measure('ZCARD', SCHEDULED, IDLE)
+if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED, ENDED) > 0 then
+  measure('ZCARD', SCHEDULED, IDLE, ENDED)
   measure('HLEN', META, BLOCKED)
 end
 
@@ -38,9 +38,8 @@ promote(MAX_ITEMS) -- before new jobs get their sequence, so that jobs that were
 local added, dropped = 0, 0
 for i = 13, #ARGV, 2 do
   local id, change = ARGV[i], ARGV[i + 1]
-  local stood = size[BLOCKED] > 0 and call('HEXISTS', BLOCKED, id) == 1
-  local letter = enqueue_one(id, ARGV[12], change)
-  if letter == 'a' or (letter == 'b' and not stood) then added = added + 1 else dropped = dropped + 1 end
+  local letter, only = enqueue_one(id, ARGV[12], change)
+  if letter == 'a' or only then added = added + 1 else dropped = dropped + 1 end
 end
 s.fired, s.dropped, s.missed = s.fired + added, s.dropped + dropped + tonumber(ARGV[11]), s.missed + tonumber(ARGV[10])
 if ARGV[9] ~= '0' then s.last = tonumber(ARGV[9]) end

@@ -4,7 +4,7 @@
 -- holders, lease the next jobs. Each part may be empty.
 --
 -- ARGV     [1] to [3]: see shared/keys.lua
---          [4] holder: a worker's name, or "" for a raw lease (a holder of its own is made for it)
+--          [4] holder: the name of a runner, or of a program's own holder, or "" for a raw lease (a holder of its own is made for it)
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] max_dead
 --          [8] waiter: "" or the name to wake when jobs come; registered while idle, removed when jobs were leased
 --          [9] "1": lease only if the holder is known, because a holder that was declared lost must register again
@@ -14,9 +14,10 @@
 --                complete   keep_ms, result. A completed job with jobs to hand over
 --                release
 --                retry      kind of time and ms (see CHANGE), message
+--                snooze     kind of time and ms (see CHANGE), message. The job puts itself off: not a failure
 --                fail       keep_ms, message
---                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), message.
---                           Certainly this job crashed its process
+--                crash      keep_ms, max_stalls of its task (for a job without its own limits, or -1), ms until its next
+--                           attempt, message. Certainly this job crashed its process
 --                suspect    message. One of several jobs whose process crashed
 --                unknown    task. The worker does not know this task
 --                broken     max_broken of the queue, reason. The job cannot be decoded. A queue with max_broken broken jobs
@@ -25,17 +26,21 @@
 --                keep_ms is how long to keep the result or failure for callers that ask for it; 0 keeps nothing
 --          […] k hand-overs, then for each: which of the other outcomes it belongs to (from 1), queue ("" this one),
 --              id, data, change. It is added only if its parent's outcome was accepted.
--- KEYS     the queue's own. The keys of results are not among them: each would cost a microsecond
+--          […] only if the caller claims parked jobs: t tasks that it knows, then their names. Their parked jobs are leased
+--              before the ready ones
+-- KEYS     after the queue's own: one for each result that may have to be kept: of the completed jobs, then of the others
 -- returns  { the clock's reading, a digit for each outcome: 0 stale (the lease was lost), 1 accepted, 2 accepted and
 --            released because the queue has max_broken broken jobs already,
 --            fence before the first lease, ids, data, META records, priorities (one if all are equal),
 --            ms until the next run time or end of a lease or -1, jobs taken back from lost holders,
 --            jobs in the outbox, ms until the next tick of a schedule or -1,
 --            1 if nothing was leased because the holder is not known, number of registered waiters,
---            and only if there were any: how many of the oldest dead jobs were dropped, ids of the jobs that expired }
+--            and only if one of them is not 0 or empty: { how many of the oldest dead jobs were dropped, ids of the jobs that
+--            expired, 1 if the turn stopped at one of its limits, 1 if the caller has claimed all parked jobs of its tasks,
+--            parked jobs when the turn began } }
 -- errors   FORMAT, STALEOP, WRONGTYPE; nothing is written then.
 
-local FIRST_BATCH = 16 -- jobs that are read before their size is known
+local FIRST_BATCH = 16 -- jobs that are read before their size is known; also how many parked jobs a turn claims
 
 local holder = ARGV[4] ~= '' and ARGV[4] or '.' .. ARGV[1] .. '.' .. ARGV[2]
 local lease_ms, wanted, max_dead, waiter = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
@@ -47,18 +52,26 @@ local others = tonumber(ARGV[others_at])
 local lost = 0
 local dropped = 0
 local expired = {} -- ids
+local claimed -- ids and scores of parked jobs for the caller
+local claimed_all = false
+local by_priority = true -- the leased jobs are in order of priority
+local more = false -- whether this turn stopped at one of its limits: the next one may find jobs
 local repeated = begin_op()
 
 local function turn_reply(flags, base, ids, data, metas, scores, wait, swept)
   local tick = size[TICKS] > 0 and math.max(0, call('ZRANGE', TICKS, 0, 0, 'WITHSCORES')[2] - due) or -1
   local priorities = {}
   if #ids > 0 then
-    -- Jobs are leased in order of priority, so the first and the last tell. The answer to a repeated call may have gaps.
-    local same = not repeated and priority_of(scores[1]) == priority_of(scores[#ids])
+    -- Ready jobs are leased in order of priority, so the first and the last tell. The answer to a repeated call may have
+    -- gaps.
+    local same = not repeated and by_priority and priority_of(scores[1]) == priority_of(scores[#ids])
     for i = 1, same and 1 or #ids do priorities[i] = priority_of(scores[i]) end
   end
-  return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE],
-    (dropped > 0 or #expired > 0) and dropped or nil, #expired > 0 and expired or nil }
+  local rare
+  if dropped > 0 or #expired > 0 or more or claimed_all or size[PARKED] > 0 then
+    rare = { dropped, expired, more and 1 or 0, claimed_all and 1 or 0, size[PARKED] }
+  end
+  return { reading(), flags, base, ids, data, metas, priorities, wait, swept, size[OUTBOX], tick, lost, size[IDLE], rare }
 end
 
 measure('ZCARD', READY, HELD, HOLDERS)
@@ -67,16 +80,16 @@ if call('EXISTS', SCHEDULED, IDLE, META, BLOCKED, PROGRESS, LAST_ERRORS) > 0 the
   measure('ZCARD', SCHEDULED, IDLE)
   measure('HLEN', META, BLOCKED, PROGRESS, LAST_ERRORS)
 end
-if call('EXISTS', INBOX, DEAD, BROKEN, DEAD_RECORDS, PARKED, OUTBOX, WATCHED, TICKS) > 0 then
+if call('EXISTS', INBOX, DEAD, BROKEN, DEAD_RECORDS, PARKED, OUTBOX, WATCHED, TICKS, ENDED) > 0 then
   measure('LLEN', INBOX)
-  measure('ZCARD', DEAD, BROKEN, PARKED, OUTBOX, WATCHED, TICKS)
+  measure('ZCARD', DEAD, BROKEN, PARKED, OUTBOX, WATCHED, TICKS, ENDED)
   measure('HLEN', DEAD_RECORDS)
 end
 if repeated then
   if type(repeated) == 'table' then return repeated end
   -- The recorded answer has the range of fences. The reply is the part of them that the holder still holds.
-  local flags, base, count, swept = string.match(repeated, '^(%d*) (%d+) (%d+) (%d+)$')
-  base, count = tonumber(base), tonumber(count)
+  local flags, base, count, swept, limited = string.match(repeated, '^(%d*) (%d+) (%d+) (%d+) (%d)$')
+  base, count, more = tonumber(base), tonumber(count), limited == '1'
   local ids, scores, data = {}, {}, {}
   if count > 0 then
     local found, members = 0, {}
@@ -100,7 +113,7 @@ if repeated then
     data = call('HMGET', DATA, unpack(ids))
   end
   local metas = count > 0 and size[META] > 0 and call('HMGET', META, unpack(ids)) or {}
-  return turn_reply(flags, base, ids, data, metas, scores, -1, tonumber(swept))
+  return turn_reply(flags, base, ids, data, metas, scores, more and 0 or -1, tonumber(swept))
 end
 
 local changed = false
@@ -110,6 +123,8 @@ local changed = false
 
 local flags = {}
 local settled_holders = {} -- raw holders among them may now be empty
+
+local result_index = KEYS_OF_QUEUE -- index of the last used result key, after the queue's own keys
 
 local done = {} -- ids of the completed jobs whose outcome was accepted
 if completed > 0 then
@@ -138,7 +153,7 @@ if completed > 0 then
     if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
     if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(done)) end
     if ARGV[results_at] ~= '0' then
-      local prefix, lifetimes = RESULT_PREFIX, ARGV[results_at + 1]
+      local lifetimes = ARGV[results_at + 1]
       local packed, expires_at -- nearly always the same for all
       for i = 1, completed do
         local keep_ms = sub(lifetimes, 8 * i - 7, 8 * i)
@@ -146,8 +161,12 @@ if completed > 0 then
           packed, expires_at = keep_ms, struct.unpack('>I8', keep_ms)
           expires_at = expires_at > 0 and string.format('%.0f', wall + expires_at)
         end
-        if expires_at and flags[i] == '1' then
-          call('SET', prefix .. ARGV[10 + i], 'd' .. ARGV[results_at + 1 + i], 'PXAT', expires_at)
+        if expires_at then
+          result_index = result_index + 1 -- the caller passes a key for it, used or not
+          if flags[i] == '1' then
+            call('SET', KEYS[result_index], 'd' .. ARGV[results_at + 1 + i], 'PXAT', expires_at)
+            if size[ENDED] > 0 then call('ZREM', ENDED, ARGV[10 + i]) end
+          end
         end
       end
     end
@@ -164,7 +183,7 @@ local swept = 0
 local caller_is_lost = false
 local lost_holders = size[HOLDERS] > 0 and call('ZRANGE', HOLDERS, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100) or {}
 if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_holders > 0 then
-  -- uses here marks meta changes place_job enqueue_one finish_job
+  -- uses here marks meta changes place_job enqueue_one take_in finish_job
 
   if size[BLOCKED] > 0 and #done > 0 then
     for i, text in ipairs(call('HMGET', BLOCKED, unpack(done))) do
@@ -172,12 +191,16 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
   end
 
+  local claims_at = others_at + 2
   if others > 0 then
     local settle = {}
+    local announced = {} -- tasks
 
     -- Stores a result: a letter for how the job ended, then the result or message.
     local function keep_result(id, letter, keep_ms, text)
-      if keep_ms ~= '0' then call('SET', RESULT_PREFIX .. id, letter .. text, 'PX', keep_ms) end
+      if keep_ms == '0' then return end
+      call('SET', KEYS[result_index], letter .. text, 'PX', keep_ms)
+      drop_mark(id)
     end
 
     function settle.complete(id, m, lease, keep_ms, result)
@@ -191,18 +214,30 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'released')
     end
 
-    function settle.retry(id, m, lease, kind, ms, message)
-      m.failures = m.failures + 1
-      set_mark(m, SUSPECT, false) -- the attempt ended without killing its process
+    -- The job runs again at a time. The attempt ended without killing its process.
+    local function postpone(id, m, kind, ms, message)
+      set_mark(m, SUSPECT, false)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       place_again(id, m, (kind == '0' and 0) or (kind == '1' and tonumber(ms)) or from_now(tonumber(ms)))
+    end
+
+    function settle.retry(id, m, lease, kind, ms, message)
+      m.failures = m.failures + 1
+      postpone(id, m, kind, ms, message)
       publish_event(id, 'retried')
+    end
+
+    function settle.snooze(id, m, lease, kind, ms, message)
+      m.extras = m.extras or {}
+      m.extras.snoozes = snoozes_of(m) + 1
+      postpone(id, m, kind, ms, message)
+      publish_event(id, 'snoozed')
     end
 
     function settle.fail(id, m, lease, keep_ms, message)
       m.failures = m.failures + 1
       end_for_good(id, m, FAILED, message, max_dead)
-      keep_result(id, 'f', keep_ms, message) -- in the place of a mark
+      keep_result(id, 'f', keep_ms, message) -- in the place of the mark
     end
 
     function settle.broken(id, m, lease, max_broken, reason)
@@ -220,7 +255,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       publish_event(id, 'crashed')
     end
 
-    function settle.crash(id, m, lease, keep_ms, task_max_stalls, message)
+    function settle.crash(id, m, lease, keep_ms, task_max_stalls, delay_ms, message)
       if message ~= '' then call('HSET', LAST_ERRORS, id, message) end
       m.stalls = m.stalls + 1
       if tonumber(task_max_stalls) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(task_max_stalls) end
@@ -228,7 +263,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         end_for_good(id, m, CRASHED, message, max_dead)
         keep_result(id, 'c', keep_ms, message)
       else
-        place_again(id, m, 0, lease.score)
+        place_again(id, m, delay_ms == '0' and 0 or from_now(tonumber(delay_ms)), lease.score)
         publish_event(id, 'crashed')
       end
     end
@@ -239,6 +274,10 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       call('PEXPIRE', PARKED, 2 * PARK_MS)
       place_again(id, m, due + PARK_MS + PARKED_FRACTION)
       publish_event(id, 'released')
+      if not announced[task] then
+        announced[task] = true
+        call('PUBLISH', PARKED_CHANNEL .. string.match(STATE, '{(.-)}'), task)
+      end
     end
 
     function settle.unhandled(id, m)
@@ -262,6 +301,9 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       local first = at + 5
       at = at + 4 + tonumber(ARGV[at + 4])
       local lease = owned(call('HGET', LEASES, id), fence)
+      if (verb == 'complete' or verb == 'fail' or verb == 'crash') and ARGV[first] ~= '0' then
+        result_index = result_index + 1 -- the caller passes a key for it, used or not
+      end
       accepted[i] = lease and true or false
       flags[completed + i] = lease and '1' or '0'
       if lease then
@@ -294,6 +336,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         size[OUTBOX] = size[OUTBOX] + 1
       end
     end
+    claims_at = at + 1
   end
 
   -------------------------------------------------------------------------------------------------
@@ -362,9 +405,33 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
         call('ZREM', HOLDERS, lost_holder)
       else
         call('ZADD', HOLDERS, 0, lost_holder) -- more to take back: marked as lost until then, so that it cannot beat again
+        more = true
         caller_is_lost = caller_is_lost or lost_holder == holder
       end
     end
+  end
+
+  -------------------------------------------------------------------------------------------------
+  -- Claim: parked jobs of tasks that the caller knows. It leases them below, before the ready ones: as ready jobs they could
+  -- go to a worker that does not know them, again and again.
+
+  local tasks = tonumber(ARGV[claims_at]) or 0
+  if tasks > 0 and wanted > 0 and not (state.paused or caller_is_lost)
+      and (ARGV[9] ~= '1' or call('ZSCORE', HOLDERS, holder)) then
+    -- uses here parked
+    local limit, found = math.min(wanted, FIRST_BATCH), {}
+    local budget = limit
+    for i = claims_at + 1, claims_at + tasks do
+      budget = budget - take_parked(ARGV[i], budget, function(id, m)
+        m.seq = 0
+        save_or_delete_meta(id, m, false)
+        found[#found + 1] = id
+        found[#found + 1] = string.format('%.0f', m.priority * PRIORITY_STEP + next_seq())
+      end)
+    end
+    changed = changed or budget < limit
+    claimed_all = budget > 0
+    if #found > 0 then claimed, by_priority = found, false end
   end
 end
 
@@ -374,18 +441,20 @@ for name in pairs(settled_holders) do drop_holder_if_done(name) end
 -- Lease
 
 local ids, scores, payloads, metas = {}, {}, {}, {}
+local orphans -- ids of ready entries without a job, if there are any
 local base = math.max(state.fence, wall_us)
 if wanted > 0 and ARGV[9] == '1' and (caller_is_lost or not call('ZSCORE', HOLDERS, holder)) then
   lost = 1
 elseif not (state.paused or caller_is_lost) then
-  -- The first batch shows how large the jobs are; a reply is bounded in bytes as well as in number.
-  local bytes, piece = 0, FIRST_BATCH
+  -- The first batch shows how large the jobs are; a turn is bounded in the bytes that it reads as well as in number.
+  local read, bytes, piece = 0, 0, FIRST_BATCH
   while #ids < wanted and bytes < MAX_REPLY_BYTES and #expired < MAX_ITEMS do
     local asked = math.min(wanted - #ids, piece)
-    local popped = call('ZPOPMIN', READY, asked)
+    local popped = claimed or call('ZPOPMIN', READY, asked)
     if #popped == 0 then break end
     changed = true
     local names, taken = {}, #ids
+    read = read + #popped / 2
     for i = 1, #popped / 2 do names[i] = popped[2 * i - 1] end
     local found = call('HMGET', DATA, unpack(names))
     local records = size[META] > 0 and call('HMGET', META, unpack(names))
@@ -397,31 +466,35 @@ elseif not (state.paused or caller_is_lost) then
         local fine, extras = pcall(cmsgpack.unpack, string.sub(meta, META_SIZE + 1))
         is_expired = fine and type(extras) == 'table' and (tonumber(extras.expires) or due + 1) <= due
       end
+      bytes = bytes + (found[i] and #found[i] or 0)
       if is_expired then
         expired[#expired + 1] = names[i]
       elseif found[i] then
         taken = taken + 1
         ids[taken], scores[taken], payloads[taken] = names[i], popped[2 * i], found[i]
         if records then metas[taken] = meta end
-        bytes = bytes + #found[i]
       else -- an index entry without a job
         call('HDEL', META, names[i])
-        call('SET', RESULT_PREFIX .. names[i], LOST, 'PX', MARK_TTL_MS)
+        orphans = orphans or {}
+        orphans[#orphans + 1] = names[i]
       end
     end
-    if #names < asked then break end
-    piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * taken / (bytes + taken + 1))))
+    if not claimed and #names < asked then break end
+    claimed = nil
+    piece = math.max(1, math.min(MAX_ITEMS, math.floor((MAX_REPLY_BYTES - bytes) * read / (bytes + read + 1))))
   end
+  more = more or #expired >= MAX_ITEMS or bytes >= MAX_REPLY_BYTES
+end
+if #expired > 0 or orphans then
+  -- uses here marks
+  leave_marks(orphans or {}, LOST)
+  leave_marks(expired, EXPIRED)
 end
 if #expired > 0 then
-  -- uses here marks
   call('HDEL', DATA, unpack(expired))
   call('HDEL', META, unpack(expired))
-  if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(expired)) end
-  for _, id in ipairs(expired) do
-    leave_mark(id, EXPIRED)
-    publish_event(id, 'expired')
-  end
+  call('HDEL', LAST_ERRORS, unpack(expired)) -- this turn may have made the key
+  for _, id in ipairs(expired) do publish_event(id, 'expired') end
 end
 if #ids > 0 then
   local leases, members = {}, {}
@@ -456,7 +529,7 @@ if waiter ~= '' then
       call('PEXPIRE', IDLE, 2 * REGISTERED_MS) -- the key goes soon after the last waiter died
     end
     if not state.paused then
-      if #expired >= MAX_ITEMS then wait = 0 end -- this call stopped at its limit: there may be more jobs
+      if more then wait = 0 end
       local first = wait < 0 and call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
       local expiry = size[HELD] > 0 and call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2] -- nothing held: nothing to take back
       if first then wait = math.max(0, tonumber(first) - due) end
@@ -473,7 +546,7 @@ end
 -- * A repeated call ("!"): its first try may still arrive.
 -- * While there are holders, write the clock at least every MAX_STEP_MS. Otherwise the next call cannot measure the silence.
 if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now - (state.clock or 0) >= MAX_STEP_MS) then
-  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept)
+  commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept .. (more and ' 1' or ' 0'))
 end
 if not state.paused then
   wake(made_ready > #ids and math.min(made_ready, call('ZCARD', READY)) or 0)

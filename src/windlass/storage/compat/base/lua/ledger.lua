@@ -83,6 +83,33 @@ local function commit_op(answer)
   keep_for(DAY_MS)
 end
 
+-- Fields of STATE that an idle queue does not need. Layouts have more fields; these are notes about jobs or workers.
+local DISPENSABLE = { fence = true, swept = true, failure_handler = true }
+local MAX_FIELDS = 30 -- with more, many callers are active: reading them all would take too long
+
+-- Whether the queue has no job, of whichever program, and no holder of Windlass.
+local function is_idle()
+  if call('EXISTS', HOLDERS, HELD) > 0 then return false end
+  local counts = layout.counts()
+  return counts[1] + counts[2] + counts[3] + counts[4] == 0
+end
+
+-- Deletes the ledger of an idle queue, so that its peers find no key that is not theirs; returns false if it has to stay. An
+-- answer that its caller may still ask for delays this by some minutes; `answered` is a caller that will not ask.
+local function delete_ledger(answered)
+  if call('HLEN', STATE) > MAX_FIELDS then return false end
+  if answered then call('HDEL', STATE, 'caller:' .. answered) end
+  local fields, waits = call('HGETALL', STATE), false
+  for i = 1, #fields, 2 do
+    local is_caller = string.sub(fields[i], 1, 7) == 'caller:'
+    local heard = is_caller and string.match(fields[i + 1], '^%d+ (%d+)')
+    if not is_caller and not DISPENSABLE[fields[i]] then return false end
+    waits = waits or heard and now - tonumber(heard) <= CALLER_TTL_MS
+  end
+  if waits then call('PEXPIRE', STATE, CALLER_TTL_MS) else call('DEL', STATE, RUNS) end
+  return true
+end
+
 local function fence_field(token)
   return '=' .. redis.sha1hex(token)
 end

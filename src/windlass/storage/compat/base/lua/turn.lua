@@ -5,10 +5,13 @@
 --          [5] lease time in ms  [6] how many jobs are wanted  [7] "1": lease only if the holder is known
 --          [8] "1": sweep now, even if the last sweep was recent
 --          [9…] for each outcome: fence, verb (a function of the layout), a, b, text
+--          the last, of a turn that only leases: "1" if no earlier call of this caller may still arrive
 -- layout   holds(run): the run still has its job · describe(run) → id, data, meta
 --          take(holder, until) → token · stall(run) · sweep(asked) → number of jobs taken back
---          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text);
---          crash is called only for the certain culprit: a is 1, b the crashes that its task allows, or -1
+--          and the verbs: complete, release, retry, fail, broken, crash, unknown, unhandled (run, a, b, text), and snooze
+--          if the layout has run times. retry and snooze: a and b are the kind of time and ms (see CHANGE);
+--          crash: a is the stalls that the job's task allows, or -1, b the ms until its next attempt.
+--          The verb suspect (one of several jobs whose process crashed) is a release
 --          due() → ms until the next run time, or nil
 --          settings: sweep_every in ms; returns_to_back: whether stall(run) puts a job to the back
 -- returns  { a digit for each outcome: 1 accepted, 0 stale (the lease was lost), fence before the first lease, ids, data,
@@ -38,20 +41,19 @@ end
 
 local flags = {}
 local releases = {}
-for at = 9, #ARGV, 5 do
+for at = 9, #ARGV - 4, 5 do
   local run = run_of(ARGV[at])
   flags[#flags + 1] = run and '1' or '0'
   if run then
     forget(run)
     if is_raw(run.holder) then dismiss(run.holder) end
     local verb = ARGV[at + 1]
-    local crashed = verb == 'crash'
-    if crashed then
+    if verb == 'crash' or verb == 'suspect' then
       call('HSET', RUNS, suspect_field(run), whole(now + SUSPECT_TTL_MS))
     elseif verb ~= 'release' then
       call('HDEL', RUNS, suspect_field(run)) -- the attempt ended without killing its process
     end
-    if verb == 'release' or (crashed and ARGV[at + 2] == '0') then -- one of several suspects is charged nothing
+    if verb == 'release' or verb == 'suspect' then
       run.at = at
       releases[#releases + 1] = run
     else
@@ -87,15 +89,14 @@ if #lost > 0 then
   end
 end
 local swept = tonumber(call('HGET', STATE, 'swept') or 0)
-if ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now then
+local sweeps = ARGV[8] == '1' or now - swept >= layout.sweep_every or swept > now
+if sweeps then
   taken_back = taken_back + layout.sweep(ARGV[8] == '1')
-  call('HSET', STATE, 'swept', whole(now))
   -- Drop expired suspect fields, from a bounded sample: their jobs were cancelled or ended by other programs.
   local some = call('HRANDFIELD', RUNS, 20, 'WITHVALUES')
   for i = 1, #some, 2 do
     if string.sub(some[i], 1, 1) == '?' and tonumber(some[i + 1]) <= now then call('HDEL', RUNS, some[i]) end
   end
-  keep_for(DAY_MS) -- commit_op does this only for turns that change something
 end
 
 local ids, data, metas = {}, {}, {}
@@ -127,7 +128,13 @@ if first then
 end
 
 -- An empty turn changes nothing, so a retry needs no recorded answer.
-if #flags > 0 or #ids > 0 or taken_back > 0 then
+local is_empty = #flags == 0 and #ids == 0 and taken_back == 0
+local is_gone = is_empty and is_idle() and delete_ledger(#ARGV == 9 and ARGV[1] or nil)
+if sweeps and not is_gone then
+  call('HSET', STATE, 'swept', whole(now))
+  keep_for(DAY_MS) -- commit_op does this only for turns that change something
+end
+if not is_empty then
   commit_op(table.concat(flags) .. ' ' .. whole(base) .. ' ' .. #ids .. ' ' .. taken_back)
   if #ids > 0 then keep_for(2 * lease_ms) end
 end

@@ -16,7 +16,8 @@ end
 local callers = tonumber(ARGV[3 + holders])
 for i = 1, callers do call('HDEL', STATE, 'caller:' .. ARGV[3 + holders + i]) end
 -- A client without callers and holders keeps the state: its notes about abandoned jobs must outlive that client.
-if holders + callers == 0 or call('EXISTS', RUNS, HOLDERS) > 0 or call('HLEN', STATE) > 30 then return 0 end
+if holders + callers == 0 or is_idle() and delete_ledger() then return 0 end
+if call('EXISTS', RUNS, HOLDERS) > 0 or call('HLEN', STATE) > MAX_FIELDS then return 0 end
 for _, field in ipairs(call('HKEYS', STATE)) do
   if string.sub(field, 1, 7) == 'caller:' then return 0 end
 end

@@ -18,11 +18,22 @@ local function read_change(text)
   local c = unpack_change(text)
   c.run_at = (c.when == 0 and 0) or (c.when == 1 and c.ms) or from_now(c.ms)
   if c.extras_length > 0 then c.extras = read_extras(string.sub(text, CHANGE_SIZE + 1, CHANGE_SIZE + c.extras_length)) end
-  if c.extras and type(c.extras.expires) == 'table' then -- as a caller gives it: { 'at', ms } or { 'in', ms }
-    local kind, ms = c.extras.expires[1], tonumber(c.extras.expires[2]) or 0
-    c.extras.expires = (kind == 'at' and ms) or (c.run_at > 0 and c.run_at + ms) or from_now(ms)
+  if c.extras and c.extras.expires and not c.extras.lasts then -- as a caller gives it: 0, { 'at', ms } or { 'in', ms }
+    local kind, ms = unpack(type(c.extras.expires) == 'table' and c.extras.expires or {})
+    local is_duration = kind == 'in' and (tonumber(ms) or 0) > 0
+    -- Both fields are set, so that they replace both of an existing job. `false`: set_expiry computes it.
+    c.extras.expires, c.extras.lasts = not is_duration and (tonumber(ms) or 0), is_duration and ms or 0
   end
   return c
+end
+
+-- Computes an expiry that was given as a duration: it counts from the run time, or from now if that has passed. `moved` is
+-- whether the run time has changed.
+local function set_expiry(m, run_at, moved)
+  local lasts = m.extras and tonumber(m.extras.lasts) or 0
+  if lasts > 0 and (moved or not m.extras.expires) then
+    m.extras.expires = run_at > due and math.floor(run_at) + lasts or from_now(lasts)
+  end
 end
 
 local function write_blocked(c)
@@ -45,19 +56,22 @@ local function change_run_at(old, new, mode)
 end
 
 -- Replaces the extras of a job, or only the given ones. An empty one stays here, so that it still removes the job's own
--- when a blocked change is applied; drop_empty_extras drops it.
+-- when a blocked change is applied; drop_empty_extras drops it. The count of snoozes is a counter, not an option.
 local function merge_extras(m, c)
+  local snoozes = not has(c.flags, RESET_COUNTS) and m.extras and m.extras.snoozes or nil
   if has(c.flags, REPLACE_EXTRAS) then
     m.extras = c.extras
-  elseif c.extras then
+  elseif c.extras and not has(c.flags, KEEP_EXTRAS) then
     m.extras = m.extras or {}
     for name, value in pairs(c.extras) do m.extras[name] = value end
   end
+  if snoozes then m.extras = m.extras or {} end
+  if m.extras then m.extras.snoozes = snoozes end
 end
 
 local function drop_empty_extras(m)
   for name, value in pairs(m.extras or {}) do
-    if value == 0 or (type(value) == 'table' and not next(value)) then m.extras[name] = nil end
+    if (value == 0 and name ~= 'max_snoozes') or (type(value) == 'table' and not next(value)) then m.extras[name] = nil end
   end
 end
 

@@ -10,21 +10,22 @@ local function start_blocked_job(id, text)
   place(id, c, c.run_at)
 end
 
--- A charged attempt, or one that made the job a suspect, ends its expiry: it may have done a part of the work.
-local function clear_job_expiry(m)
-  if m.extras then m.extras.expires = nil end
-end
-
--- Places a job whose lease has ended in `ready` or `scheduled` again, merged with the change that is blocked behind it.
+-- Places a job whose lease has ended in `ready` or `scheduled` again, merged with the change that is blocked behind it. A
+-- change that has expired is dropped: it must not take the job with it.
 local function place_again(id, m, run_at, score)
-  if m.failures + m.stalls > 0 or marked(m, SUSPECT) then clear_job_expiry(m) end
+  end_expiry_if_started(m) -- before a change resets the counts
   local text = call('HGET', BLOCKED, id)
   if text then
     local c = read_blocked(text)
     call('HDEL', BLOCKED, id)
-    if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, c.data) end
-    run_at = merge(m, run_at, c)
-    drop_empty_extras(m)
+    if is_past_expiry(c) then
+      leave_mark(id, BLOCKED_EXPIRED)
+    else
+      if has(c.flags, UPDATE_DATA) then call('HSET', DATA, id, c.data) end
+      run_at = merge(m, run_at, c)
+      set_expiry(m, run_at, run_at > due)
+      drop_empty_extras(m)
+    end
   end
   place(id, m, run_at, score)
 end
@@ -65,9 +66,11 @@ local function add_dead(id, dead_record, max_dead)
     excess = #oldest
     call('HDEL', DEAD_RECORDS, unpack(oldest))
     call('ZREM', DEAD, unpack(oldest))
+    local gone = {}
     for _, dropped_id in ipairs(oldest) do
-      if call('HEXISTS', DATA, dropped_id) == 0 then leave_mark(dropped_id, DIED) end
+      if call('HEXISTS', DATA, dropped_id) == 0 then gone[#gone + 1] = dropped_id end
     end
+    leave_marks(gone, DIED)
   end
   dropped = dropped + excess
   local before = tonumber(call('HGET', STATE, 'dropped') or 0) or 0
@@ -77,7 +80,7 @@ end
 -- Ends a job that failed for good. It becomes a failure job if the queue has a failure handler, else it goes to `dead`.
 -- An undecodable job goes to `broken` and is never dropped, because this attempt did not run. The caller checks `max_broken`.
 local function end_for_good(id, m, reason, message, limit)
-  clear_job_expiry(m)
+  remove_expiry(m)
   -- Reason, time, META record, length of the message, message, data.
   local dead_record = struct.pack(DEAD_RECORD_FORMAT, reason, wall) .. write_meta(m) .. struct.pack('>I4', #message) .. message
     .. (call('HGET', DATA, id) or '')
@@ -94,19 +97,14 @@ local function end_for_good(id, m, reason, message, limit)
     -- The data of a failure job: length of the id, id, then the dead record.
     call('HSET', DATA, name, struct.pack('>I2', #id) .. id .. dead_record)
     place(name, f, 0)
-    -- A caller that waits for this job will not find it in `dead`, and a crash keeps no result, so the event says why.
+    -- A caller that waits for this job will not find it in `dead`, and a lost lease keeps no result, so the event says why.
     local why = reason == CRASHED and 'crashed' or reason == STALLED and 'stalled'
     if why then event = 'dead ' .. why .. ' ' .. message end
   end
   publish_event(id, event)
+  -- Also if there is a dead record: the mark takes the place of the result of an earlier job with this id.
   local goes_on = remove(id)
-  if goes_on then
-    leave_mark(id, GOES_ON)
-  elseif call('HEXISTS', DEAD_RECORDS, id) == 1 then
-    drop_mark(id) -- or an older result: the dead record tells more
-  else
-    leave_mark(id, DIED)
-  end
+  leave_mark(id, goes_on and GOES_ON or reason == UNDECODABLE and BROKE or DIED)
 end
 
 -- Ends a failure job that no handler takes: the job that failed goes to `dead`.

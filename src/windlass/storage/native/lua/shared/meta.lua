@@ -1,7 +1,8 @@
 -- META records: the options, counters and marks of a job (see storage/formats.py). Absent while all are as implied.
 -- record META
 
--- Extras are the options that few jobs have: { tags = { … }, expires = ms }. Nil without any.
+-- Extras are what few jobs have: { tags = { … }, expires = ms, lasts = ms, snoozes = count, max_snoozes = count }. Nil
+-- without any.
 local function read_extras(packed)
   if packed == '' then return nil end
   local fine, extras = pcall(cmsgpack.unpack, packed)
@@ -10,6 +11,15 @@ end
 
 local function pack_extras(extras)
   return extras and next(extras) and cmsgpack.pack(extras) or ''
+end
+
+-- The tags among the extras; none if Windlass did not write them.
+local function tags_of(extras)
+  return extras and type(extras.tags) == 'table' and extras.tags or {}
+end
+
+local function remove_expiry(m)
+  if m.extras then m.extras.expires, m.extras.lasts = nil, nil end
 end
 
 -- The length of the META record at a position of a text; nil if there is no whole record.
@@ -43,6 +53,10 @@ local function is_plain(m)
     and not (m.extras and next(m.extras))
 end
 
+local function snoozes_of(m)
+  return m.extras and tonumber(m.extras.snoozes) or 0
+end
+
 local function scheduled_member(seq, id)
   return struct.pack('>I8', seq) .. id
 end
@@ -53,4 +67,10 @@ end
 
 local function set_mark(m, mark, on)
   if marked(m, mark) ~= on then m.marks = (m.marks or 0) + (on and mark or -mark) end
+end
+
+-- Whether a job or a blocked change has an expiry (0 removes one) that has passed.
+local function is_past_expiry(m)
+  local expires = m.extras and tonumber(m.extras.expires) or 0
+  return expires > 0 and expires <= due
 end

@@ -3,8 +3,14 @@
 -- Run times are whole ms. This fraction marks a parked job: the queue set its run time because no worker knew the task.
 local PARKED_FRACTION = 0.5
 
+-- An attempt that was charged, snoozed, or made the job a suspect, ends its expiry: it may have done a part of the work.
+local function end_expiry_if_started(m)
+  if m.extras and (m.failures + m.stalls + snoozes_of(m) > 0 or marked(m, SUSPECT)) then remove_expiry(m) end
+end
+
 -- Writes the META record of a job, or deletes it if it is not `needed` and all its values are as implied.
 local function save_or_delete_meta(id, m, needed)
+  end_expiry_if_started(m)
   set_mark(m, EXPIRES, m.extras ~= nil and m.extras.expires ~= nil)
   if needed or not is_plain(m) then
     call('HSET', META, id, write_meta(m))

@@ -199,7 +199,7 @@ end
 
 -- Reads the sizes of all keys, so a key of a wrong type stops the script before it writes anything.
 local function measure_all()
-  measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS)
+  measure('ZCARD', READY, SCHEDULED, HELD, HOLDERS, DEAD, BROKEN, IDLE, PARKED, OUTBOX, WATCHED, TICKS, ENDED)
   measure('HLEN', LEASES, DATA, META, BLOCKED, PROGRESS, LAST_ERRORS, DEAD_RECORDS)
   measure('LLEN', INBOX)
 end
