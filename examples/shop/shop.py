@@ -34,7 +34,8 @@ def order(number: int, address: str, job: Job = current()) -> None:
         job.enqueue(send_email.call(number, address))
 
 
-@app.task(queue="shop-media", run="process", timeout="10s")  # runs in a process that can be killed, and may crash
+# It runs in a process that can be killed, and may crash; then it runs again at once.
+@app.task(queue="shop-media", run="process", timeout="10s", min_backoff=0)
 def thumbnail(number: int, job: Job = current()) -> None:
     with noted("thumbnail", number, job):
         (FOLDER / f"thumbnail-{number}.ppm").write_bytes(shrink(PHOTO.read_bytes(), factor=5))

@@ -14,21 +14,22 @@ from windlass.storage.native.keys import queue_key
 from windlass.tasks.envelope import write_envelope
 from windlass.worker.attempt import Plan, plan
 
-# A program of another release, in which three defaults differ. The module must be changed before others import it.
+# A program of another release, in which four defaults differ. The module must be changed before others import it.
 OTHER_RELEASE = """
 import importlib.util, json, sys
 name = "windlass.values.defaults"
 spec = importlib.util.spec_from_file_location(name, sys.argv[1])
 sys.modules[name] = defaults = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(defaults)
-defaults.MAX_FAILURES, defaults.MIN_BACKOFF_MS, defaults.PRIORITY = 2, 7_000, 4
+defaults.MAX_FAILURES, defaults.MIN_BACKOFF_MS, defaults.PRIORITY, defaults.MAX_SNOOZES = 2, 7_000, 4, 9
 
 from windlass import Windlass
 with Windlass(sys.argv[2]) as app:
     queue = app.queue(sys.argv[3])
     queue.enqueue(b"new", id="new")
     queue.enqueue(b"random")
-    print(json.dumps({job.data.decode(): [job.priority, job.limits.max_failures, job.limits.min_backoff]
+    print(json.dumps({job.data.decode(): [
+                          job.priority, job.limits.max_failures, job.limits.min_backoff, job.limits.max_snoozes]
                       for job in queue.all_jobs("ready")}))
 """
 
@@ -51,10 +52,11 @@ def test_queued_jobs_keep_the_defaults_that_they_were_enqueued_with(raw_queue: Q
     raw_queue.enqueue(b"old", id="old")
     raw_queue.enqueue(b"named", max_stalls=1)
     seen = run_other_release(server, raw_queue.name)
-    assert seen == {"old": [5, 10, 2.0], "named": [5, 10, 2.0], "new": [4, 2, 7.0], "random": [4, 2, 7.0]}
+    old, new = [5, 10, 2.0, 1000], [4, 2, 7.0, 9]
+    assert seen == {"old": old, "named": old, "new": new, "random": new}
     here = {lease.data: (lease.priority, lease.limits) for lease in raw_queue.lease_many(4)}
     assert here[b"old"] == (5, Limits())
-    assert here[b"new"] == here[b"random"] == (4, Limits(max_failures=2, min_backoff=7.0))
+    assert here[b"new"] == here[b"random"] == (4, Limits(max_failures=2, min_backoff=7.0, max_snoozes=9))
 
 
 def test_a_plain_job_has_no_record_of_its_options(raw_queue: Queue, client: redis.Redis) -> None:

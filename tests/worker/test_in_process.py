@@ -185,7 +185,7 @@ async def test_failure_handlers_are_named_in_the_log(app: Windlass, caplog: pyte
         await until(lambda: app.queue("local").counts().dead == 2)
         await worker.stop()
         await working
-    assert f"failure handler of caught local/{ids[0]}: failed for good: KeyError" in caplog.text
+    assert f".caught local/{ids[0]}: failed for good: KeyError" in caplog.text
     assert "has no failure handler" not in caplog.text
     await app.queue("local").apurge()
 
@@ -278,7 +278,7 @@ async def test_a_process_task_beside_others_waits_for_another_worker(
     with caplog.at_level("WARNING", "windlass"):
         working = asyncio.create_task(worker.run())
         await until(lambda: app.queue("local").counts().parked == 1)
-    assert "Task thumbnail: jobs wait for another worker" in caplog.text
+    assert ".thumbnail: jobs wait for another worker" in caplog.text
     parked = app.queue("local").get(receipt.id)
     assert parked is not None
     assert parked.failures == parked.stalls == 0

@@ -19,6 +19,7 @@ from windlass.worker.settings import Settings
 from windlass.worker.supervisor.forkserver import Ending, ForkedProcess
 from windlass.worker.supervisor.runner_group import RunnerGroup
 
+APP = "tests.worker.apps.logged"
 WAYS = ("loop", "thread", "process", "coroutine")
 CHAIN = ["KeyError: 'missing'", "The above exception was the direct cause", "ValueError: outer", "a note of it"]
 
@@ -68,7 +69,12 @@ def test_the_log_records_of_a_job_tell_of_the_job(shared_shop: Workshop, json_wo
         id = shared_shop.send(f"{way}_speak", f"{way} {word}")
         line = told(shared_shop, json_worker, message=f"working on {way} {word}")
         assert (line["level"], line["logger"]) == ("info", "shop.orders")
-        assert (line["job_id"], line["task"], line["queue"], line["attempt"]) == (id, f"{way}_speak", "default", 1)
+        assert (line["job_id"], line["task"], line["queue"], line["attempt"]) == (
+            id,
+            f"{APP}.{way}_speak",
+            "default",
+            1,
+        )
     assert "too quiet" not in json_worker.log
 
 
@@ -76,8 +82,8 @@ def test_text_lines_begin_with_the_job(shop: Workshop) -> None:
     worker = shop.start("logged", processes=1, log_level="debug")
     for way in WAYS:
         id = shop.send(f"{way}_speak", way)
-        assert f" · {way}_speak default/{id}: working on {way}\n" in text_of(shop, worker, f"working on {way}\n")
-        assert f" · {way}_speak default/{id}: too quiet: {way}\n" in worker.log
+        assert f" · {APP}.{way}_speak default/{id}: working on {way}\n" in text_of(shop, worker, f"working on {way}\n")
+        assert f" · {APP}.{way}_speak default/{id}: too quiet: {way}\n" in worker.log
 
 
 def test_a_level_hides_what_is_below_it(shop: Workshop) -> None:
@@ -97,7 +103,7 @@ def test_logging_of_the_apps_own_gets_real_exceptions_and_the_fields_of_the_job(
             "windlass.worker", "ERROR", "ValueError", "outer"
         )  # fmt: skip
         assert (line["task"], line["queue"], line["attempt"], line["outcome"]) == (
-            f"{way}_fail", "default", 1, "failed"
+            f"{APP}.{way}_fail", "default", 1, "failed"
         )  # fmt: skip
         assert in_order(line["shown"], CHAIN)
         if way in ("loop", "thread"):
@@ -118,7 +124,7 @@ def test_sentry_gets_an_event_with_the_exception_its_stack_and_the_job(shop: Wor
     for way in WAYS:
         id = dead(shop, f"{way}_fail").id
         event = shop.wait(lambda id=id: event_of(id), "the event")  # type: ignore[misc]
-        assert event["tags"] == {"task": f"{way}_fail", "queue": "default"}
+        assert event["tags"] == {"task": f"{APP}.{way}_fail", "queue": "default"}
         assert event["logger"] == "windlass.worker"
         last = event["exception"]["values"][-1]
         assert (last["type"], last["value"].splitlines()[0]) == ("ValueError", "outer")
@@ -143,7 +149,7 @@ def test_an_error_keeps_its_cause_and_its_notes(shared_shop: Workshop, json_work
     assert f"in {way}_fail" in message
     assert "windlass/worker" not in message
     line = told(shared_shop, json_worker, job_id=record.id, outcome="failed")
-    assert line["message"] == f"{way}_fail default/{record.id}: failed for good: ValueError: outer"
+    assert line["message"] == f"{APP}.{way}_fail default/{record.id}: failed for good: ValueError: outer"
     assert line["error"] == message.partition("\n")[2]
     with pytest.raises(JobFailed) as failed:
         shared_shop.app.job("default", record.id).result(timeout=10)

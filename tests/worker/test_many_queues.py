@@ -55,7 +55,7 @@ def test_every_queue_has_the_tasks_of_the_app_and_a_handler_has_none() -> None:
 
         told = msgspec.convert(describe(app)["windlass"], AppFacts)
     for queue in ("tasks", "anywhere"):
-        assert told.of(queue).tasks == ("work",)
+        assert "work" in told.of(queue).tasks
         assert told.of(queue).failure_handler is not None
     assert told.of("raw").tasks == ()
     assert told.of("raw").failure_handler is None

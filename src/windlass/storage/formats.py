@@ -132,11 +132,17 @@ _WHEN_KINDS = {"at": 1, "in": 2}
 # numbers never change within a VERSION. If a default in values/defaults.py differs from them, new jobs get records
 # with the new default, and queued jobs keep what they were enqueued with.
 IMPLIED = Change(priority=5, max_failures=10, max_stalls=3, min_backoff=2_000, max_backoff=300_000)
+IMPLIED_MAX_SNOOZES = 1_000
 IMPLIED_LIMITS = Limits(
-    IMPLIED.max_failures, IMPLIED.max_stalls, IMPLIED.min_backoff / 1000, IMPLIED.max_backoff / 1000
+    IMPLIED.max_failures,
+    IMPLIED.max_stalls,
+    IMPLIED.min_backoff / 1000,
+    IMPLIED.max_backoff / 1000,
+    IMPLIED_MAX_SNOOZES,
 )
+_DEFAULT_EXTRAS = {} if MAX_SNOOZES == IMPLIED_MAX_SNOOZES else {"max_snoozes": MAX_SNOOZES}
 # The options of a job that needs no record. Compared by identity, because most jobs have this very object.
-NEEDS_NO_RECORD = PLAIN if PLAIN == IMPLIED else IMPLIED
+NEEDS_NO_RECORD = PLAIN if PLAIN == IMPLIED and not _DEFAULT_EXTRAS else IMPLIED
 
 # -- times and sizes -------------------------------------------------------------------------------
 
@@ -228,7 +234,8 @@ def pack_change(change: Change) -> bytes:
     """Pack the options of an enqueue; empty for a plain job, as most jobs are."""
     if change is NEEDS_NO_RECORD:
         return b""
-    extras = msgspec.msgpack.encode(change.extras) if change.extras else b""
+    given = change.extras if change.must_exist else _DEFAULT_EXTRAS | change.extras
+    extras = msgspec.msgpack.encode(given) if given else b""
     record = CHANGE.pack(
         change.priority,
         *pack_when(change.when),
@@ -276,7 +283,7 @@ def read_meta(record: bytes | None) -> JobMeta:
 
 
 def _limits_of(extras: Extras, max_failures: int, max_stalls: int, min_backoff: int, max_backoff: int) -> Limits:
-    max_snoozes = MAX_SNOOZES if extras.max_snoozes is None else extras.max_snoozes
+    max_snoozes = IMPLIED_MAX_SNOOZES if extras.max_snoozes is None else extras.max_snoozes
     return Limits(max_failures, max_stalls, min_backoff / 1000, max_backoff / 1000, max_snoozes)
 
 

@@ -9,8 +9,9 @@ from windlass.values.outcome import Crashed, Failed, Retried, Snoozed
 from windlass.values.validation import shortened
 
 JITTER = 0.25  # the part of a wait that is random, so that jobs that failed together are not retried together
-MIN_CRASH_BACKOFF_S = 1.0  # what kills a process, such as a lack of memory, is often over soon
-MAX_CRASH_BACKOFF_S = 60.0  # few crashes are forgiven, so there is no need for longer pauses
+MIN_CRASH_BACKOFF_S = 0.5  # so that the job of a killed process runs again within a second
+CRASH_BACKOFF_DOUBLINGS = 2  # with each crash: few are forgiven, and what kills a process may last some seconds
+MAX_CRASH_BACKOFF_S = 60.0  # there is no need for longer pauses
 
 
 def backoff(count: int, minimum: float, maximum: float, spread: float | None = None) -> float:
@@ -40,9 +41,10 @@ def after_crash(lease: Lease, message: str, keep_ms: int = 0) -> Crashed:
 
 
 def crash_backoff(count: int, limits: Limits, spread: float | None = None) -> float:
-    """Seconds to wait after this many crashes: never longer than after as many failures."""
+    """Seconds to wait after this many crashes: four times longer each, and never longer than after as many failures."""
     shortest = min(MIN_CRASH_BACKOFF_S, limits.min_backoff)
-    return backoff(count, shortest, min(MAX_CRASH_BACKOFF_S, limits.max_backoff), spread)
+    pause = backoff(CRASH_BACKOFF_DOUBLINGS * (count - 1) + 1, shortest, MAX_CRASH_BACKOFF_S, spread)
+    return min(pause, backoff(count, limits.min_backoff, limits.max_backoff, spread))
 
 
 def after_snooze(lease: Lease, when: tuple[str, int], message: str) -> Snoozed | Failed:

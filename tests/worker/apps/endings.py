@@ -85,7 +85,7 @@ async def child(text: str) -> None: ...
 def _hand_over(count: int, size: int, job: Job) -> None:
     """So many children, each with a payload of so many bytes."""
     note("try", job)
-    text = "x" * (size - len(write_envelope("child", b'{"text":""}')))
+    text = "x" * (size - len(write_envelope(child.name, b'{"text":""}')))
     for _ in range(count):
         job.enqueue(child.call(text))
 
