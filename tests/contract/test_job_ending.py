@@ -15,9 +15,10 @@ from tests.support.server import Server
 from windlass import Ending, Limits, Queue, RawJob, State, Windlass
 from windlass.errors import JobExpired, JobFailed, ResultMissing
 from windlass.handle import JobHandle
-from windlass.storage.formats import MARK_TTL_MS
+from windlass.storage.formats import MARK_CODES, MARK_TTL_MS, MAX_ITEMS, MAX_MARKS
 from windlass.storage.native.keys import queue_key, result_key
 from windlass.transport import job_watch
+from windlass.values.ending import Mark
 from windlass.values.events import Event, EventKind
 from windlass.values.outcome import Broken, Completed, Failed, HandOver, Kept, Outcome
 
@@ -50,9 +51,9 @@ def test_a_completed_job_is_told_and_has_left_nothing(raw_queue: Queue, enqueue:
     assert job.state() is State.READY
     lease = take(raw_queue)
     assert job.state() is State.RUNNING
-    before = client.dbsize()
+    before = len(list(client.scan_iter()))
     assert raw_queue.complete(lease)
-    assert client.dbsize() == before - 4, "data, leases, held, holders are gone, and nothing came"
+    assert len(list(client.scan_iter())) == before - 4, "data, leases, held, holders are gone, and nothing came"
     assert job.ending() is job.state() is Ending.COMPLETED
     assert list(job.events()) == [Event(EventKind.COMPLETED)]
 
@@ -326,6 +327,131 @@ def test_a_hand_over_forgets_the_mark_of_its_id(raw_queue: Queue, enqueue: Enque
     assert job.state() is State.READY
     assert raw_queue.complete(take(raw_queue))
     assert job.state() is Ending.COMPLETED
+
+
+def test_a_blocked_job_that_expires_while_the_other_runs(raw_queue: Queue, enqueue: Enqueue, later: Later) -> None:
+    running = enqueue()
+    lease = take(raw_queue)
+    blocked = enqueue(expires="10s")
+    later(11)
+    assert raw_queue.retry(lease, delay=0)
+    assert raw_queue.complete(take(raw_queue))
+    assert blocked.ending() is Ending.EXPIRED
+    assert running.state() is Ending.UNKNOWN, "two jobs have had the id, and one of them expired"
+
+
+def test_a_new_blocked_job_is_not_taken_for_the_cancelled_one(raw_queue: Queue, enqueue: Enqueue) -> None:
+    enqueue()
+    lease = take(raw_queue)
+    enqueue()
+    assert raw_queue.cancel("a")
+    blocked = enqueue()
+    assert raw_queue.complete(lease)
+    assert raw_queue.complete(take(raw_queue))
+    assert blocked.ending() is Ending.COMPLETED
+
+
+def test_an_update_keeps_the_mark_of_a_job_that_goes_on(raw_queue: Queue, enqueue: Enqueue) -> None:
+    enqueue()
+    lease = take(raw_queue)
+    behind = enqueue()
+    assert raw_queue.fail(lease, "no")
+    assert enqueue().status == "updated"
+    assert raw_queue.complete(take(raw_queue))
+    assert behind.ending() is Ending.COMPLETED, "the dead record is that of the job before it"
+
+
+def stall(queue: Queue, later: Later) -> None:
+    take(queue, seconds=1)
+    later(2)
+    assert queue.clean().recovered == 1
+
+
+@pytest.mark.parametrize("ending", [Ending.CANCELLED, Ending.DEAD])
+def test_the_result_of_an_earlier_job_is_not_that_of_a_later_one(
+    raw_queue: Queue, enqueue: Enqueue, later: Later, ending: Ending
+) -> None:
+    enqueue()
+    lease = take(raw_queue)
+    behind = enqueue(max_stalls=0)
+    assert settle(raw_queue, Completed(lease, Kept(b"1", HOUR))) == (True,)
+    if ending is Ending.CANCELLED:
+        cancel_waiting(raw_queue)
+    else:
+        stall(raw_queue, later)
+    assert behind.ending() is ending
+    assert perform(raw_queue, lambda layout: layout.remains("a")).result is None
+
+
+@pytest.mark.parametrize("hand_overs", [0, 1])
+def test_a_result_takes_the_mark_of_its_id_away(raw_queue: Queue, enqueue: Enqueue, hand_overs: int) -> None:
+    job = enqueue()
+    lease = take(raw_queue)
+    enqueue()
+    cancel_waiting(raw_queue)
+    children = tuple(HandOver(raw_queue.name, raw_queue.new_job(b"", {})) for _ in range(hand_overs))
+    assert settle(raw_queue, Completed(lease, Kept(b"1", HOUR), children)) == (True,)
+    assert job.ending() is Ending.COMPLETED
+    assert job.result() == 1
+
+
+def test_a_failure_is_told_for_longer_than_its_result_is_kept(
+    raw_queue: Queue, enqueue: Enqueue, client: redis.Redis
+) -> None:
+    perform(raw_queue, lambda layout: layout.beat("worker-1", 30, register=True, failure_handler=Limits()))
+    job = enqueue()
+    assert settle(raw_queue, Failed(take(raw_queue), "no", HOUR)) == (True,)
+    with pytest.raises(JobFailed, match="no"):
+        job.result()
+    client.delete(result_key(raw_queue.name, "a"))
+    assert job.ending() is Ending.DEAD
+
+
+# -- marks end -----------------------------------------------------------------------------------------
+
+
+def test_new_marks_take_expired_ones_away(raw_queue: Queue, enqueue: Enqueue, client: redis.Redis) -> None:
+    ended = queue_key(raw_queue.name, "ended")
+    client.zadd(ended, {f"old-{number}": number * MARK_CODES + Mark.CANCELLED for number in range(3)})
+    assert perform(raw_queue, lambda layout: layout.remains("old-1")).mark is None, "it is not read either"
+    for left in (2, 1):  # each new one takes two, at most
+        enqueue()
+        cancel_waiting(raw_queue)
+        assert client.zcard(ended) == left
+        left_ids = client.zrange(ended, 0, -1)
+    assert left_ids == [b"a"]
+
+
+def test_an_audit_takes_expired_marks_away(raw_queue: Queue, enqueue: Enqueue, client: redis.Redis) -> None:
+    enqueue()
+    cancel_waiting(raw_queue)
+    client.zadd(queue_key(raw_queue.name, "ended"), {"old": MARK_CODES})
+    assert raw_queue.audit(repair=True).repaired == 1
+    assert client.zrange(queue_key(raw_queue.name, "ended"), 0, -1) == [b"a"]
+
+
+def test_too_many_marks_make_no_end_a_completion(raw_queue: Queue, enqueue: Enqueue, client: redis.Redis) -> None:
+    ended = queue_key(raw_queue.name, "ended")
+    first = enqueue(id="first")
+    assert raw_queue.cancel("first")
+    (score,) = client.zmscore(ended, ["first"])
+    client.zadd(ended, {str(number): score + MARK_CODES for number in range(MAX_MARKS - 1)})
+    assert first.state() is Ending.CANCELLED
+    last = enqueue(id="last")
+    assert raw_queue.cancel("last")
+    assert client.zcard(ended) == MAX_MARKS + 1 - MAX_ITEMS
+    assert first.state() is Ending.UNKNOWN
+    assert last.state() is Ending.CANCELLED
+
+
+def test_a_purge_of_everything_makes_no_end_a_completion(
+    raw_queue: Queue, enqueue: Enqueue, client: redis.Redis
+) -> None:
+    job = enqueue()
+    cancel_waiting(raw_queue)
+    assert raw_queue.purge() == 0
+    assert not client.exists(queue_key(raw_queue.name, "ended"))
+    assert job.state() is Ending.UNKNOWN
 
 
 # -- results in the batch ------------------------------------------------------------------------------

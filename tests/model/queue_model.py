@@ -150,10 +150,6 @@ class QueueModel:
         if not self._gone(id):
             self.marks[id] = "CANCELLED"
 
-    def _dropped(self, id: str, mark: str) -> None:
-        if not any(id in jobs for jobs in (self.ready, self.scheduled, self.leased)):
-            self.marks[id] = mark
-
     def _bury(self, job: Entry, *, broken: bool = False) -> None:
         self.dead.pop(job.id, None)
         self.broken.pop(job.id, None)
@@ -161,7 +157,6 @@ class QueueModel:
         while len(self.dead) > self.max_dead:
             oldest = next(iter(self.dead))
             del self.dead[oldest]
-            self._dropped(oldest, "DIED")
             self.dropped += 1
         self.marks[job.id] = "GOES_ON" if self._gone(job.id) else "BROKE" if broken else "DIED"
 
@@ -422,8 +417,6 @@ class QueueModel:
         """Delete all jobs in one state."""
         jobs: dict[str, object] = getattr(self, state)
         count = len(jobs)
-        for id in jobs if state in ("dead", "broken") else ():
-            self._dropped(id, "DIED" if state == "dead" else "BROKE")
         jobs.clear()
         if state == "dead":
             self.dropped = 0

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.support.cluster import Cluster
-from tests.support.internals import layout_of
+from tests.support.internals import layout_of, settle
 from tests.support.seats import ClusterSeat
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -21,6 +21,7 @@ from tests.topology.life import BOTH_FACES, QueueLife, drain, every_verb, fill_e
 from windlass import Queue, Status, Windlass
 from windlass.errors import ResultMissing
 from windlass.storage.native import keys
+from windlass.values.outcome import Completed, Kept
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def test_a_call_is_answered_by_the_node_that_the_slot_goes_to(
 
 
 class Traffic:
-    """Threads that enqueue, lease and complete, and a ledger of what they were told, kept outside the server."""
+    """Threads that enqueue, cancel, lease, and complete with results; and a ledger of what they were told."""
 
     def __init__(self, url: str, name: str, *, producers: int = 2, workers: int = 2, retry_for: float = 20.0) -> None:
         self.acknowledged: list[tuple[float, bytes]] = []
@@ -242,14 +243,18 @@ class Traffic:
             data = b"%d:%d" % (number, count)
             self._queue.enqueue(data, id=data.decode())
             self.acknowledged.append((time.monotonic(), data))
+            if count % 5 == 0:  # leaves a mark
+                self._queue.enqueue(b"", id=f"no {number}", delay=3600)
+                assert self._queue.cancel(f"no {number}")
             count += 1
 
     def _work(self, _: int) -> None:
         while True:
             ended = self._ending.is_set() and not any(thread.is_alive() for thread in self._producing)
             batch = self._queue.lease_many(5, seconds=60, wait=0.05)
-            for lease, kept in zip(batch, self._queue.complete_many(batch), strict=True):
-                self.completed[lease.data] += kept
+            settled = settle(self._queue, *(Completed(lease, Kept(b"", 1)) for lease in batch))
+            for lease, accepted in zip(batch, settled, strict=True):
+                self.completed[lease.data] += accepted
             if ended and not batch:
                 return
 

@@ -33,7 +33,7 @@ _ENDINGS = {
 
 
 class Remains(Struct, frozen=True):
-    """What is left of a job: its result or its mark, the newer one.
+    """What is left of a job: its result or its mark, or for a failed one both.
 
     `on_queue`: a job with this id waits or runs. `has_record`: one is dead or broken.
     The rest is about the queue, and tells whether it may have forgotten how a job ended.
@@ -55,6 +55,15 @@ class Remains(Struct, frozen=True):
             and self.step >= sighting.step >= self.purged_at_step
             and self.data_losses == sighting.data_losses
         )
+
+
+def newer_result(result: Result | None, mark: Mark | None) -> Result | None:
+    """The result beside a mark, unless it is that of an earlier job with the same id.
+
+    A completed job takes the mark away if its result is kept. A failed one leaves both.
+    """
+    is_failure = mark is Mark.DIED and result is not None and not result.succeeded
+    return result if mark is None or is_failure else None
 
 
 def own_record(

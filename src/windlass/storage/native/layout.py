@@ -39,7 +39,7 @@ from windlass.storage.port import (
     Script,
     Turn,
 )
-from windlass.values.ending import Mark, Remains
+from windlass.values.ending import Mark, Remains, newer_result
 from windlass.values.job import Counts, JobRecord, Lease, Limits, NewJob, Page, Result, Sighting, State, Status
 from windlass.values.outcome import (
     Broken,
@@ -246,7 +246,7 @@ class NativeLayout:
         def read(reply: list[Any]) -> Remains:
             left, code, on_queue, has_record, epoch, step, purged_at_step = reply
             mark = None if code < 0 else Mark(code)
-            result = _read_result(left) if left and mark is None else None
+            result = newer_result(_read_result(left) if left else None, mark)
             losses = self.data_losses
             return Remains(result, mark, on_queue == 1, has_record == 1, epoch, step, purged_at_step, losses)
 

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- uses operations meta wake place_job marks
+-- uses operations meta wake place_job
 -- Deletes the jobs of one state, a bounded number a call, or the whole queue at once, including running jobs. Keeps schedules.
 --
 -- ARGV     [4] ready, scheduled, blocked, dead, broken, or all
@@ -66,11 +66,6 @@ elseif what == 'dead' or what == 'broken' then
   if #ids > 0 then
     call('ZREM', key, unpack(ids))
     call('HDEL', DEAD_RECORDS, unpack(ids))
-    local gone = {}
-    for _, id in ipairs(ids) do
-      if call('HEXISTS', DATA, id) == 0 then gone[#gone + 1] = id end
-    end
-    leave_marks(gone, what == 'dead' and DIED or BROKE)
     deleted = #ids
   end
   if what == 'dead' then call('HDEL', STATE, 'dropped') end -- a purge resets the count

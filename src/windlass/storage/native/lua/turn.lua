@@ -197,14 +197,13 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     local announced = {} -- tasks
 
     -- Stores a result: a letter for how the job ended, then the result or message.
-    local function keep_result(id, letter, keep_ms, text)
-      if keep_ms == '0' then return end
-      call('SET', KEYS[result_index], letter .. text, 'PX', keep_ms)
-      drop_mark(id)
+    local function keep_result(letter, keep_ms, text)
+      if keep_ms ~= '0' then call('SET', KEYS[result_index], letter .. text, 'PX', keep_ms) end
     end
 
     function settle.complete(id, m, lease, keep_ms, result)
-      keep_result(id, 'd', keep_ms, result)
+      keep_result('d', keep_ms, result)
+      if keep_ms ~= '0' then drop_mark(id) end
       publish_event(id, 'completed')
       remove(id)
     end
@@ -237,7 +236,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     function settle.fail(id, m, lease, keep_ms, message)
       m.failures = m.failures + 1
       end_for_good(id, m, FAILED, message, max_dead)
-      keep_result(id, 'f', keep_ms, message) -- in the place of the mark
+      keep_result('f', keep_ms, message)
     end
 
     function settle.broken(id, m, lease, max_broken, reason)
@@ -260,8 +259,8 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
       m.stalls = m.stalls + 1
       if tonumber(task_max_stalls) >= 0 and not marked(m, LIMITED) then m.max_stalls = tonumber(task_max_stalls) end
       if m.stalls > m.max_stalls then
+        keep_result('c', keep_ms, message)
         end_for_good(id, m, CRASHED, message, max_dead)
-        keep_result(id, 'c', keep_ms, message)
       else
         place_again(id, m, delay_ms == '0' and 0 or from_now(tonumber(delay_ms)), lease.score)
         publish_event(id, 'crashed')

@@ -54,8 +54,8 @@ local function add_dead_record(key, id, dead_record)
   call('HSET', DEAD_RECORDS, id, dead_record)
 end
 
--- Adds a job to `dead`. Drops and counts the oldest ones if there are more than `max_dead`. A dropped job leaves a mark,
--- unless a job with its id is on the queue again. The script that uses this part declares `dropped`.
+-- Adds a job to `dead`. Drops and counts the oldest ones if there are more than `max_dead`. The script that uses
+-- this part declares `dropped`.
 local function add_dead(id, dead_record, max_dead)
   local excess = 1
   if max_dead > 0 then
@@ -66,11 +66,6 @@ local function add_dead(id, dead_record, max_dead)
     excess = #oldest
     call('HDEL', DEAD_RECORDS, unpack(oldest))
     call('ZREM', DEAD, unpack(oldest))
-    local gone = {}
-    for _, dropped_id in ipairs(oldest) do
-      if call('HEXISTS', DATA, dropped_id) == 0 then gone[#gone + 1] = dropped_id end
-    end
-    leave_marks(gone, DIED)
   end
   dropped = dropped + excess
   local before = tonumber(call('HGET', STATE, 'dropped') or 0) or 0
@@ -102,7 +97,7 @@ local function end_for_good(id, m, reason, message, limit)
     if why then event = 'dead ' .. why .. ' ' .. message end
   end
   publish_event(id, event)
-  -- Also if there is a dead record: the mark takes the place of the result of an earlier job with this id.
+  -- Also if there is a dead record, which may be dropped or purged; and an earlier job with this id may have left a result.
   local goes_on = remove(id)
   leave_mark(id, goes_on and GOES_ON or reason == UNDECODABLE and BROKE or DIED)
 end

@@ -1,6 +1,6 @@
 -- Marks. A job that completes may leave nothing at all. So a job that ends in another way leaves a mark in `ended`: else its
--- handle would take it for completed. Of a mark and a result the newer one counts, so a result takes the mark away. A mark
--- goes when its id is enqueued again, and after MARK_TTL_MS. Needs the size of ENDED.
+-- handle would take it for completed. A later result of a completed job with the same id takes the mark away. A mark goes
+-- also when its id is enqueued again, and after MARK_TTL_MS. Needs the size of ENDED.
 
 -- Leaves marks, and drops those that have expired: at most two for each new one. If there are too many, drops old ones that
 -- have not expired; handles then know by the step in `purged` that the absence of a mark tells them nothing.
