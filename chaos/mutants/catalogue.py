@@ -1033,8 +1033,8 @@ MUTANTS = (
     Mutant(
         "kept results ignore the namespace",
         "storage/native/layout.py",
-        "return keys.result_key(self.queue, id, self.namespace)",
-        "return keys.result_key(self.queue, id)",
+        'keys.result_key(queue, "", namespace)',
+        'keys.result_key(queue, "")',
         ("tests/native/test_namespaces.py",),
     ),
     Mutant(
@@ -1267,7 +1267,7 @@ MUTANTS = (
     Mutant(
         "a mark stays beside a newer result",
         f"{LUA}/turn.lua",
-        "            if size[ENDED] > 0 then call('ZREM', ENDED, ARGV[10 + i]) end\n",
+        "            if has_marks then call('ZREM', ENDED, ARGV[10 + i]) end\n",
         "",
         ("tests/contract/test_job_ending.py",),
     ),
@@ -1309,8 +1309,8 @@ MUTANTS = (
     Mutant(
         "the keys of results are in another order than the script reads them",
         "storage/native/layout.py",
-        "        kept = [id for id, result in results.items() if result.ms]\n",
-        "        kept = [id for id, result in reversed(results.items()) if result.ms]\n",
+        "for id, result in results.items() if result.ms]",
+        "for id, result in reversed(results.items()) if result.ms]",
         ("tests/contract/test_job_ending.py",),
     ),
 )

@@ -624,8 +624,9 @@ def test_events_go_on_after_a_lost_connection(
 
 
 def test_a_job_that_expires_while_waited_for(
-    raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, later: Later
+    raw_queue: Queue, job: JobHandle[Any], waiting: Waiting, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(job_watch, "RECHECK_AFTER_S", FOREVER_S)  # so only the message can tell it
     raw_queue.enqueue(b"", id="a", expires="10s")
     found = waiting.for_(job.result)
     later(11)

@@ -104,6 +104,7 @@ class NativeLayout:
         self.max_dead = max_dead
         self.max_broken = max_broken
         self._keys: dict[str, tuple[str, ...]] = {}  # script name → its keys
+        self._result_prefix = keys.result_key(queue, "", namespace)
         self._clock_view = ClockView()
         self.schedules: ScheduleBook | None = NativeSchedules(self._call, self._write, self._clock_view.evidence)
         # The latest epoch and step that the server reported: a lower step means that it has lost writes.
@@ -131,7 +132,7 @@ class NativeLayout:
             args += (job.id, add_sum(job.data), pack_change(job.change))
         call = self._write(scripts.ENQUEUE, "enqueue", args, self._read_enqueued)
         # The script deletes kept results of earlier jobs with the same ids.
-        named = [self._result_key(job.id) for job in jobs if not job.fresh and not job.change.must_exist]
+        named = [self._result_prefix + job.id for job in jobs if not job.fresh and not job.change.must_exist]
         if not named:
             return call
         return structs.replace(call, keys=(*call.keys, keys.queue_key(self.queue, "ended", self.namespace), *named))
@@ -181,10 +182,10 @@ class NativeLayout:
         if request.claims:
             args += (len(request.claims), *request.claims)
         call = self._write(scripts.TURN, "lease or settle", args, lambda reply: self._read_turn(reply, plain, holder))
-        kept = [id for id, result in results.items() if result.ms]
-        kept += [outcome.lease.id for outcome in others if _keeps_result(outcome)]
+        kept = [self._result_prefix + id for id, result in results.items() if result.ms]
+        kept += [self._result_prefix + outcome.lease.id for outcome in others if _keeps_result(outcome)]
         if kept:
-            call = structs.replace(call, keys=(*call.keys, *[self._result_key(id) for id in kept]))
+            call = structs.replace(call, keys=(*call.keys, *kept))
         # An empty turn writes nothing, but a retry ("!") always does: its first try may still arrive, and would then
         # lease jobs for a caller that already has its answer.
         return structs.replace(call, undo=self._release, when_repeated=("!",)) if request.want else call
@@ -251,7 +252,7 @@ class NativeLayout:
             return Remains(result, mark, on_queue == 1, has_record == 1, epoch, step, purged_at_step, losses)
 
         call = self._call(scripts.REMAINS, "result", [id], read)
-        return structs.replace(call, keys=(*call.keys, self._result_key(id)))
+        return structs.replace(call, keys=(*call.keys, self._result_prefix + id))
 
     def _read_sighting(self, reply: list[Any], wall: float | None = None) -> Sighting:
         *_, epoch, step = reply[0]
@@ -440,9 +441,6 @@ class NativeLayout:
         if found is None:
             found = self._keys[script.name] = keys.queue_keys(self.queue, script.keys, self.namespace)
         return found
-
-    def _result_key(self, id: str) -> str:
-        return keys.result_key(self.queue, id, self.namespace)
 
     def _about(self, verb: str) -> str:
         return f"{verb} on queue {self.queue!r}"

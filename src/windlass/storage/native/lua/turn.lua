@@ -153,7 +153,7 @@ if completed > 0 then
     if size[PROGRESS] > 0 then call('HDEL', PROGRESS, unpack(done)) end
     if size[LAST_ERRORS] > 0 then call('HDEL', LAST_ERRORS, unpack(done)) end
     if ARGV[results_at] ~= '0' then
-      local lifetimes = ARGV[results_at + 1]
+      local lifetimes, has_marks = ARGV[results_at + 1], size[ENDED] > 0
       local packed, expires_at -- nearly always the same for all
       for i = 1, completed do
         local keep_ms = sub(lifetimes, 8 * i - 7, 8 * i)
@@ -165,7 +165,7 @@ if completed > 0 then
           result_index = result_index + 1 -- the caller passes a key for it, used or not
           if flags[i] == '1' then
             call('SET', KEYS[result_index], 'd' .. ARGV[results_at + 1 + i], 'PXAT', expires_at)
-            if size[ENDED] > 0 then call('ZREM', ENDED, ARGV[10 + i]) end
+            if has_marks then call('ZREM', ENDED, ARGV[10 + i]) end
           end
         end
       end
