@@ -529,7 +529,7 @@ MUTANTS = (
         "worker/supervisor/runner_group.py",
         '            child.why = child.why or "shutdown"\n            child.forked.signal(signal.SIGKILL)\n',
         '            child.why = child.why or "shutdown"\n',
-        ("tests/worker/test_kills.py",),
+        ("tests/worker/test_kills.py::test_the_children_of_a_killed_runner_end_with_it",),
     ),
     Mutant(
         "jobs go on when their leases could not be kept",

@@ -438,8 +438,8 @@ class Windlass:
 
     def own_queues(self) -> list[str]:
         """The queues that this app has tasks, handlers or schedules for."""
-        scheduled = {schedule.queue for schedule in self._declared_schedules.values()}
-        return sorted({task.queue for task in self.tasks.values()} | set(self.handlers) | scheduled)
+        scheduled = {schedule.queue for schedule in list(self._declared_schedules.values())}
+        return sorted({task.queue for task in list(self.tasks.values())} | set(self.handlers) | scheduled)
 
     @property
     def closed(self) -> bool:

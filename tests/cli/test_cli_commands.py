@@ -481,7 +481,7 @@ def test_a_broken_job_explains_its_state(run: Run, queue: Queue) -> None:
     lease = queue.lease(600)
     assert lease is not None
     perform_call(queue, layout_of(queue).turn([Broken(lease, "not JSON")]))
-    assert "broken: no worker can decode its payload, so it never ran" in run("jobs", NAME, "a").stdout
+    assert "broken: a worker could not decode its payload, so this attempt did not run" in run("jobs", NAME, "a").stdout
 
 
 def test_one_job_whole(run: Run, queue: Queue) -> None:

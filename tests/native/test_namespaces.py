@@ -52,6 +52,19 @@ def test_the_keys_of_a_queue_without_a_namespace_are_as_ever() -> None:
     assert keys.event_channel("q", "a", "shop") == "windlass/shop:event:q:a"
 
 
+def test_a_job_in_a_pipeline_of_the_program_stays_in_its_namespace(
+    app: Windlass, shop: Windlass, client: redis.Redis
+) -> None:
+    with client.pipeline() as pipeline:
+        shop.queue("mails").enqueue_in(pipeline, b"paid")
+        pipeline.execute()
+    assert app.queue("mails").lease() is None
+    lease = shop.queue("mails").lease()
+    assert lease is not None
+    assert lease.data == b"paid"
+    assert shop.queue("mails").complete(lease)
+
+
 def test_queues_of_the_same_name_do_not_touch(
     app: Windlass, shop: Windlass, blog: Windlass, client: redis.Redis
 ) -> None:

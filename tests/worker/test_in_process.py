@@ -119,6 +119,39 @@ async def test_its_leases_are_renewed_while_a_job_blocks_the_loop(app: Windlass)
     assert set(stolen) == {None}
 
 
+async def test_a_bug_in_its_heartbeat_loses_no_lease(
+    app: Windlass, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[None] = []
+    beats: list[None] = []
+    facts = facts_of
+
+    def fail_once(*args: Any, **options: Any) -> Any:
+        beats.append(None)
+        if len(beats) == 2:  # the first one registers the holder
+            failures.append(None)
+            raise RuntimeError("dictionary changed size during iteration")
+        return facts(*args, **options)
+
+    @app.task(queue="local")
+    async def wait(job: Job = current()) -> None:
+        fences.append(job.fence)
+        await until(lambda: len(beats) > 4)
+
+    fences: list[int] = []
+    monkeypatch.setattr("windlass.worker.in_process.facts_of", fail_once)
+    await wait.aenqueue()
+    worker = app.worker(["local"], lease=1)
+    working = asyncio.create_task(worker.run())
+    await until(lambda: len(beats) > 4)
+    await worker.stop()
+    await working
+    assert (len(failures), len(fences)) == (1, 1)
+    assert "Heartbeat failed" in caplog.text
+    assert "RuntimeError" in caplog.text
+    assert app.queue("local").counts().waiting == 0
+
+
 async def test_a_result_that_does_not_fit_its_annotation_is_a_failure(app: Windlass) -> None:
     @app.task(queue="local", keep_result="1m")
     async def count(what: str) -> int:

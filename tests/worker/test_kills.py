@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,18 @@ def test_a_killed_runner_s_jobs_run_again_within_a_second(shop: Workshop) -> Non
         assert all(tried[id] == [1] for id in unstarted)
     assert worker.process.poll() is None
     assert not shop.journal.overlaps()
+
+
+def test_the_children_of_a_killed_runner_end_with_it(shop: Workshop, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"  # the jobs end when it is there: only those that run then
+    shop.start("endings", processes=2, lease=FOREVER_S)
+    ids = [shop.send(f"{way}_wait", str(gate), queue=QUEUES[way]) for way in ("loop", "process")]
+    runner, _ = (first_start(shop, id) for id in ids)
+    kill(runner.pid)
+    shop.journal.wait(2, "start", id=ids[1])
+    gate.touch()
+    shop.wait_empty(*QUEUES.values())
+    assert Counter(shop.journal.ids("end")) == Counter(ids)
 
 
 @pytest.mark.serves("Q4")

@@ -23,7 +23,7 @@ from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.workers import Workshop
 from windlass import Job, Queue, Windlass, current
 from windlass.storage.formats import PARK_MS
-from windlass.storage.native.keys import parked_channel
+from windlass.storage.native.keys import parked_channel, queue_key
 from windlass.storage.port import LeaseRequest, Turn
 from windlass.values.outcome import UnknownTask
 from windlass.worker.runner.parked_tasks import MAX_CLAIMS, ParkedTasks
@@ -164,6 +164,17 @@ def test_a_turn_tells_whether_more_may_be_claimed(raw_queue: Queue) -> None:
         seen += [lease.id for lease in turn.leases]
         claimed_all = turn.claimed_all
     assert seen == [f"{n:03}" for n in range(40)]
+
+
+def test_claimed_jobs_do_not_hide_others_that_need_a_worker(raw_queue: Queue, client: redis.Redis) -> None:
+    park(raw_queue, "one", "a", "b", "c")
+    waits = LeaseRequest(want=1, seconds=60, holder="v", waiter="idle")
+    assert not perform(raw_queue, lambda layout: layout.turn((), waits)).leases
+    client.lpush(queue_key(raw_queue.name, "inbox"), "x", "y")
+    turn = claim(raw_queue, 3, "one")
+    assert [lease.id for lease in turn.leases] == ["a", "b", "c"]
+    assert not client.zcard(queue_key(raw_queue.name, "idle")), "the waiter was woken for what came in"
+    assert raw_queue.counts().ready == 2
 
 
 def test_nothing_is_claimed_for_nobody(raw_queue: Queue) -> None:

@@ -27,7 +27,7 @@ from windlass.tasks.envelope import read_envelope
 from windlass.values.job import JobRecord, Page, State
 
 STATES = [state.value for state in State]
-BROKEN_IN_WORDS = "broken: no worker can decode its payload, so it never ran"
+BROKEN_IN_WORDS = "broken: a worker could not decode its payload, so this attempt did not run"
 COLUMNS = ("state", "id", "task", "priority", "when", "failures", "stalls", "holder", "progress", "message")
 DEAD_COLUMNS = ("id", "task", "died", "reason", "failures", "stalls", "message")
 

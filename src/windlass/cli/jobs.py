@@ -37,7 +37,7 @@ def jobs(
     """List the jobs of a queue, or show one job.
 
     The states: ready (can run now), scheduled (its run time is ahead), blocked (it waits because a job with the same id
-    is running), running, dead (it failed for good) and broken (no worker can decode its payload, so it never ran).
+    is running), running, dead (it failed for good) and broken (a worker could not decode its payload).
 
     Ready and scheduled jobs are listed in the order in which they will run; the latest dead job comes first. With an
     id, the command shows all about that job, and exits with 3 if there is none. Payloads need --data.

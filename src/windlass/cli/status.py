@@ -36,8 +36,8 @@ def status(app: Windlass, queues: tuple[str, ...], watch: bool, as_json: bool) -
     queues, queues with jobs and no worker, jobs of a task that no worker knows. Exits with 3 if a queue that you name
     is not in use.
 
-    A blocked job waits because a job with the same id is running. A broken job never ran, because no worker can decode
-    its payload: `windlass dead list --broken QUEUE` says why.
+    A blocked job waits because a job with the same id is running. A broken job did not run, because a worker could not
+    decode its payload: `windlass dead list --broken QUEUE` says why.
 
     --json also counts the tags of waiting and running jobs, among the first 20,000 or so that have options.
 

@@ -261,7 +261,7 @@ class Service:
         self._put_once(OwnTick())
 
     async def _tick(self) -> None:
-        if _age(self._searched_at) > FIND_QUEUES_EVERY_S:
+        if _age(self._searched_at) > FIND_QUEUES_EVERY_S and (self._search is None or self._search.done()):
             self._searched_at = _now()
             self._search = asyncio.create_task(self._log_errors(self._find_queues()))
         for queue in sorted(self._queues):
@@ -269,7 +269,7 @@ class Service:
                 back = await self._dispatcher.tick(queue)
             except KeyConflict as error:  # one damaged queue must not stop the others
                 log.error("%s", error)
-                del self._queues[queue]  # until a message names it, or it is found again
+                self._stop_serving(queue)  # until a message names it, or it is found again
                 continue
             if back:
                 log.info("queue %s: lost jobs queued again: %d", queue, back)
@@ -278,10 +278,13 @@ class Service:
             del self._heard[queue, worker]
             await self._dispatcher.forget(queue, worker)
         for queue in [queue for queue, at in self._queues.items() if _age(at) > QUEUE_TIMEOUT_S]:
-            del self._queues[queue]
-            self._idle.pop(queue, None)
-            if queue in self._helpers:
-                self._helpers.pop(queue).cancel()
+            self._stop_serving(queue)
+
+    def _stop_serving(self, queue: str) -> None:
+        del self._queues[queue]
+        self._idle.pop(queue, None)
+        if queue in self._helpers:
+            self._helpers.pop(queue).cancel()
 
     async def _tick_every(self, every: float) -> None:
         while True:

@@ -63,7 +63,8 @@ class Registry(Generic[T, H]):
 
     def task_names(self) -> list[str]:
         """All names and the short names that only one task has."""
-        return list({**self._tasks, **{name: task for name, task in self._short.items() if task is not None}})
+        short = [name for name, task in list(self._short.items()) if task is not None]
+        return list(dict.fromkeys([*self._tasks, *short]))
 
     def add_handler(self, handler: H) -> None:
         """Add a handler. Raises `InvalidTask` if its queue has tasks or a handler."""

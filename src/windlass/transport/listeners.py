@@ -78,6 +78,9 @@ class Listeners:
             found = owner, (yield from self._routing.connect(owner))
         except ConnectFailed:  # it is down: its messages come later than its successor's, but they come
             return address, wire
+        except BaseException:
+            wire.abort()
+            raise
         wire.abort()
         return found
 

@@ -87,12 +87,12 @@ def facts_of(app: Windlass, *, with_processes: bool = True) -> AppFacts:
     """Return what an app runs, and where. Without processes, it knows no task that needs one."""
     handlers = {
         queue: QueueFacts(failure_handler=_failure_limits([handler]), given_limits=handler.given_limits)
-        for queue, handler in app.handlers.items()
+        for queue, handler in list(app.handlers.items())  # another thread may declare more meanwhile
     }
     by_name = {name: task for name in app.task_names if (task := app.find_task(name)) is not None}
     tasks = tuple(name for name, task in by_name.items() if with_processes or not is_for_processes(task))
     limits = {name: task.given_limits for name, task in by_name.items() if task.given_limits}
-    elsewhere = QueueFacts(tasks, _failure_limits(app.tasks.values()))
+    elsewhere = QueueFacts(tasks, _failure_limits(list(app.tasks.values())))
     return AppFacts(app.given, tuple(app.own_queues()), handlers, elsewhere, limits, KnownTasks.of(app))
 
 

@@ -176,19 +176,23 @@ class _Heartbeat(threading.Thread):
 
     def run(self) -> None:
         while not self._pause():
-            asked_at, facts = (
-                awake(),
-                facts_of(self._app, with_processes=False),
-            )  # anew: tasks may have been declared since
+            asked_at = awake()
             try:
-                if all([self._beat_safely(queue, facts.of(queue)) for queue in self._settings.queues]):  # noqa: C419  # no short cut
-                    self._kept_at = asked_at
-                    continue
-            except WindlassError as error:
-                log.warning("Heartbeat failed; retrying in %.1f s: %s", self._lease / BEATS_PER_LEASE, error)
-                if awake() - self._kept_at < self._lease * SAFE_LEASE_SHARE:
-                    continue
-            self._restart()
+                is_lost = not self._beat_all()
+            except Exception as error:  # also a bug: without this thread every lease would end
+                is_bug = not isinstance(error, WindlassError)
+                text = "Heartbeat failed; retrying in %.1f s: %s"
+                log.warning(text, self._lease / BEATS_PER_LEASE, error, exc_info=error if is_bug else None)
+                is_lost = awake() - self._kept_at >= self._lease * SAFE_LEASE_SHARE
+            else:
+                self._kept_at = self._kept_at if is_lost else asked_at
+            if is_lost:
+                self._restart()
+
+    def _beat_all(self) -> bool:
+        """Beat on every queue, even if one has lost the leases. Returns whether all leases are renewed."""
+        facts = facts_of(self._app, with_processes=False)  # anew: tasks may have been declared since
+        return all([self._beat_safely(queue, facts.of(queue)) for queue in self._settings.queues])  # noqa: C419
 
     def _pause(self) -> bool:
         """Wait until the next beat is due or requested. Returns whether the thread must end."""

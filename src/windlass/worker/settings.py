@@ -19,6 +19,7 @@ from windlass.worker.presence import IDLE_BEAT_FACTOR, MAX_BEAT_INTERVAL_S
 
 ISOLATED_SLOTS = 16  # suspects that run at a time: they must not wait for each other, but each costs a process
 BEATS_PER_LEASE = 3  # one lost heartbeat must not lose a lease
+MAX_FAILING_CALLS = 32  # of them to queues that could not be reached: such a call keeps its place until it times out
 MAX_CALLS_AT_ONCE = 256  # of a supervisor with more queues: each uses a connection, and many systems allow 1,024 files
 SAFE_LEASE_SHARE = 0.85  # without a heartbeat for this share of the lease, jobs are stopped; the rest is time to stop
 

@@ -138,7 +138,7 @@ class NativeLayout:
         return structs.replace(call, keys=(*call.keys, keys.queue_key(self.queue, "ended", self.namespace), *named))
 
     def push(self, job: NewJob) -> list[tuple[Argument, ...]]:
-        return [("LPUSH", keys.queue_key(self.queue, "inbox"), job.data)]
+        return [("LPUSH", keys.queue_key(self.queue, "inbox", self.namespace), job.data)]
 
     def turn(self, outcomes: Sequence[Outcome] = (), request: LeaseRequest = NO_LEASES) -> Call[Turn]:
         holder, waiter = request.holder, request.waiter

@@ -126,7 +126,7 @@ class QueueConsumer:
             raise
         finally:
             self.in_flight -= 1
-        if claims and not turn.claimed_all:
+        if claims and turn.parked and not turn.claimed_all:
             self.parked.put_back(claims)
         if missed and turn.parked:
             self.parked.claim_all()

@@ -10,7 +10,7 @@ from windlass.app import Windlass
 from windlass.errors import KeyConflict, WindlassError
 from windlass.values.boot_clock import awake
 from windlass.worker.heartbeat import send_heartbeat
-from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, SAFE_LEASE_SHARE, lease_on
+from windlass.worker.settings import BEATS_PER_LEASE, MAX_CALLS_AT_ONCE, MAX_FAILING_CALLS, SAFE_LEASE_SHARE, lease_on
 from windlass.worker.supervisor.runner_group import RunnerGroup
 
 log = logging.getLogger("windlass.supervisor")
@@ -25,7 +25,9 @@ class Heartbeats:
         self._app = app
         self._lease = lease
         self._on_bug = on_bug
-        self._at_once = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+        self._calls = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+        self._failing_calls = asyncio.Semaphore(MAX_FAILING_CALLS)
+        self.failing: set[str] = set()  # queues that the last heartbeat could not reach
         self.under_way: set[BeatTask] = set()  # at most one for each queue of a group
 
     async def register(self, group: RunnerGroup) -> None:
@@ -87,8 +89,13 @@ class Heartbeats:
         return task
 
     async def _beat(self, group: RunnerGroup, queue: str) -> WindlassError | None:
-        async with self._at_once:
-            return await self._beat_now(group, queue)
+        async with self._failing_calls if queue in self.failing else self._calls:
+            error = await self._beat_now(group, queue)
+        if error is None or isinstance(error, KeyConflict):
+            self.failing.discard(queue)
+        else:
+            self.failing.add(queue)
+        return error
 
     async def _beat_now(self, group: RunnerGroup, queue: str) -> WindlassError | None:
         asked_at = awake()

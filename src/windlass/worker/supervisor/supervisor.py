@@ -340,7 +340,10 @@ class Supervisor:
             async with at_once:
                 await self._reclaim_queue(group, queue, decide)
 
-        await asyncio.gather(*map(reclaim_queue, group.settings.queues))
+        # Queues that cannot be reached come last: their calls keep their places until they time out.
+        await asyncio.gather(
+            *map(reclaim_queue, sorted(group.settings.queues, key=self._heartbeats.failing.__contains__))
+        )
 
     async def _reclaim_queue(self, group: RunnerGroup, queue: str, decide: Decide) -> None:
         try:

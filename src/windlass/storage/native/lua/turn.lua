@@ -53,6 +53,7 @@ local lost = 0
 local dropped = 0
 local expired = {} -- ids
 local claimed -- ids and scores of parked jobs for the caller
+local claimed_count = 0
 local claimed_all = false
 local by_priority = true -- the leased jobs are in order of priority
 local more = false -- whether this turn stopped at one of its limits: the next one may find jobs
@@ -430,7 +431,7 @@ if others > 0 or size[BLOCKED] + size[INBOX] + size[SCHEDULED] > 0 or #lost_hold
     end
     changed = changed or budget < limit
     claimed_all = budget > 0
-    if #found > 0 then claimed, by_priority = found, false end
+    if #found > 0 then claimed, claimed_count, by_priority = found, #found / 2, false end
   end
 end
 
@@ -548,6 +549,6 @@ if changed or state.jumped or ARGV[#ARGV] == '!' or (size[HOLDERS] > 0 and now -
   commit_op(table.concat(flags) .. ' ' .. string.format('%.0f', base) .. ' ' .. #ids .. ' ' .. swept .. (more and ' 1' or ' 0'))
 end
 if not state.paused then
-  wake(made_ready > #ids and math.min(made_ready, call('ZCARD', READY)) or 0)
+  wake(made_ready > #ids - claimed_count and math.min(made_ready, call('ZCARD', READY)) or 0)
 end
 return turn_reply(table.concat(flags), base, ids, payloads, metas, scores, wait, swept)
