@@ -1313,4 +1313,33 @@ MUTANTS = (
         "for id, result in reversed(results.items()) if result.ms]",
         ("tests/contract/test_job_ending.py",),
     ),
+    # -- found by a review of the whole ------------------------------------------------------------------
+    Mutant(
+        "a job in a pipeline of the program leaves its namespace",
+        "storage/native/layout.py",
+        'keys.queue_key(self.queue, "inbox", self.namespace), job.data',
+        'keys.queue_key(self.queue, "inbox"), job.data',
+        ("tests/native/test_namespaces.py",),
+    ),
+    Mutant(
+        "claimed jobs hide others from idle waiters",
+        f"{LUA}/turn.lua",
+        "wake(made_ready > #ids - claimed_count and",
+        "wake(made_ready > #ids and",
+        ("tests/worker/test_unknown_tasks.py",),
+    ),
+    Mutant(
+        "a bug in the heartbeat of a worker inside a program ends it",
+        "worker/in_process.py",
+        "            except Exception as error:  # also a bug",
+        "            except WindlassError as error:  # also a bug",
+        ("tests/worker/test_in_process.py::test_a_bug_in_its_heartbeat_loses_no_lease",),
+    ),
+    Mutant(
+        "a wait in a cluster subscribes on any node",
+        "transport/listeners.py",
+        "        owner = self._routing.known_address(keys) or address\n",
+        "        owner = address\n",
+        ("tests/topology/test_cluster.py::test_a_wait_subscribes_on_the_node_of_its_queue",),
+    ),
 )
