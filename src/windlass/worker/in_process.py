@@ -192,7 +192,7 @@ class _Heartbeat(threading.Thread):
     def _beat_all(self) -> bool:
         """Beat on every queue, even if one has lost the leases. Returns whether all leases are renewed."""
         facts = facts_of(self._app, with_processes=False)  # anew: tasks may have been declared since
-        return all([self._beat_safely(queue, facts.of(queue)) for queue in self._settings.queues])  # noqa: C419
+        return all([self._beat_safely(queue, facts.of(queue)) for queue in self._settings.queues])  # noqa: C419  # all
 
     def _pause(self) -> bool:
         """Wait until the next beat is due or requested. Returns whether the thread must end."""
